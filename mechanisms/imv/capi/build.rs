@@ -1,4 +1,4 @@
-//! Names the shared library by the version of its interface, so that programs find the one that they were linked with.
+//! Sets the shared library's soname to its interface version, so that programs find the one that they were linked with.
 
 fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libdormouse_imv.so.0");

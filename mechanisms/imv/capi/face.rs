@@ -5,7 +5,7 @@ use core::ffi::{c_char, c_int, c_void};
 use dormouse_abi::site::SiteRecord;
 use dormouse_imv::{Change, Error, StaticKey};
 
-/// `struct dormouse_imv_state`. Texts are NUL-terminated, and cut if they are too long.
+/// `struct dormouse_imv_state`. Texts are NUL-terminated, and truncated if they are too long.
 #[repr(C)]
 pub struct State {
     writer: [c_char; 16],
@@ -28,12 +28,12 @@ pub(crate) fn errno_of(answer: Result<(), Error>) -> c_int {
 /// [`dormouse_imv::register_object`]; returns 0 or a negative errno.
 ///
 /// # Safety
-/// As there.
+/// The conditions of [`dormouse_imv::register_object`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_imv_register(start: *const SiteRecord, stop: *const SiteRecord) -> c_int {
     // An archive's own constructor may not have been linked. If this call is refused, so is the next one.
     let _ = dormouse_imv::ensure_registered();
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller guarantees that the records are a loaded object's, which stays until it is unregistered.
     errno_of(unsafe { dormouse_imv::register_object(start, stop) })
 }
 
@@ -58,14 +58,14 @@ pub extern "C" fn dormouse_static_key_disable(key: &'static StaticKey) -> c_int 
 /// [`dormouse_imv::update`]; returns 0 or a negative errno.
 ///
 /// # Safety
-/// `changes` are `count` changes, which nobody else uses during the call. They name static keys, and variables that only the library
-/// changes, all of which stay loaded.
+/// `changes` are `count` changes, which are not used otherwise during the call. They name static keys, and variables
+/// that only the library changes, all of which stay loaded.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_imv_update(changes: *const Change, count: usize) -> c_int {
     if count == 0 {
         return 0;
     }
-    // SAFETY: the caller's word; whatever the fields hold, they are integers.
+    // SAFETY: the caller guarantees `count` changes; their fields are integers, for which all values are valid.
     let changes = unsafe { core::slice::from_raw_parts(changes, count) };
     if !changes.iter().all(Change::is_valid) {
         return -libc::EINVAL;
@@ -81,11 +81,11 @@ pub unsafe extern "C" fn dormouse_imv_update(changes: *const Change, count: usiz
 pub unsafe extern "C" fn dormouse_imv_set(variable: *mut c_void, value: *const c_void, size_bytes: usize) -> c_int {
     let mut bits = [0; 8];
     let Some(bytes) = bits.get_mut(..size_bytes) else { return -libc::EINVAL };
-    // SAFETY: the caller's word, and there is room for so many.
+    // SAFETY: the caller guarantees `size_bytes` bytes at `value`, and `bytes` has that length.
     unsafe { core::ptr::copy_nonoverlapping(value.cast::<u8>(), bytes.as_mut_ptr(), size_bytes) };
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller guarantees that the variable stays loaded, and that only the library changes it.
     let change = unsafe { Change::value(variable.addr(), size_bytes, u64::from_le_bytes(bits)) };
-    // SAFETY: one change, of what the caller vouches for.
+    // SAFETY: one change, of a variable for which the caller guarantees that.
     unsafe { dormouse_imv_update(&change, 1) }
 }
 
@@ -106,7 +106,7 @@ pub extern "C" fn dormouse_imv_status(state: &mut State) -> c_int {
     0
 }
 
-/// `text`, cut between two characters to what fits before a NUL.
+/// Returns `text`, truncated at a character boundary so that a NUL follows.
 pub(crate) fn text<const LEN: usize>(text: &str) -> [c_char; LEN] {
     let mut chars = [0; LEN];
     let mut len = text.len().min(LEN - 1);

@@ -1,7 +1,7 @@
-//! Whether a filter of system calls (seccomp) is in force.
+//! Detection of a filter of system calls (seccomp).
 //!
-//! A program that enters one before it is executed may be killed for any call that the loader and libc do not make themselves. So it is found out by
-//! such calls alone: openat(2), read(2) and close(2) of a file of proc(5).
+//! A program that starts under a filter may be killed for any call that the loader and libc do not make themselves. So
+//! the detection uses only such calls: openat(2), read(2) and close(2) on a file of proc(5).
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU8, Ordering};
@@ -14,13 +14,14 @@ const NO: u8 = 1;
 const YES: u8 = 2;
 static ANSWER: AtomicU8 = AtomicU8::new(UNKNOWN);
 
-/// Whether a filter of system calls was in force when this was asked first: then nothing is called that the filter may not know. Where proc(5) does not
-/// tell, there may be one. `DORMOUSE_SECCOMP=0` says that the filter kills nobody, but answers with an error what it does not permit, as those of
-/// containers do: then it counts as none.
+/// Whether a filter of system calls was in force at the first call of this function: then no system call is made that
+/// the filter may not permit. If proc(5) gives no answer, the result is true. With `DORMOUSE_SECCOMP=0` the user states
+/// that the filter does not kill, but returns an error for a call that it does not permit, like those of containers:
+/// then the result is false.
 ///
 /// Lock-free; async-signal-safe.
 pub fn is_filtered() -> bool {
-    // Relaxed, here and below: whoever asks at once finds the same.
+    // Relaxed, here and below: threads that call this at the same time find equal results.
     match ANSWER.load(Ordering::Relaxed) {
         UNKNOWN => {
             let answer = !is_said_to_be_lenient() && field(c"/proc/thread-self/status", b"\nSeccomp:\t") != Some(b'0');
@@ -32,21 +33,23 @@ pub fn is_filtered() -> bool {
 }
 
 fn is_said_to_be_lenient() -> bool {
-    // SAFETY: asks for an entry of the auxiliary vector. The environment of a program with privileges of its own is its caller's.
+    // SAFETY: reads an entry of the auxiliary vector. The caller controls the environment of a program with elevated
+    // privileges.
     if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
         return false;
     }
-    // SAFETY: getenv(3) with a NUL-terminated name; the answer is only read, at once.
+    // SAFETY: getenv(3) with a NUL-terminated name; the result is only read, immediately.
     let value = unsafe { libc::getenv(c"DORMOUSE_SECCOMP".as_ptr()) };
-    // SAFETY: a non-null answer of getenv(3) is NUL-terminated.
+    // SAFETY: a non-null result of getenv(3) is NUL-terminated.
     !value.is_null() && unsafe { CStr::from_ptr(value) } == c"0"
 }
 
-/// The byte behind `name` in a file; `b'0'` where the name is not in it, and `None` where it cannot be read.
+/// Returns the byte after `name` in a file; `b'0'` if the name is not in it, and `None` if it cannot be read.
 fn field(path: &CStr, name: &[u8; 10]) -> Option<u8> {
     let file = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let found = find(&file, name);
-    // SAFETY: opened above, and used by nobody else. (Dropped, it would be asked with fcntl(2) whether it is there, in a debug build.)
+    // SAFETY: opened above, and not used otherwise. (In a debug build, dropping it would call fcntl(2) to check that it
+    // is open.)
     unsafe { rustix::io::close(file.into_raw_fd()) };
     found
 }
@@ -64,7 +67,7 @@ fn find(file: &OwnedFd, name: &[u8; 10]) -> Option<u8> {
         if let Some(at) = read.windows(name.len() + 1).position(|window| window.starts_with(name)) {
             return Some(text[at + name.len()]);
         }
-        // The name may lie across two reads.
+        // The name may span two reads.
         let kept = len.min(name.len());
         text.copy_within(len - kept..len, 0);
         len = kept;

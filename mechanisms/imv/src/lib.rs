@@ -1,11 +1,12 @@
-//! Immediate values and static branches: data that lies in the instruction stream, and is patched while the program runs.
+//! Immediate values and static branches: data that is stored in the instruction stream, and patched while the program
+//! runs.
 //!
 //! # The problem
 //!
-//! A tracepoint that is compiled into a program should cost nothing while nobody listens, and a setting that is read a
-//! million times for each change should not take a cache line. A global variable costs a load, which misses
-//! the cache just when the program is busy with its own data. Here no data is loaded: whether a branch is taken, and
-//! the value itself, are written into the instruction.
+//! A tracepoint that is compiled into a program should cost nothing while no tracer listens, and a setting that is read
+//! a million times for each change should not take a cache line. A global variable costs a load, which misses the cache
+//! just when the program is busy with its own data. Here no data is loaded: the instruction itself contains the value,
+//! and decides whether a branch is taken.
 //!
 //! # Picture
 //!
@@ -13,7 +14,7 @@
 //!    text of the object                                 registry (one per copy of this crate)
 //!   ┌───────────────────────────────┐                  ┌─────────────────────────────────────┐
 //!   │ gate  .. 1F E9|A9 dd dd dd dd │◀──┐              │ object: sites, text segment         │
-//!   │ next  …program goes on        │   │  register    │ object: …                           │
+//!   │ next  …program continues      │   │  register    │ object: …                           │
 //!   │       mov eax, 16             │◀─┐│  ┌──────────▶│ writer: mprotect, procmem, none     │
 //!   │       ⋮                       │  ││  │           └─────────────────────────────────────┘
 //!   │ slow  KEY.enabled > 0 ?       │  ││  │
@@ -25,19 +26,19 @@
 //!   └───────────────────────────────┘
 //! ```
 //!
-//! | to have | define | read | change |
+//! | purpose | define | read | change |
 //! | --- | --- | --- | --- |
 //! | a branch that is seldom taken | `static KEY: StaticKey` | [`static_branch!`] | [`enable`], [`disable`] |
 //! | a value | [`imv!`] | [`imv_read!`] | [`Imv::set`] |
-//! | several at once | | | [`update`] |
-//! | a setting that operators change | [`tunable!`] for a key or a value | as for these | `dormouse imv set`, [`set_tunables`] |
+//! | several changes at once | | | [`update`] |
+//! | a setting that operators change | [`tunable!`] for a key or a value | like the key or value | `dormouse imv set`, [`set_tunables`] |
 //!
-//! A boolean that decides a branch should be a key: its gate is one instruction, and a value's test two.
+//! A boolean that decides a branch should be a key: its gate is one instruction, and the test of a value two.
 //!
 //! # States of a site
 //!
 //! ```text
-//!   branch         born     E9 rel32            jmp slow                     as linked; also where text cannot be written
+//!   branch         born     E9 rel32            jmp slow                     as linked; also if text cannot be written
 //!                  dormant  0F 1F 44 00 00      nop                          set by the registry while the key is disabled
 //!                  between  A9 any four bytes   test eax, imm32              set by the registry between two states
 //!                  armed    E9 rel32            jmp slow                     set by the registry while the key is enabled
@@ -45,20 +46,21 @@
 //!   value of 1,    born     3E.. 8B /r          mov r32, [variable]   (or movzx, movsx)
 //!   2, 4 bytes     patched  3E.. REX C7 imm32   mov r32, imm32
 //!
-//!   value of       born     E9 rel32  B8+r 0    jmp slow, which loads the variable and jumps behind the mov
+//!   value of       born     E9 rel32  B8+r 0    jmp slow, which loads the variable and jumps past the mov
 //!   8 bytes        patched  A9 rel32  B8+r imm  test eax, imm32; mov r64, imm64
 //! ```
 //!
-//! Only the owner of the registry's lock changes a site, by steps that each replace a whole instruction by a whole instruction, with
-//! a barrier after each:
+//! Only the owner of the registry's lock changes a site. Each step replaces a whole instruction by a whole instruction,
+//! and is followed by a barrier:
 //!
-//! * A *branch* takes three steps, through the state between: its first byte makes it a `test` of five bytes; the other four, which
-//!   are now an immediate without effect, become those of the next state (the record says the jump's distance); and
-//!   the first byte makes it that state. So a CPU that fetches at any moment decodes an instruction of five bytes, wherever it
-//!   lies in a cache line. Any writer can do it, and a `nop` takes no execution unit of a CPU.
-//! * A *value's instruction* ends on eight aligned bytes that contain all that changes, and is written by one store of these.
-//!   A prefix without effect (`3E`) gives it that length and place, so there is no `nop` to execute.
-//! * *Eight bytes* of value fill the aligned word, so the opcode is outside it. The immediate is written while the gate in front of it
+//! * A *branch* takes three steps, through the intermediate state: its first byte makes it a `test` of five bytes; the
+//!   other four bytes, which are now an immediate without effect, become those of the next state (the record contains
+//!   the jump's distance); and the first byte makes it that state. So a CPU that fetches at any moment decodes an
+//!   instruction of five bytes, at any place in a cache line. Any writer can do it, and a `nop` takes no execution unit
+//!   of a CPU.
+//! * A *value's instruction* ends on eight aligned bytes that contain everything that changes, and is written by one
+//!   store of these. A prefix without effect (`3E`) gives it that length and place, so there is no `nop` to execute.
+//! * *Eight bytes* of value fill the aligned word, so the opcode is outside it. The immediate is written while its gate
 //!   jumps past it, or by one store from one value to the next.
 //!
 //! # Ordering
@@ -69,44 +71,48 @@
 //!   running thread of the process execute a core-serialising instruction; threads that are not running execute one
 //!   before they return to user mode. When the call returns, no thread can execute the old instruction any more.
 //! * *Disable*: the key is cleared first, so gates answer `false` from then on; patching only makes them faster.
-//! * *Set*: the variable is set, then the instructions, then the same barrier. Until it returns, a thread may read the old
-//!   value or the new one, at each site separately; afterwards the new one. Reads are relaxed: a value stands alone, and
-//!   data that belongs to it needs an ordering of its own.
-//! * A program whose text cannot be written, or a site that runs before the constructor, reads the variable and is correct.
+//! * *Set*: the variable is set, then the instructions, then that barrier. Until it returns, a thread may read the old
+//!   value or the new one, at each site separately; afterwards the new one. Reads are relaxed: a value orders no other
+//!   data, so data that belongs to it needs an ordering of its own.
+//! * If a program's text cannot be written, or a site runs before the constructor, the site reads the variable and is
+//!   correct.
 //! * The slow block's load of a key is an acquire (A) and the store is a release (B): what was prepared before
 //!   [`enable`] is visible to code behind the gate.
 //!
-//! Without that barrier (Linux before 4.16, some sandboxes and emulators) nothing is written at all: Intel's manual (volume 3,
-//! "Handling Self- and Cross-Modifying Code") requires a serialising instruction on each CPU after the change, and
-//! there would be no way to make other threads execute one. It is one reason for the rung "none", where programs are
-//! only slower.
+//! Without that barrier (Linux before 4.16, some sandboxes and emulators) nothing is written at all: Intel's manual
+//! (volume 3, "Handling Self- and Cross-Modifying Code") requires a serialising instruction on each CPU after the
+//! change, and there would be no way to make other threads execute one. It is one reason for the last rung, "none", on
+//! which programs are only slower.
 //!
 //! # Writers
 //!
 //! | writer | gates | values of 1, 2, 4 bytes | values of 8 bytes |
 //! | --- | --- | --- | --- |
 //! | mprotect | patched | patched | patched |
-//! | procmem (text may not be made writable) | patched | loads | read behind the gate |
-//! | none | read the key | loads | read behind the gate |
+//! | procmem (text may not be made writable) | patched | loads | read by the gate's slow path |
+//! | none | read the key | loads | read by the gate's slow path |
 //!
-//! Through `/proc/self/mem` bytes become visible in an unspecified order, so what needs an order is not written there. A process that
-//! forbids changes of its text *after* values have been patched cannot change those any more: [`Imv::set`] returns
-//! [`Error::Stale`], and the value stays the old one everywhere. [`status`] names the writer and the reason.
+//! Through `/proc/self/mem` bytes become visible in an unspecified order, so no store that needs an order is made
+//! there. A process that forbids changes of its text *after* values have been patched cannot change those any more:
+//! [`Imv::set`] returns [`Error::Stale`], and the value stays the old one everywhere. [`status`] returns the writer and
+//! the reason.
 //!
 //! # Cost
 //!
-//! Dormant gate: a `nop` of five bytes, no data access, no branch; the compiler assumes that the flags change. Armed: a jump, a
-//! load and a test. Value: one instruction of eight to fifteen bytes, or a `test` and a `mov` for eight bytes. An update
-//! of values: two `mprotect` calls for each object with a site that changes, one store for each site, one barrier; of keys: all of
-//! that three times. Updates never allocate, so an allocator may be traced.
+//! Dormant gate: a `nop` of five bytes, no data access, no branch; the compiler assumes that the flags change. Armed: a
+//! jump, a load and a test. Value: one instruction of eight to fifteen bytes, or a `test` and a `mov` for eight bytes.
+//! An update of values: two `mprotect` calls for each object with a site that changes, one store for each site, one
+//! barrier; of keys: all of that three times. Updates never allocate, so an allocator may be traced.
 //!
 //! # Limits
 //!
 //! * Gates and values are patched on x86-64 Linux. On AArch64 Linux gates are patched (`b slow` when born or armed, `nop` when dormant; not
 //!   through `/proc/self/mem`), and values are loads. Elsewhere, and with the feature `generic`, gates read their key, values are loads,
 //!   and there are no sites.
-//! * A key or value and its sites lie in one object (program or shared library) in Rust; C can share them between objects.
-//! * A Rust crate of type `dylib` exports its statics, which the linker then refuses in records; link it with `-Bsymbolic`.
+//! * In Rust, a key or value and its sites are in one object (program or shared library); C can share them between
+//!   objects.
+//! * A Rust crate of type `dylib` exports its statics, which the linker then refuses in records; link it with
+//!   `-Bsymbolic`.
 //!   `rlib`, `cdylib`, `staticlib` and programs need no option.
 //! * Records keep the code that they describe from `--gc-sections`.
 //! * Sites outside the object's executable segment are written through `/proc/self/mem` or not at all.
@@ -117,9 +123,9 @@
 //!   update has returned: the kernel's barrier does not reach the emulator's translations.
 //!   valgrind, which would otherwise keep using the old text, is told of each store.
 //! * Only this crate may change keys and values.
-//! * Tunables are those of the objects that this copy of the crate has registered: a Rust library has a copy of its own, and C
-//!   libraries register with libdormouse. They can be set from outside only if a tracer listens. A tunable is a number, a
-//!   `bool` or a key: for an enumeration, export its number with a range.
+//! * Tunables are those of the objects that this copy of the crate has registered: a Rust library has a copy of its
+//!   own, and C libraries register with libdormouse. They can be set from outside only if a tracer listens. A tunable
+//!   is a number, a `bool` or a key: for an enumeration, export its number with a range.
 //!
 //! # Source
 //!
@@ -162,7 +168,7 @@ pub use tunable::{Assignment, Export, Refusal, Scalar, Tunable, TunableError, se
 pub use value::{Imv, Value, shape_of, value_of};
 pub use writer::Writer;
 
-/// The key of static branches: a count of those who want them taken. Shared with C as `struct dormouse_static_key`.
+/// The key of static branches: the number of users that have enabled it. Shared with C as `struct dormouse_static_key`.
 ///
 /// It must be a `static`, because its sites refer to it by address.
 #[repr(C)]
@@ -172,12 +178,12 @@ pub struct StaticKey {
 }
 
 impl StaticKey {
-    /// A disabled key.
+    /// Returns a disabled key.
     pub const fn new() -> StaticKey {
         StaticKey { enabled: AtomicI32::new(0) }
     }
 
-    /// A key that one has enabled.
+    /// Returns a key that one user has enabled.
     pub const fn new_enabled() -> StaticKey {
         StaticKey { enabled: AtomicI32::new(1) }
     }
@@ -192,20 +198,21 @@ impl StaticKey {
 
 const _: () = assert!(size_of::<StaticKey>() == 4 && align_of::<StaticKey>() == 4);
 
-/// Why an update is not, or not completely, done. The program is correct in any case.
+/// The reason why an update was not done, or not completely. The program is correct in any case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Error {
-    /// The calling thread is amid an update already: it is in a signal handler that interrupted one. Nothing was changed.
+    /// The calling thread is already inside an update: it is in a signal handler that interrupted one. Nothing was
+    /// changed.
     Reentered,
     /// More than [`OBJECT_COUNT_MAX`] objects: the sites of this one read their keys.
     TooManyObjects,
-    /// A key would be disabled more often than enabled, or its count is exhausted.
+    /// A key would be disabled more often than enabled, or its count would overflow.
     Unbalanced,
-    /// The key is enabled, but the text can no longer be written and some of its sites still sleep.
+    /// The key is enabled, but the text can no longer be written and some of its sites are still dormant.
     Asleep,
-    /// A value was left as it was, because some of its sites hold it in text that can no longer be written.
+    /// A value was not changed, because some of its sites contain it in text that can no longer be written.
     Stale,
-    /// Tunables were left as they were, because the sites are in the hands of another library ([`hand_over`]).
+    /// Tunables were not set, because another library has the sites ([`hand_over`]).
     Elsewhere,
 }
 

@@ -1,4 +1,4 @@
-//! The records that objects leave of their tunables.
+//! The records of tunables that objects contain.
 
 use core::ffi::CStr;
 
@@ -7,9 +7,9 @@ use dormouse_abi::tunable::is_tunable_name;
 
 use crate::site::OBJECT_COUNT_MAX;
 
-/// The record tables of the objects that have been registered.
+/// The record tables of the registered objects.
 pub(crate) struct RecordTables {
-    /// Start and size in bytes.
+    /// Start and size in bytes of each table.
     tables: [(*const TunableRecord, usize); OBJECT_COUNT_MAX],
     count: usize,
 }
@@ -17,10 +17,11 @@ pub(crate) struct RecordTables {
 impl RecordTables {
     pub(crate) const NONE: RecordTables = RecordTables { tables: [(core::ptr::null(), 0); OBJECT_COUNT_MAX], count: 0 };
 
-    /// Adds the table of an object, unless it is there. False: there is no room.
+    /// Adds the table of an object, unless it is already there. False: there is no room.
     ///
     /// # Safety
-    /// It holds records, which with what they point to stay as they are until [`RecordTables::remove`].
+    /// The table contains records, which do not change until [`RecordTables::remove`]; nor does the data to which they
+    /// point.
     pub(crate) unsafe fn add(&mut self, start: *const TunableRecord, size_bytes: usize) -> bool {
         if self.tables[..self.count].iter().any(|(known, _)| *known == start) {
             return true;
@@ -31,20 +32,20 @@ impl RecordTables {
         true
     }
 
-    /// Forgets the table that starts there, if there is one.
+    /// Removes the table that starts at `start`, if there is one.
     pub(crate) fn remove(&mut self, start: *const TunableRecord) {
         let Some(index) = self.tables[..self.count].iter().position(|(known, _)| *known == start) else { return };
-        // In the order in which they came, which is the one that people see.
+        // Keeps the order of registration, which is the one that people see.
         self.tables.copy_within(index + 1..self.count, index);
         self.count -= 1;
     }
 
-    /// Every record that this version understands. The references are good while the lock is held.
+    /// Returns every record that this version understands. The references are valid while the lock is held.
     pub(crate) fn records(&self) -> impl Iterator<Item = &'static TunableRecord> + Clone {
         self.tables[..self.count].iter().flat_map(|(start, size_bytes)| records_between(*start, *size_bytes))
     }
 
-    /// The same, less repetitions: one name for one variable.
+    /// Returns these records without repetitions: one for each name of a variable.
     pub(crate) fn tunables(&self) -> impl Iterator<Item = &'static TunableRecord> + Clone {
         let is_same = |one: &TunableRecord, other: &TunableRecord| {
             one.variable == other.variable && name_of(one) == name_of(other)
@@ -55,7 +56,7 @@ impl RecordTables {
     }
 }
 
-/// The records of a table. A compiler may have put padding between them, which is zero; a name never is.
+/// Returns the records of a table. A compiler may have put padding between them, which is zero; a name is never null.
 fn records_between(
     start: *const TunableRecord,
     size_bytes: usize,
@@ -64,14 +65,14 @@ fn records_between(
     core::iter::from_fn(move || {
         while size_bytes - offset_bytes >= size_of::<TunableRecord>() {
             let record = start.wrapping_byte_add(offset_bytes);
-            // SAFETY: whoever registered the table vouched that it is readable and aligned as its records are.
+            // SAFETY: `add`'s caller guarantees that the table is readable and aligned like its records.
             let word = unsafe { record.cast::<*const core::ffi::c_char>().read() };
             if word.is_null() {
                 offset_bytes += align_of::<TunableRecord>();
                 continue;
             }
             offset_bytes += size_of::<TunableRecord>();
-            // SAFETY: and that it holds records, which nobody changes.
+            // SAFETY: `add`'s caller guarantees that the table contains records, which do not change.
             let record = unsafe { &*record };
             if is_understood(record) {
                 return Some(record);
@@ -89,8 +90,8 @@ fn is_understood(record: &TunableRecord) -> bool {
         && is_tunable_name(name_of(record))
 }
 
-/// Its name, without the NUL.
+/// Returns the record's name, without the NUL.
 pub(crate) fn name_of(record: &TunableRecord) -> &'static [u8] {
-    // SAFETY: whoever registered the record vouched that its name is terminated and stays loaded.
+    // SAFETY: `add`'s caller guarantees that the name is NUL-terminated and stays loaded.
     unsafe { CStr::from_ptr(record.name) }.to_bytes()
 }

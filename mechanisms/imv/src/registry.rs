@@ -19,14 +19,14 @@ use crate::{Error, StaticKey, arch};
 struct Object {
     sites: &'static [SiteRecord],
     text: Segment,
-    /// During an update: from the first site that it concerns to the last. Other sites may lie between them.
+    /// Range from the first to the last site that an update concerns. Other sites may be between them.
     concerned: Range<usize>,
 }
 
 impl Object {
     const NONE: Object = Object { sites: &[], text: Segment::EMPTY, concerned: 0..0 };
 
-    /// The sites whose key or variable passes `concerned`, once it has been asked of all of them.
+    /// Returns the sites whose key or variable passes `concerned`, once the range `self.concerned` has been set for it.
     fn concerned_sites(&self, concerned: impl Fn(usize) -> bool + Clone) -> impl Iterator<Item = Site> + Clone {
         let sites = self.sites.get(self.concerned.clone()).unwrap_or_default();
         sites.iter().filter_map(Site::of).filter(move |site| concerned(site.key))
@@ -46,7 +46,7 @@ struct Locked {
     registry: UnsafeCell<Registry>,
 }
 
-// SAFETY: the registry is reached only through `with`, which holds the lock, and what it points to is static.
+// SAFETY: the registry is reached only through `with`, which holds the lock, and its pointers are to static data.
 unsafe impl Sync for Locked {}
 
 static LOCKED: Locked = Locked {
@@ -82,20 +82,20 @@ impl Registry {
         self.objects().iter().flat_map(|object| object.sites).filter_map(Site::of)
     }
 
-    /// The sites of a key or value by its address.
+    /// Counts the sites of a key or value by its address.
     pub(crate) fn sites_of(&self, address: usize) -> SiteCount {
         SiteCount::of(self.sites().filter(|site| site.key == address))
     }
 
-    /// Brings the sites in `objects` whose key or variable passes `concerned` in line with it.
+    /// Patches the sites in `objects` whose key or variable passes `concerned`, so that they agree with it.
     ///
     /// ```text
-    ///   until no site needs a store (three rounds for a branch, two for a gated value's first, one for any other value):
-    ///     for each object with a site that needs one:  write them (one change of protection)
+    ///   until no site needs a store (three rounds for a branch, two for the first patch of a gated value, one for another value):
+    ///     for each object with a site that needs a store:  write all its stores (one change of protection)
     ///     every core serialises (once)
     /// ```
     ///
-    /// Returns whether every site answers what its variable says.
+    /// Returns whether every site agrees with its key or variable.
     fn patch(&mut self, objects: Range<usize>, concerned: impl Fn(usize) -> bool) -> bool {
         let concerned = &concerned;
         for object in &mut self.objects[objects.clone()] {
@@ -104,8 +104,8 @@ impl Registry {
             let last = object.sites.iter().rposition(is_concerned);
             object.concerned = first.zip(last).map_or(0..0, |(first, last)| first..last + 1);
         }
-        // A branch needs the most: out of its state, the bytes behind, into the other. One round more for what a writer left to
-        // the next one.
+        // A branch needs three rounds: out of its state, the other bytes, into the new state. A fourth round is for the
+        // stores that a refused writer left to the next one.
         for _ in 0..4 {
             let mut tried = false;
             for object in &self.objects[objects.clone()] {
@@ -113,13 +113,14 @@ impl Registry {
                 let stores = object.concerned_sites(concerned).filter_map(|site| arch::next_store(site, bytes_only));
                 let Some(span) = span_of(stores.clone()) else { continue };
                 tried |= self.ladder.writer != Writer::None;
-                // `stores` reads the text again, so after a write that failed half-way the next rung writes only the rest.
+                // `stores` reads the text again, so after a write that failed half-way the next rung writes only the
+                // rest.
                 self.ladder.write(&object.text, span, stores);
             }
             if !tried {
                 break;
             }
-            // Also after a failed write, which may have done some of its stores.
+            // Also after a failed write, which may have made some of its stores.
             if !synchronise_cores() {
                 self.ladder.refuse("membarrier(PRIVATE_EXPEDITED_SYNC_CORE) was refused after start");
             }
@@ -128,12 +129,12 @@ impl Registry {
     }
 }
 
-/// From the first to one past the last address.
+/// Returns the range from the first address to one past the last.
 fn span_of(stores: impl Iterator<Item = Store>) -> Option<Range<usize>> {
     stores.map(Store::span).reduce(|span, store| span.start.min(store.start)..span.end.max(store.end))
 }
 
-/// Registers the sites of one object and puts those whose key is disabled to sleep, in one batch.
+/// Registers the sites of one object and makes those dormant whose key is disabled, in one batch.
 ///
 /// `start` and `stop` bound the object's `dormouse_sites` section. Registering the same start again changes nothing.
 /// Errors: [`Error::Reentered`], [`Error::TooManyObjects`]; the sites then read their keys. Blocking; not
@@ -141,14 +142,14 @@ fn span_of(stores: impl Iterator<Item = Store>) -> Option<Range<usize>> {
 ///
 /// # Safety
 ///
-/// The records between `start` and `stop` are those that gates of a loaded object left behind, and neither the object's
-/// text nor its keys go away before [`unregister_object`].
+/// The records between `start` and `stop` are those of the gates of a loaded object, and neither the object's text nor
+/// its keys are unloaded before [`unregister_object`].
 pub unsafe fn register_object(start: *const SiteRecord, stop: *const SiteRecord) -> Result<(), Error> {
     let size_bytes = (stop as usize).saturating_sub(start as usize);
     if !arch::PATCHED || size_bytes < size_of::<SiteRecord>() {
         return Ok(());
     }
-    // SAFETY: by this function's contract the range is the object's read-only table of records.
+    // SAFETY: the caller guarantees that the range is the object's read-only table of records.
     let sites = unsafe { core::slice::from_raw_parts(start, size_bytes / size_of::<SiteRecord>()) };
     let text = match sites.iter().find_map(Site::of) {
         Some(site) => executable_segment_of(site.address),
@@ -179,21 +180,22 @@ pub fn unregister_object(start: *const SiteRecord) -> Result<(), Error> {
     })
 }
 
-/// Registers the tunables of one object. `start` and `stop` bound its `dormouse_tunables` section. Registering the same start
-/// again changes nothing. Records of types that this version does not know, or with invalid names, are ignored.
+/// Registers the tunables of one object. `start` and `stop` bound its `dormouse_tunables` section. Registering the same
+/// start again changes nothing. Records of types that this version does not know, or with invalid names, are ignored.
 ///
-/// Errors: [`Error::Reentered`], [`Error::TooManyObjects`]; these tunables are not exported then. Blocking; async-signal-safe.
+/// Errors: [`Error::Reentered`], [`Error::TooManyObjects`]; these tunables are then not exported. Blocking;
+/// async-signal-safe.
 ///
 /// # Safety
-/// Between `start` and `stop` are the records of a loaded object; neither they nor what they point to go away before
-/// [`unregister_tunables`], and the variables are changed by this crate only.
+/// Between `start` and `stop` are the records of a loaded object. Neither they nor the data to which they point are
+/// unloaded before [`unregister_tunables`], and only this crate changes the variables.
 pub unsafe fn register_tunables(start: *const TunableRecord, stop: *const TunableRecord) -> Result<(), Error> {
     let size_bytes = stop.addr().saturating_sub(start.addr());
     if size_bytes < size_of::<TunableRecord>() {
         return Ok(());
     }
     with(|registry| {
-        // SAFETY: the caller promises records that stay until they are unregistered.
+        // SAFETY: the caller guarantees records that stay until they are unregistered.
         let is_added = unsafe { registry.tunables.add(start, size_bytes) };
         is_added.then_some(()).ok_or(Error::TooManyObjects)
     })?
@@ -209,7 +211,7 @@ pub fn unregister_tunables(start: *const TunableRecord) -> Result<(), Error> {
 /// Registers the object that this crate is linked into. A constructor does it at load; code that may run before
 /// constructors (a preloaded library's wrappers) may call it first. Later calls do nothing.
 ///
-/// Errors: as [`register_object`]. Blocking the first time, wait-free later; not async-signal-safe.
+/// Errors: those of [`register_object`]. Blocking the first time, wait-free later; not async-signal-safe.
 pub fn ensure_registered() -> Result<(), Error> {
     static FORK_HANDLED: AtomicBool = AtomicBool::new(false);
     static REGISTERED: AtomicBool = AtomicBool::new(false);
@@ -218,16 +220,16 @@ pub fn ensure_registered() -> Result<(), Error> {
         return Ok(());
     }
     if !FORK_HANDLED.swap(true, Ordering::Relaxed) {
-        // SAFETY: pthread_atfork(3) with handlers that live as long as the object that registers them. A refusal (no
-        // memory) leaves a child that forks amid another thread's update unable to change keys; nothing else.
+        // SAFETY: pthread_atfork(3) with handlers that live as long as the object that registers them. If it fails (no
+        // memory), a child that is forked during another thread's update cannot change keys; it has no other effect.
         unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), Some(after_fork_in_child)) };
     }
     if !arch::PATCHED {
         return Ok(());
     }
     let (start, stop) = arch::own_sites();
-    // The lock is taken once even if this object has no sites: the first time prepares the writer while there are few threads.
-    // SAFETY: the linker's bounds of this object's own records, which live as long as this registry.
+    // The lock is taken once even if this object has no sites: the first time prepares the writer while there are few
+    // threads. SAFETY: the linker's bounds of this object's own records, which live as long as this registry.
     let answer = with(|_| ()).and_then(|()| unsafe { register_object(start, stop) });
     if answer == Err(Error::Reentered) {
         REGISTERED.store(false, Ordering::Relaxed);
@@ -252,11 +254,11 @@ unsafe extern "C" fn after_fork_in_child() {
 #[unsafe(link_section = ".init_array")]
 static REGISTER_AT_LOAD: extern "C" fn() = {
     extern "C" fn register_at_load() {
-        // A failure is reported by `status`: the program goes on with sites that read their keys.
+        // `status` reports a failure: the program continues with sites that read their keys.
         let _ = ensure_registered();
         let (start, stop) = arch::own_tunables();
-        // What is refused is not exported; there is nobody to report it to. The registry goes with the object.
-        // SAFETY: the linker's bounds of this object's own records.
+        // A refused table is not exported; there is no caller to report it to. The registry is unloaded with the
+        // object. SAFETY: the linker's bounds of this object's own records.
         let _ = unsafe { register_tunables(start, stop) };
     }
     register_at_load
@@ -266,36 +268,36 @@ static REGISTER_AT_LOAD: extern "C" fn() = {
 #[repr(C)]
 #[derive(Debug, Clone)]
 pub struct Change {
-    /// Of the key or variable.
+    /// Address of the key or variable.
     address: usize,
     /// The value, in the lowest bytes.
     bits: u64,
-    /// One of those below.
+    /// `SET`, `ENABLE` or `DISABLE`.
     operation: u32,
-    /// Of the value.
+    /// Size of the value, in bytes.
     size_bytes: u32,
-    /// The value before, while an update runs.
+    /// Value before the change, while an update runs.
     former: Cell<u64>,
 }
 
-/// [`Change::operation`]: the variable gets a value.
+/// [`Change::operation`]: the variable is set to a value.
 const SET: u32 = 0;
-/// [`Change::operation`]: one user more wants the key's branches taken.
+/// [`Change::operation`]: the key's count is incremented.
 const ENABLE: u32 = 1;
-/// [`Change::operation`]: one user less.
+/// [`Change::operation`]: the key's count is decremented.
 const DISABLE: u32 = 2;
 
 impl Change {
-    /// One more who wants the key's branches taken, or one less.
+    /// Returns the change that enables a key once, or disables it once.
     pub fn key(key: &'static StaticKey, enable: bool) -> Change {
         let operation = if enable { ENABLE } else { DISABLE };
         Change { address: core::ptr::from_ref(key).addr(), bits: 0, operation, size_bytes: 0, former: Cell::new(0) }
     }
 
-    /// A value of 1, 2, 4 or 8 bytes, by its variable's address.
+    /// Returns the change that sets a value of 1, 2, 4 or 8 bytes, by its variable's address.
     ///
     /// # Safety
-    /// Unless the change is not [valid](Change::is_valid): the variable stays loaded, and is changed only by this crate.
+    /// If the change is [valid](Change::is_valid), the variable stays loaded, and only this crate changes it.
     pub const unsafe fn value(address: usize, size_bytes: usize, bits: u64) -> Change {
         Change { address, bits, operation: SET, size_bytes: size_bytes as u32, former: Cell::new(0) }
     }
@@ -310,38 +312,42 @@ impl Change {
         matches!(size_bytes, 1 | 2 | 4 | 8) && self.address != 0 && self.address.is_multiple_of(size_bytes)
     }
 
-    /// The key, if it is one that changes, and by how much.
+    /// Returns the key and the difference of its count, if the change is to a key.
     fn key_change(&self) -> Option<(&StaticKey, i32)> {
         let difference = match self.operation {
             ENABLE => 1,
             DISABLE => -1,
             _ => return None,
         };
-        // SAFETY: the address of a key that lives as long as the change, or that `update`'s caller in C vouched for.
+        // SAFETY: the address of a key that lives as long as the change: `Change::key` took a static, and `update`'s
+        // caller in C guarantees it.
         Some((unsafe { &*(self.address as *const StaticKey) }, difference))
     }
 
-    /// The variable, if it is a value that changes, and what it changes to.
+    /// Returns the variable and its new value, if the change is to a value.
     fn value_change(&self) -> Option<(Variable<'_>, u64)> {
         if self.operation != SET {
             return None;
         }
-        // SAFETY: what the caller of `Change::value`, or of `update` in C, vouched for.
+        // SAFETY: the caller of `Change::value`, or of `update` in C, guarantees that the variable stays loaded, is
+        // aligned, and is changed only by this crate.
         Some((unsafe { Variable::at(self.address, self.size_bytes as usize) }, self.bits))
     }
 }
 
-/// Changes several keys and values, with one change of protection per object and one synchronisation of the cores.
+/// Makes several changes to keys and values, with one change of protection per object and one synchronisation of the
+/// cores.
 ///
-/// When this returns `Ok`, every later execution of a site gives the new state. Until then each site separately may give the
-/// old one or the new one. A later change of the same key or value in `changes` follows an earlier one.
+/// When this returns `Ok`, every later execution of a site gives the new state. Until then each site separately may
+/// give the old or the new state. If `changes` has several changes of one key or value, they take effect in order.
 ///
-/// Errors: [`Error::Reentered`] (nothing was changed); [`Error::Unbalanced`] (those keys were left out, all else is
-/// done); [`Error::Asleep`]; [`Error::Stale`] (none of the values was changed, all keys are). Blocking; async-signal-safe. Cost:
-/// changes × sites comparisons and a few system calls.
+/// Errors: [`Error::Reentered`] (nothing was changed); [`Error::Unbalanced`] (those keys were left out, all other
+/// changes are made); [`Error::Asleep`]; [`Error::Stale`] (no value was changed, all keys are). Blocking;
+/// async-signal-safe. Cost: changes × sites comparisons and a few system calls.
 pub fn update(changes: &[Change]) -> Result<(), Error> {
     let Some(update) = elsewhere() else { return with(|registry| registry.update(|| changes.iter()))? };
-    // SAFETY: the other copy has the same structure, and keeps to the same rules for what it names.
+    // SAFETY: the other copy has the same structure of changes, and the same requirements for the variables that they
+    // name.
     match -unsafe { update(changes.as_ptr(), changes.len()) } {
         0 => Ok(()),
         libc::EDEADLK => Err(Error::Reentered),
@@ -351,23 +357,23 @@ pub fn update(changes: &[Change]) -> Result<(), Error> {
     }
 }
 
-/// Enables one key: [`update`] of a single change.
+/// Enables a key once: [`update`] with a single change.
 pub fn enable(key: &'static StaticKey) -> Result<(), Error> {
     update(&[Change::key(key, true)])
 }
 
-/// Disables one key: [`update`] of a single change.
+/// Disables a key once: [`update`] with a single change.
 pub fn disable(key: &'static StaticKey) -> Result<(), Error> {
     update(&[Change::key(key, false)])
 }
 
-/// `dormouse_imv_update` of another copy of this crate: changes and their number, to 0 or a negative errno.
+/// `dormouse_imv_update` of another copy of this crate: takes changes and their number, returns 0 or a negative errno.
 pub type ForeignUpdate = unsafe extern "C" fn(*const Change, usize) -> c_int;
 
 static ELSEWHERE: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Makes another copy of this crate in the process do every later change: the copy that objects gave their sites to, when
-/// two libraries with the same functions are loaded. Wait-free; async-signal-safe.
+/// Makes another copy of this crate in the process do every later change. It is the copy with which objects have
+/// registered their sites, if two libraries with these functions are loaded. Wait-free; async-signal-safe.
 ///
 /// # Safety
 /// `update` is that copy's `dormouse_imv_update`, and stays loaded.
@@ -382,7 +388,7 @@ pub(crate) fn elsewhere() -> Option<ForeignUpdate> {
 }
 
 impl Registry {
-    /// [`update`], for the holder of the lock.
+    /// Makes the changes like the function [`update`], for the holder of the lock.
     pub(crate) fn update<'a, I>(&mut self, changes: impl Fn() -> I) -> Result<(), Error>
     where
         I: DoubleEndedIterator<Item = &'a Change>,
@@ -394,8 +400,8 @@ impl Registry {
                 let count = key.enabled.load(Ordering::Relaxed);
                 match count.checked_add(difference).filter(|count| *count >= 0) {
                     Some(next) => {
-                        // (B) pairs with (A): what was prepared before the key was enabled is visible behind the gate.
-                        // Only the lock's owner changes keys, so a store loses nothing.
+                        // (B) pairs with (A): data that was prepared before the key was enabled is visible behind the
+                        // gate. Only the lock's owner changes keys, so a plain store loses no change.
                         key.enabled.store(next, Ordering::Release);
                         turned |= (next > 0) != (count > 0);
                     }
@@ -412,7 +418,7 @@ impl Registry {
             let all = 0..self.object_count;
             let concerned = |address| changes().any(|change| change.address == address);
             if !self.patch(all.clone(), concerned) {
-                // The old value everywhere is better than two values.
+                // The old value at every site is better than two values.
                 let mut stale = false;
                 for change in changes().rev() {
                     if let Some((variable, _)) = change.value_change() {
@@ -430,13 +436,13 @@ impl Registry {
     }
 }
 
-/// Sites, and how many of them are in the state that their key requires (the rest read their key).
+/// Number of sites, and how many of them are in the state that their key requires (the others read their key).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SiteCount {
-    /// Registered sites.
+    /// Number of registered sites.
     pub sites: usize,
-    /// Sites whose instruction agrees with the key or value: dormant if it is disabled, a jump if it is enabled, or the value
-    /// as an immediate.
+    /// Number of sites whose instruction agrees with the key or value: dormant if it is disabled, a jump if it is
+    /// enabled, or the value as an immediate.
     pub patched: usize,
 }
 
@@ -452,17 +458,18 @@ impl SiteCount {
 /// The state of the registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status {
-    /// How sites are written.
+    /// Way in which sites are written.
     pub writer: Writer,
-    /// Why this writer, as text for people.
+    /// Reason for this writer, as text for people.
     pub reason: &'static str,
-    /// Registered objects that have sites.
+    /// Number of registered objects that have sites.
     pub objects: usize,
-    /// Over all objects.
+    /// Counts of sites, over all objects.
     pub count: SiteCount,
 }
 
-/// The state of the registry. Reads the text of every site. Errors: [`Error::Reentered`]. Blocking; async-signal-safe.
+/// Returns the state of the registry. Reads the text of every site. Errors: [`Error::Reentered`]. Blocking;
+/// async-signal-safe.
 pub fn status() -> Result<Status, Error> {
     with(|registry| Status {
         writer: registry.ladder.writer,
@@ -472,12 +479,12 @@ pub fn status() -> Result<Status, Error> {
     })
 }
 
-/// The sites of one key. Errors: [`Error::Reentered`]. Blocking; async-signal-safe.
+/// Counts the sites of one key. Errors: [`Error::Reentered`]. Blocking; async-signal-safe.
 pub fn key_sites(key: &StaticKey) -> Result<SiteCount, Error> {
     sites_of(core::ptr::from_ref(key).addr())
 }
 
-/// The sites of a key or value by its address.
+/// Counts the sites of a key or value by its address.
 pub(crate) fn sites_of(address: usize) -> Result<SiteCount, Error> {
     with(|registry| registry.sites_of(address))
 }

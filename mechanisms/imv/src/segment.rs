@@ -1,4 +1,4 @@
-//! Which loaded segment an address lies in, and how that segment is protected.
+//! The loaded segment that contains an address, and its protection.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::ops::Range;
@@ -8,7 +8,7 @@ use rustix::mm::MprotectFlags;
 
 use crate::arch::os_page_bytes;
 
-/// An executable segment as the loader mapped it, in whole pages.
+/// An executable segment as the loader mapped it, in whole os_pages.
 #[derive(Clone)]
 pub(crate) struct Segment {
     pub(crate) addresses: Range<usize>,
@@ -16,11 +16,11 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    /// Contains no address.
+    /// A segment that contains no address.
     pub(crate) const EMPTY: Segment = Segment { addresses: 0..0, protection: MprotectFlags::empty() };
 }
 
-/// The executable segment that contains `address`, or [`Segment::EMPTY`]. As [`visit_segment`].
+/// Returns the executable segment that contains `address`, or [`Segment::EMPTY`]. The conditions of [`visit_segment`].
 pub(crate) fn executable_segment_of(address: usize) -> Segment {
     let mut found = Segment::EMPTY;
     visit_segment(address, |LoadedSegment { addresses, flags, .. }| {
@@ -38,18 +38,18 @@ pub(crate) fn executable_segment_of(address: usize) -> Segment {
 /// A segment of a loaded object.
 #[derive(Debug)]
 pub struct LoadedSegment<'a> {
-    /// The object's file; empty for the program itself.
+    /// File of the object; empty for the program itself.
     pub object: &'a CStr,
-    /// Where it is mapped.
+    /// Addresses at which it is mapped.
     pub addresses: Range<usize>,
-    /// How: `PF_R`, `PF_W`, `PF_X`.
+    /// Protection flags: `PF_R`, `PF_W`, `PF_X`.
     pub flags: u32,
 }
 
 /// Calls `visit` with the loaded segment that contains `address`, if there is one.
 ///
-/// Takes the loader's lock (recursive in glibc), under which `visit` runs: not async-signal-safe, not to be called under this
-/// crate's lock, and `visit` must not allocate.
+/// Takes the loader's lock (recursive in glibc), under which `visit` runs. Not async-signal-safe; must not be called
+/// under this crate's lock; `visit` must not allocate.
 pub fn visit_segment(address: usize, mut visit: impl FnMut(LoadedSegment<'_>)) {
     let mut search = Search { address, visit: &mut visit };
     let data = (&raw mut search).cast::<c_void>();
@@ -63,7 +63,7 @@ struct Search<'a> {
 }
 
 unsafe extern "C" fn visit_object(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
-    // SAFETY: `data` is the `Search` of the one caller, which nobody else borrows meanwhile.
+    // SAFETY: `data` is the `Search` of the only caller, which nothing else borrows during the call.
     let search = unsafe { &mut *data.cast::<Search<'_>>() };
     // SAFETY: dl_iterate_phdr(3) passes a valid description of one object.
     let info = unsafe { &*info };
@@ -76,7 +76,7 @@ unsafe extern "C" fn visit_object(info: *mut libc::dl_phdr_info, _size: usize, d
         let start = (info.dlpi_addr as usize).wrapping_add(header.p_vaddr as usize);
         let addresses = start..start.wrapping_add(header.p_memsz as usize);
         if addresses.contains(&search.address) {
-            // SAFETY: null, or a terminated text that the loader's lock keeps.
+            // SAFETY: null, or a NUL-terminated text that exists while the loader's lock is held.
             let object = if info.dlpi_name.is_null() { c"" } else { unsafe { CStr::from_ptr(info.dlpi_name) } };
             (search.visit)(LoadedSegment { object, addresses, flags: header.p_flags });
             return 1;
@@ -85,12 +85,12 @@ unsafe extern "C" fn visit_object(info: *mut libc::dl_phdr_info, _size: usize, d
     0
 }
 
-/// The start of the page that holds `address`.
+/// Returns the start of the os_page that contains `address`.
 pub(crate) fn os_page_floor(address: usize) -> usize {
     address & !(os_page_bytes() - 1)
 }
 
-/// The end of the page that holds the byte before `address`.
+/// Returns the end of the os_page that contains the byte before `address`.
 pub(crate) fn os_page_ceil(address: usize) -> usize {
     os_page_floor(address.wrapping_add(os_page_bytes() - 1))
 }

@@ -6,21 +6,22 @@ use dormouse_abi::site::{
     SITE_BRANCH, SITE_FORM_MASK, SITE_GATED_VALUE, SITE_INDIRECT, SITE_SIGNED, SITE_VALUE, SITE_WIDTH_SHIFT, SiteRecord,
 };
 
-/// Most objects with sites that one registry knows. Sites of further ones stay as they were born.
+/// Maximum number of objects with sites that a registry knows. Sites of further objects stay as they were born.
 pub const OBJECT_COUNT_MAX: usize = 1024;
 
-/// What a site is made of.
+/// The form of a site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
     /// The gate of a static branch.
     Branch,
     /// An instruction that loads a value or has it as its immediate.
     Value,
-    /// A gate in front of an instruction with an immediate.
+    /// A gate before an instruction with an immediate.
     GatedValue,
 }
 
-/// A value's variable. All access is relaxed: a value stands alone, and whoever sets it orders the data that belongs to it.
+/// A value's variable. All access is relaxed: a value orders no other data, so code that sets it orders the data that
+/// belongs to it.
 #[derive(Clone, Copy)]
 pub(crate) enum Variable<'a> {
     Byte(&'a AtomicU8),
@@ -30,25 +31,25 @@ pub(crate) enum Variable<'a> {
 }
 
 impl Variable<'_> {
-    /// The variable of 1, 2, 4 or 8 bytes at an address.
+    /// Returns the variable of 1, 2, 4 or 8 bytes at an address.
     ///
     /// # Safety
-    /// `address` is that of a live variable of this size, aligned to it, which changes atomically only.
+    /// `address` is the address of a live variable of this size, aligned to it, which changes only atomically.
     #[inline]
     pub(crate) unsafe fn at(address: usize, size_bytes: usize) -> Variable<'static> {
         match size_bytes {
-            // SAFETY: by this function's contract.
+            // SAFETY: the caller guarantees a live variable of one byte, which changes only atomically.
             1 => Variable::Byte(unsafe { AtomicU8::from_ptr(address as *mut u8) }),
-            // SAFETY: by this function's contract.
+            // SAFETY: the caller guarantees a live, aligned variable of two bytes, which changes only atomically.
             2 => Variable::Half(unsafe { AtomicU16::from_ptr(address as *mut u16) }),
-            // SAFETY: by this function's contract.
+            // SAFETY: the caller guarantees a live, aligned variable of four bytes, which changes only atomically.
             4 => Variable::Word(unsafe { AtomicU32::from_ptr(address as *mut u32) }),
-            // SAFETY: by this function's contract.
+            // SAFETY: the caller guarantees a live, aligned variable of eight bytes, which changes only atomically.
             _ => Variable::Double(unsafe { AtomicU64::from_ptr(address as *mut u64) }),
         }
     }
 
-    /// The value, zero-extended.
+    /// Returns the value, zero-extended.
     #[inline]
     pub(crate) fn load(self) -> u64 {
         match self {
@@ -59,7 +60,7 @@ impl Variable<'_> {
         }
     }
 
-    /// The value, extended by its sign.
+    /// Returns the value, sign-extended.
     pub(crate) fn load_signed(self) -> u64 {
         let bits = self.load();
         match self {
@@ -81,7 +82,7 @@ impl Variable<'_> {
     }
 }
 
-/// A site, its key or variable, and its slow path if it is a branch, as addresses.
+/// Addresses of a site, of its key or variable, and of its slow path if it is a branch.
 #[derive(Clone, Copy)]
 pub(crate) struct Site {
     pub(crate) address: usize,
@@ -92,7 +93,7 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// The site of a record; `None` for forms that this version does not know.
+    /// Returns the site of a record; `None` for forms that this version does not know.
     pub(crate) fn of(record: &SiteRecord) -> Option<Site> {
         if record.kind & SITE_FORM_MASK > SITE_GATED_VALUE {
             return None;
@@ -102,7 +103,7 @@ impl Site {
         let key = if record.kind & SITE_INDIRECT == 0 {
             named
         } else {
-            // SAFETY: whoever registered the object vouched that its records name words that the loader has filled in.
+            // SAFETY: `register_object`'s caller guarantees that records name words that the loader has filled in.
             unsafe { (named as *const usize).read() }
         };
         Some(Site { address: named_by(&record.site), key, slow: named_by(&record.slow), kind: record.kind })
@@ -116,28 +117,28 @@ impl Site {
         }
     }
 
-    /// The value that the site should have: 0 or 1 for a key, or a value's bits as they are in a register.
+    /// Returns the value that the site should have: 0 or 1 for a key, or a value's bits as they are in a register.
     pub(crate) fn wanted(self) -> u64 {
         if self.form() == Form::Branch {
-            // SAFETY: whoever registered the object vouched that its records name static keys that stay loaded.
+            // SAFETY: `register_object`'s caller guarantees that records name static keys that stay loaded.
             let count = unsafe { AtomicI32::from_ptr(self.key as *mut i32) }.load(Ordering::Relaxed);
             return u64::from(count > 0);
         }
-        // SAFETY: whoever registered the object vouched that its records name values that stay loaded.
+        // SAFETY: `register_object`'s caller guarantees that records name values that stay loaded.
         let variable = unsafe { Variable::at(self.key, 1 << (self.kind >> SITE_WIDTH_SHIFT & 3)) };
         if self.kind & SITE_SIGNED != 0 { variable.load_signed() } else { variable.load() }
     }
 
-    /// The current bytes of code.
+    /// Returns the site's current bytes of code.
     pub(crate) fn bytes<const LEN: usize>(self) -> [u8; LEN] {
-        // SAFETY: whoever registered the object vouched that its records name readable sites that stay loaded; no caller
-        // asks for more bytes than the form has. Volatile, because other threads' view of code is outside the language;
+        // SAFETY: `register_object`'s caller guarantees that records name readable sites that stay loaded; no caller
+        // reads more bytes than the form has. Volatile, because other threads' view of code is outside the language;
         // only the lock's owner writes it.
         unsafe { (self.address as *const [u8; LEN]).read_volatile() }
     }
 }
 
-/// One change of program text.
+/// A change of program text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Store {
     /// A byte at any address.
@@ -153,7 +154,7 @@ pub(crate) enum Store {
 }
 
 impl Store {
-    /// Where it starts, and one past its end.
+    /// Returns its start, and one past its end.
     pub(crate) fn span(self) -> core::ops::Range<usize> {
         match self {
             Store::Byte(address, _) => address..address + 1,

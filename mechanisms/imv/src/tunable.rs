@@ -9,8 +9,8 @@
 //!   └─────────────────────────────────────────┘       └────────────────────────────────────┘
 //! ```
 //!
-//! A caller that sets one gives name and text; type and range are checked here, by the program that owns the variable. What is set
-//! together is one update: when it returns, all of it holds, or nothing has changed.
+//! A caller that sets a tunable passes its name and a text; type and range are checked here, by the program that owns
+//! the variable. Tunables that are set together are one update: when it returns, all of them have changed, or none.
 
 use core::ffi::CStr;
 use core::fmt;
@@ -26,7 +26,7 @@ use crate::site::Variable;
 use crate::{Error, Imv, SiteCount, StaticKey, Value};
 
 fn range_of(record: &TunableRecord) -> TunableRange {
-    // An unknown type is not among the records that `RecordTables` gives.
+    // `RecordTables` does not return records of unknown types.
     let value_type = TunableType::from_number(record.value_type).unwrap_or(TunableType::Key);
     TunableRange { value_type, min: record.min, max: record.max }
 }
@@ -37,7 +37,7 @@ fn value_of(record: &TunableRecord) -> TunableValue {
     let bits = if value_type == Key {
         u64::from(key_count(record) > 0)
     } else {
-        // SAFETY: whoever registered the record vouched for its variable, whose alignment has been looked at.
+        // SAFETY: `register_tunables`'s caller guarantees a live variable of this type; its alignment was checked.
         let variable = unsafe { Variable::at(record.variable.addr(), value_type.size_bytes()) };
         match value_type {
             F32 => f64::from(f32::from_bits(variable.load() as u32)).to_bits(),
@@ -49,31 +49,33 @@ fn value_of(record: &TunableRecord) -> TunableValue {
 }
 
 fn key_count(record: &TunableRecord) -> i32 {
-    // SAFETY: whoever registered the record vouched that this is a static key.
+    // SAFETY: `register_tunables`'s caller guarantees that this is a live static key.
     unsafe { AtomicI32::from_ptr(record.variable.cast()) }.load(Ordering::Relaxed)
 }
 
 /// A tunable with its current value.
 #[derive(Debug, Clone, Copy)]
 pub struct Tunable<'a> {
-    /// Its name.
+    /// Name of the tunable.
     pub name: &'a str,
-    /// What it is for.
+    /// Purpose of the tunable, in one line.
     pub description: &'a CStr,
-    /// Its variable's value.
+    /// Current value of its variable.
     pub value: TunableValue,
-    /// What may be set.
+    /// Values that operators may set.
     pub range: TunableRange,
-    /// The sites that read it.
+    /// Counts of the sites that read it.
     pub sites: SiteCount,
-    /// The address of its variable, which says in which object it lies.
+    /// Address of its variable, which identifies the object that contains it.
     pub address: usize,
 }
 
-/// Calls `visit` with every tunable, in the order of registration. A name may occur several times, each time for another variable.
+/// Calls `visit` with every tunable, in the order of registration. A name may occur several times, each time for
+/// another variable.
 ///
-/// `visit` runs under the registry's lock. Its calls of this crate fail; and it must neither allocate nor call the
-/// loader, whose locks others may hold while they wait for this one. What it is given may be invalid once this returns.
+/// `visit` runs under the registry's lock. Its calls of this crate fail, and it must neither allocate nor call the
+/// loader, whose locks other threads may hold while they wait for this one. Its argument may be invalid once this
+/// function returns.
 ///
 /// Errors: [`Error::Reentered`]. Blocking; async-signal-safe if `visit` is. Cost: tunables × sites comparisons.
 pub fn visit_tunables(mut visit: impl FnMut(Tunable<'_>)) -> Result<(), Error> {
@@ -83,7 +85,8 @@ pub fn visit_tunables(mut visit: impl FnMut(Tunable<'_>)) -> Result<(), Error> {
             let empty = record.description.is_null();
             visit(Tunable {
                 name,
-                // SAFETY: whoever registered the record vouched that its description is terminated and stays loaded.
+                // SAFETY: `register_tunables`'s caller guarantees that the description is NUL-terminated and stays
+                // loaded.
                 description: if empty { c"" } else { unsafe { CStr::from_ptr(record.description) } },
                 value: value_of(record),
                 range: range_of(record),
@@ -94,27 +97,27 @@ pub fn visit_tunables(mut visit: impl FnMut(Tunable<'_>)) -> Result<(), Error> {
     })
 }
 
-/// A name and what it is to be set to; afterwards also the value before and the value now.
+/// A tunable's name and its new value as text; after the update also the values before and after it.
 #[derive(Debug)]
 pub struct Assignment<'a> {
     name: &'a str,
     text: &'a str,
-    /// Of the variable.
+    /// Address of the variable.
     address: usize,
     change: Option<Change>,
-    /// What takes the change of a key back.
+    /// Change that reverts the change of a key.
     undo: Option<Change>,
     former: Option<TunableValue>,
     value: Option<TunableValue>,
 }
 
 impl<'a> Assignment<'a> {
-    /// To set `name` to what `text` says (see [`TunableRange::parse`]).
+    /// Returns an assignment that sets `name` to the value that `text` denotes (see [`TunableRange::parse`]).
     pub const fn new(name: &'a str, text: &'a str) -> Assignment<'a> {
         Assignment { name, text, address: 0, change: None, undo: None, former: None, value: None }
     }
 
-    /// The value before, and the value now; `None` before it was set.
+    /// Returns the values before and after the update; `None` if it was not set.
     pub fn outcome(&self) -> Option<(TunableValue, TunableValue)> {
         self.former.zip(self.value)
     }
@@ -136,8 +139,8 @@ impl<'a> Assignment<'a> {
                 if value.bits == 0 && count > 1 {
                     return Err(Refusal::Held(count));
                 }
-                // SAFETY: whoever registered the record vouched that this is a static key; it is loaded while the lock is held,
-                // and the change does not outlive that.
+                // SAFETY: `register_tunables`'s caller guarantees that this is a static key; it is loaded while the
+                // lock is held, and the change does not outlive that.
                 let key: &'static StaticKey = unsafe { &*record.variable.cast_const().cast() };
                 let turn = |on| (value != former).then(|| Change::key(key, on));
                 self.undo = turn(value.bits == 0);
@@ -146,8 +149,8 @@ impl<'a> Assignment<'a> {
             value_type => {
                 let is_f32 = value_type == TunableType::F32;
                 let bits = if is_f32 { (f64::from_bits(value.bits) as f32).to_bits().into() } else { value.bits };
-                // SAFETY: whoever registered the record vouched for its variable, which is loaded while the lock is held; the
-                // change does not outlive that.
+                // SAFETY: `register_tunables`'s caller guarantees the variable, which is loaded while the lock is held;
+                // the change does not outlive that.
                 Some(unsafe { Change::value(address, value_type.size_bytes(), bits) })
             }
         };
@@ -156,38 +159,38 @@ impl<'a> Assignment<'a> {
     }
 }
 
-/// Why an [`Assignment`] cannot be made.
+/// The reason why an [`Assignment`] cannot be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
     /// No tunable has that name.
     Unknown,
-    /// The name has several variables, in several objects.
+    /// Several variables, in several objects, have the name.
     Ambiguous,
-    /// The text is not a value of the type, or out of range.
+    /// The text is not a value of the type, or is out of range.
     Unfit(TunableRange, Unfit),
-    /// The key is to be disabled, but so many parts of the program want it enabled.
+    /// The key should be disabled, but the program has enabled it this many times.
     Held(i32),
-    /// Another assignment of the same batch is to the same variable.
+    /// Another assignment of the batch is to this variable.
     Twice,
 }
 
-/// Why tunables were not set. None of them was set.
+/// The reason why tunables were not set. None of them was set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TunableError<'a> {
     /// One assignment cannot be made.
     Refused {
-        /// Of which name.
+        /// Name in the assignment.
         name: &'a str,
-        /// To what.
+        /// Text in the assignment.
         text: &'a str,
-        /// Why.
+        /// Reason why it cannot be made.
         refusal: Refusal,
     },
-    /// The update was refused, or taken back.
+    /// The update was refused, or reverted.
     Update(Error),
 }
 
-/// One line for the user who gave name and text.
+/// Writes one line for the user who gave name and text.
 impl fmt::Display for TunableError<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, text, refusal) = match self {
@@ -220,8 +223,8 @@ impl core::error::Error for TunableError<'_> {}
 
 /// Sets several tunables by name, all of them or none: one [`update`](crate::update), with one synchronisation of the cores.
 ///
-/// When this returns `Ok`, every later execution of a site gives the new state. A key that is to be on is enabled once, if it
-/// is off; a key that is to be off is disabled, if it was enabled once.
+/// When this returns `Ok`, every later execution of a site gives the new state. To switch a key on, it is enabled once,
+/// if it is off; to switch a key off, it is disabled, if it was enabled once.
 ///
 /// Errors: [`TunableError`]. Blocking; async-signal-safe. Does not allocate.
 ///
@@ -238,8 +241,8 @@ impl core::error::Error for TunableError<'_> {}
 /// assert_eq!(format!("{former} → {value}"), "16 → 64");
 /// ```
 pub fn set_tunables<'a>(assignments: &mut [Assignment<'a>]) -> Result<(), TunableError<'a>> {
-    // Names are looked up under this registry's lock, and the other registry's lock must not be taken inside it: `fork` takes both, in its own
-    // order.
+    // Names are looked up under this registry's lock, and the other registry's lock must not be taken inside it: `fork`
+    // takes both, in its own order.
     if elsewhere().is_some() {
         return Err(TunableError::Update(Error::Elsewhere));
     }
@@ -256,7 +259,7 @@ pub fn set_tunables<'a>(assignments: &mut [Assignment<'a>]) -> Result<(), Tunabl
         let assignments = &*assignments;
         let done = registry.update(|| assignments.iter().filter_map(|assignment| assignment.change.as_ref()));
         let done = done.or_else(|error| {
-            // An update that fails takes its values back, and leaves its keys changed. Changing one back may fail too, if
+            // An update that fails reverts its values, and leaves its keys changed. Changing one back may fail too, if
             // text can no longer be written: some of its sites are then dormant.
             let undo = || assignments.iter().filter_map(|assignment| assignment.undo.as_ref());
             registry.update(undo).and(Err(error))
@@ -268,7 +271,7 @@ pub fn set_tunables<'a>(assignments: &mut [Assignment<'a>]) -> Result<(), Tunabl
         if answer.is_err() {
             *assignment = Assignment::new(assignment.name, assignment.text);
         }
-        // They name objects that may be unloaded from now on.
+        // The changes name objects that may be unloaded from now on.
         (assignment.change, assignment.undo) = (None, None);
     }
     answer
@@ -276,7 +279,7 @@ pub fn set_tunables<'a>(assignments: &mut [Assignment<'a>]) -> Result<(), Tunabl
 
 /// Types that an [`Imv`] may have to be a tunable: `bool`, integers and floats.
 pub trait Scalar: Value {
-    /// Its type.
+    /// Type of the tunable.
     const TYPE: TunableType;
 }
 
@@ -295,9 +298,9 @@ scalars!(usize: U64, isize: I64);
 #[cfg(target_pointer_width = "32")]
 scalars!(usize: U32, isize: I32);
 
-/// What [`tunable!`](crate::tunable) exports: an [`Imv`] of a [`Scalar`], or a [`StaticKey`].
+/// A variable that [`tunable!`](crate::tunable) can export: an [`Imv`] of a [`Scalar`], or a [`StaticKey`].
 pub trait Export {
-    /// The type of its values.
+    /// Type of its values.
     const TYPE: TunableType;
 }
 
@@ -309,17 +312,17 @@ impl Export for StaticKey {
     const TYPE: TunableType = TunableType::Key;
 }
 
-/// What [`tunable!`](crate::tunable) computes at compile time.
+/// The parts that [`tunable!`](crate::tunable) computes at compile time.
 #[doc(hidden)]
 pub mod tunable_parts {
     use super::*;
 
-    /// All values of the variable's type.
+    /// Returns the range of all values of the variable's type.
     pub const fn whole<E: Export>(_: &E) -> TunableRange {
         TunableRange::whole(E::TYPE)
     }
 
-    /// A range of the variable's own type.
+    /// Returns a range of the variable's own type.
     pub const fn range<T: Scalar>(_: &Imv<T>, range: &RangeInclusive<T>) -> TunableRange {
         let range = TunableRange { value_type: T::TYPE, min: widen(range.start()), max: widen(range.end()) };
         let is_empty = match T::TYPE {
@@ -336,7 +339,7 @@ pub mod tunable_parts {
         range
     }
 
-    /// The value as 64 bits: `u64` for unsigned types, `i64` for signed ones, `f64` for floats.
+    /// Returns the value as 64 bits: `u64` for unsigned types, `i64` for signed ones, `f64` for floats.
     const fn widen<T: Scalar>(value: &T) -> u64 {
         let value = core::ptr::from_ref(value);
         macro_rules! read {
@@ -361,7 +364,7 @@ pub mod tunable_parts {
         }
     }
 
-    /// A name with a NUL at its end.
+    /// Returns a name with a NUL at its end.
     pub const fn name<const LEN_WITH_NUL: usize>(name: &str) -> [u8; LEN_WITH_NUL] {
         assert!(
             is_tunable_name(name.as_bytes()),
@@ -370,7 +373,7 @@ pub mod tunable_parts {
         terminated(name)
     }
 
-    /// A description with a NUL at its end.
+    /// Returns a description with a NUL at its end.
     pub const fn description<const LEN_WITH_NUL: usize>(description: &str) -> [u8; LEN_WITH_NUL] {
         terminated(description)
     }
@@ -397,10 +400,10 @@ pub mod tunable_parts {
 ///   tunable!(VARIABLE, "name", "what it is for, in one line", least..=greatest);
 /// ```
 ///
-/// An item, for the path of a `static` [`Imv`](crate::Imv) of `bool`, an integer or a float, with a range of that type if needed;
-/// or of a `static` [`StaticKey`](crate::StaticKey), which is on or off. Name, description and range are constants. The name has 1 to
-/// 255 visible ASCII characters and no blanks, and should be unique in the process: two variables with one name are
-/// both shown, and neither can be set.
+/// It is an item. The variable is the path of a `static` [`Imv`](crate::Imv) of `bool`, an integer or a float, with a
+/// range of that type if needed, or of a `static` [`StaticKey`](crate::StaticKey), which is on or off. Name,
+/// description and range are constants. The name has 1 to 255 visible ASCII characters and no blanks, and should be
+/// unique in the process: two variables with one name are both shown, and neither can be set.
 ///
 /// The range limits what operators may set. It does not limit the program's own [`Imv::set`](crate::Imv::set).
 ///
@@ -423,7 +426,7 @@ pub mod tunable_parts {
 /// assert!(refused.to_string().starts_with("`4` is out of range"));
 /// ```
 ///
-/// What does not fit the type does not compile:
+/// A range, type or name that does not fit does not compile:
 ///
 /// ```compile_fail
 /// dormouse_imv::imv! { static LEVEL: u8 = 2; }
@@ -451,14 +454,14 @@ macro_rules! tunable {
     };
     (@record $variable:path, $name:expr, $description:expr, $range:expr) => {
         const _: () = {
-            // Names of this block, which must differ from the variable's.
+            // Names in this block must differ from the variable's name.
             static TUNABLE_NAME_: [u8; $name.len() + 1] = $crate::tunable_parts::name($name);
             static TUNABLE_DESCRIPTION_: [u8; $description.len() + 1] = $crate::tunable_parts::description($description);
             const TUNABLE_RANGE_: $crate::TunableRange = $range;
             fn tunable_record_() {
                 $crate::__tunable_record!(TUNABLE_NAME_, TUNABLE_DESCRIPTION_, $variable, TUNABLE_RANGE_)
             }
-            // Whatever links the object links this function, and with it the record.
+            // Linking the object links this function, and with it the record.
             #[used]
             static TUNABLE_RECORD_: fn() = tunable_record_;
         };

@@ -14,25 +14,25 @@ use crate::{Error, SiteCount};
 /// [`imv_enum!`](crate::imv_enum) implements it for enumerations without fields.
 ///
 /// # Safety
-/// The type has 1, 2, 4 or 8 bytes, none of them padding, and `from_bits(to_bits(value))` is `value`, whatever the bits above the
-/// type's own.
+/// The type has 1, 2, 4 or 8 bytes, none of them padding, and `from_bits(to_bits(value))` is `value`, whatever the bits
+/// above the type's width.
 pub unsafe trait Value: Copy + Send + Sync + 'static {
-    /// Whether a register contains it sign-extended.
+    /// Whether a register contains the value sign-extended.
     const SIGNED: bool = false;
 
-    /// Its bits, in the lowest bytes.
+    /// Returns the value's bits, in the lowest bytes.
     fn to_bits(self) -> u64;
 
-    /// The value with these bits; those beyond the type's width are ignored.
+    /// Returns the value with these bits; those beyond the type's width are ignored.
     ///
     /// # Safety
-    /// The lower part is that of a valid value.
+    /// The bits within the type's width are those of a valid value.
     unsafe fn from_bits(bits: u64) -> Self;
 }
 
 macro_rules! integers {
     ($($type:ty: $signed:literal),*) => {$(
-        // SAFETY: an integer; `as` keeps the lowest bytes both ways.
+        // SAFETY: an integer; `as` keeps the lowest bytes in both directions.
         unsafe impl Value for $type {
             const SIGNED: bool = $signed;
             fn to_bits(self) -> u64 {
@@ -47,7 +47,7 @@ macro_rules! integers {
 }
 integers!(u8: false, u16: false, u32: false, u64: false, usize: false, i8: true, i16: true, i32: true, i64: true, isize: true);
 
-// SAFETY: one byte, 0 or 1.
+// SAFETY: one byte, 0 or 1, which `from_bits` returns from the lowest byte.
 unsafe impl Value for bool {
     fn to_bits(self) -> u64 {
         self.into()
@@ -58,19 +58,19 @@ unsafe impl Value for bool {
     }
 }
 
-// SAFETY: four bytes.
+// SAFETY: four bytes without padding; `from_bits` uses only the lowest four.
 unsafe impl Value for char {
     fn to_bits(self) -> u64 {
         u32::from(self).into()
     }
     #[inline(always)]
     unsafe fn from_bits(bits: u64) -> char {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller guarantees that the lowest bytes are those of a valid `char`.
         unsafe { char::from_u32_unchecked(bits as u32) }
     }
 }
 
-// SAFETY: four bytes.
+// SAFETY: four bytes without padding; `from_bits` uses only the lowest four.
 unsafe impl Value for f32 {
     fn to_bits(self) -> u64 {
         self.to_bits().into()
@@ -81,7 +81,7 @@ unsafe impl Value for f32 {
     }
 }
 
-// SAFETY: eight bytes.
+// SAFETY: eight bytes without padding.
 unsafe impl Value for f64 {
     fn to_bits(self) -> u64 {
         self.to_bits()
@@ -101,7 +101,7 @@ macro_rules! function_pointers {
             }
             #[inline(always)]
             unsafe fn from_bits(bits: u64) -> Self {
-                // SAFETY: the caller's word.
+                // SAFETY: the caller guarantees that the bits are those of a function pointer of this type.
                 unsafe { core::mem::transmute(core::ptr::with_exposed_provenance::<()>(bits as usize)) }
             }
         }
@@ -127,8 +127,8 @@ function_pointers!(() (), () (A), () (A, B), () (A, B, C), (extern "C") (), (ext
 macro_rules! imv_enum {
     ($type:ty: $repr:ty) => {
         const _: () = assert!(::core::mem::size_of::<$type>() == ::core::mem::size_of::<$repr>());
-        // SAFETY: the type is exactly as wide as its representation, to which `as` converts it; only bits that were made so
-        // come back.
+        // SAFETY: the type is exactly as wide as its representation, to which `as` converts it; `from_bits` is only
+        // given bits that `to_bits` made.
         unsafe impl $crate::Value for $type {
             const SIGNED: bool = <$repr as $crate::Value>::SIGNED;
             fn to_bits(self) -> u64 {
@@ -136,7 +136,8 @@ macro_rules! imv_enum {
             }
             #[inline(always)]
             unsafe fn from_bits(bits: u64) -> Self {
-                // SAFETY: the caller's word, and the widths are equal.
+                // SAFETY: the caller guarantees that the lowest bytes are those of a valid value, and the widths are
+                // equal.
                 unsafe { ::core::mem::transmute::<$repr, $type>(bits as $repr) }
             }
         }
@@ -150,7 +151,7 @@ macro_rules! imv_enum {
 #[repr(C)]
 pub struct Imv<T: Value> {
     value: UnsafeCell<T>,
-    /// Aligned to its size, also where the type is not, because it changes by one store.
+    /// Aligns the variable to 8 bytes, also if the type is not, because it changes by one store.
     aligned: [AtomicU64; 0],
 }
 
@@ -158,39 +159,40 @@ pub struct Imv<T: Value> {
 unsafe impl<T: Value> Sync for Imv<T> {}
 
 impl<T: Value> Imv<T> {
-    /// An immediate of this value.
+    /// Returns an immediate with this initial value.
     pub const fn new(value: T) -> Imv<T> {
         const { assert!(matches!(size_of::<T>(), 1 | 2 | 4 | 8), "an immediate has 1, 2, 4 or 8 bytes") };
         Imv { value: UnsafeCell::new(value), aligned: [] }
     }
 
-    /// The variable's value, by an atomic load: for code that runs before the constructors or too seldom to matter, and
-    /// for code that does not know which immediate it reads. Wait-free; async-signal-safe.
+    /// Returns the variable's value, by an atomic load: for code that runs before the constructors or too seldom to
+    /// matter, and for code that does not know which immediate it reads. Wait-free; async-signal-safe.
     #[inline(always)]
     pub fn read(&self) -> T {
-        // SAFETY: the value is aligned to its size, and changes atomically only.
+        // SAFETY: the value is aligned to its size, and changes only atomically.
         let bits = unsafe { Variable::at(self.address(), size_of::<T>()) }.load();
-        // SAFETY: nothing but values of the type is stored.
+        // SAFETY: only values of the type are stored.
         unsafe { T::from_bits(bits) }
     }
 
-    /// Sets the value. When this returns `Ok`, every later read in every thread gives it; until then threads may see the
-    /// old value or the new one.
+    /// Sets the value. When this returns `Ok`, every later read in every thread returns it; until then threads may see
+    /// the old value or the new one.
     ///
-    /// It orders nothing else: data that must be visible before somebody reads the new value needs an ordering of its own.
+    /// It orders no other data: data that must be visible before a thread reads the new value needs an ordering of its
+    /// own.
     ///
     /// Errors: [`Error::Reentered`], [`Error::Stale`]; then the value is the old one. Blocking; async-signal-safe.
     pub fn set(&'static self, value: T) -> Result<(), Error> {
         update(&[self.to(value)])
     }
 
-    /// The change to a value, to be made together with others by [`update`](crate::update).
+    /// Returns the change to a value, to be made together with others by [`update`](crate::update).
     pub fn to(&'static self, value: T) -> Change {
-        // SAFETY: the variable is static, and `Imv` gives it to nobody else.
+        // SAFETY: the variable is static, and `Imv` gives no other code access to it.
         unsafe { Change::value(self.address(), size_of::<T>(), value.to_bits()) }
     }
 
-    /// Its sites. Errors: [`Error::Reentered`]. Blocking; async-signal-safe.
+    /// Counts its sites. Errors: [`Error::Reentered`]. Blocking; async-signal-safe.
     pub fn sites(&self) -> Result<SiteCount, Error> {
         crate::registry::sites_of(self.address())
     }
@@ -206,20 +208,20 @@ impl<T: Value + fmt::Debug> fmt::Debug for Imv<T> {
     }
 }
 
-/// Bytes, and whether a read extends the sign, for [`imv_read!`](crate::imv_read).
+/// Returns the size in bytes, and whether a read extends the sign, for [`imv_read!`](crate::imv_read).
 #[doc(hidden)]
 pub const fn shape_of<T: Value>(_: &Imv<T>) -> (usize, bool) {
     (size_of::<T>(), T::SIGNED)
 }
 
-/// The value of bits that [`imv_read!`](crate::imv_read) has read.
+/// Returns the value of bits that [`imv_read!`](crate::imv_read) has read.
 ///
 /// # Safety
 /// The lowest bytes are those of a value of the type.
 #[doc(hidden)]
 #[inline(always)]
 pub unsafe fn value_of<T: Value>(_: &Imv<T>, bits: u64) -> T {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller guarantees that the lowest bytes are those of a value of the type.
     unsafe { T::from_bits(bits) }
 }
 

@@ -1,11 +1,11 @@
-//! How a byte is written into the text of a running program.
+//! The ways to write bytes into the text of a running program.
 //!
 //! ```text
 //!   Unprobed ──first write──▶ Mprotect ──refused──▶ ProcMem ──refused──▶ None
 //! ```
 //!
-//! The ladder is only ever descended. The way that worked is remembered; if it is refused later (for example by a sandbox that closed after
-//! start), the next rung is tried in the same update.
+//! The ladder is only descended. The way that worked is remembered; if it is refused later (for example by a sandbox
+//! that was entered after start), the next rung is tried in the same update.
 
 use core::ffi::{CStr, c_void};
 use core::ops::Range;
@@ -21,21 +21,21 @@ use crate::filter::is_filtered;
 use crate::segment::{Segment, os_page_ceil, os_page_floor};
 use crate::site::Store;
 
-/// How sites are written.
+/// The way in which sites are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writer {
-    /// Nothing had to be written yet.
+    /// Nothing has been written yet.
     Unprobed,
-    /// The pages of the batch are made writable, and stay executable, during the stores.
+    /// The os_pages of the batch are made writable, and stay executable, during the stores.
     Mprotect,
-    /// `/proc/self/mem`, opened anew for every update.
+    /// Through `/proc/self/mem`, opened again for every update.
     ProcMem,
     /// Sites stay as linked and read their key.
     None,
 }
 
 impl Writer {
-    /// The name that `DORMOUSE_IMV_WRITER` takes.
+    /// Returns the name that `DORMOUSE_IMV_WRITER` takes.
     pub const fn name(self) -> &'static str {
         match self {
             Writer::Unprobed => "unprobed",
@@ -46,11 +46,11 @@ impl Writer {
     }
 }
 
-/// The rung in use and why.
+/// The rung in use and the reason for it.
 pub(crate) struct Ladder {
     pub(crate) writer: Writer,
     pub(crate) reason: &'static str,
-    /// Chosen by `DORMOUSE_IMV_WRITER`: no other is tried.
+    /// Whether `DORMOUSE_IMV_WRITER` chose the writer: then no other is tried.
     forced: bool,
 }
 
@@ -65,15 +65,16 @@ impl Ladder {
 
     /// Reads `DORMOUSE_IMV_WRITER` and registers for the barrier, without which nothing may be written.
     ///
-    /// Registration costs microseconds while the process has one thread, and milliseconds later. So it is done at start.
+    /// Registration takes microseconds while the process has one thread, and milliseconds later. So it is done at
+    /// start.
     pub(crate) fn prepare(&mut self) {
         if self.writer == Writer::None {
             return;
         }
-        // SAFETY: getenv(3) with a NUL-terminated name; the answer is only read, at once.
+        // SAFETY: getenv(3) with a NUL-terminated name; the result is only read, immediately.
         let value = unsafe { libc::getenv(c"DORMOUSE_IMV_WRITER".as_ptr()) };
         if !value.is_null() {
-            // SAFETY: a non-null answer of getenv(3) is NUL-terminated.
+            // SAFETY: a non-null result of getenv(3) is NUL-terminated.
             let value = unsafe { CStr::from_ptr(value) }.to_bytes();
             let rungs = [Writer::Mprotect, Writer::ProcMem, Writer::None];
             if let Some(writer) = rungs.into_iter().find(|writer| writer.name().as_bytes() == value) {
@@ -82,7 +83,7 @@ impl Ladder {
         }
         let refusal = match self.writer {
             Writer::None => return,
-            // Who forces a writer knows the filter.
+            // A user who forces a writer knows the filter.
             _ if !self.forced && is_filtered() => {
                 "a filter of system calls is in force, which may kill for membarrier(2)"
             }
@@ -92,7 +93,7 @@ impl Ladder {
         (self.writer, self.reason) = (Writer::None, refusal);
     }
 
-    /// Writes `stores`, which lie within `span`, as far as the system allows. The caller checks the sites afterwards.
+    /// Writes `stores`, which are within `span`, as far as the system allows. The caller checks the sites afterwards.
     pub(crate) fn write(&mut self, segment: &Segment, span: Range<usize>, stores: impl Iterator<Item = Store> + Clone) {
         if matches!(self.writer, Writer::Unprobed | Writer::Mprotect) {
             match write_by_mprotect(segment, span, stores.clone()) {
@@ -103,7 +104,7 @@ impl Ladder {
                     return;
                 }
                 Err(Refusal::ForeignSpan) => {
-                    // Only for this object: if it is refused, its sites read their keys.
+                    // This concerns only this object: if it is refused, its sites read their keys.
                     if !self.forced {
                         let _ = write_by_proc_mem(stores);
                     }
@@ -139,10 +140,12 @@ enum Refusal {
     ForeignSpan,
 }
 
+/// Writes the stores:
+///
 /// ```text
 ///   span := rwx        never rw: other threads execute there
 ///   each byte
-///   span := as it was
+///   span := its former protection
 /// ```
 fn write_by_mprotect(
     segment: &Segment,
@@ -156,12 +159,12 @@ fn write_by_mprotect(
     let rwx = MprotectFlags::READ | MprotectFlags::WRITE | MprotectFlags::EXEC;
     protect(&pages, rwx).map_err(|_| Refusal::Kernel)?;
     for store in stores {
-        // (C) No acquire partner: the bytes are fetched as code. Release keeps them behind the key's new value; the
+        // (C) No acquire partner: the bytes are fetched as code. Release orders them after the key's new value; the
         // barrier of the update makes them effective.
         match store {
             Store::Byte(address, byte) => {
-                // SAFETY: the address is a site's, inside `pages`, which are writable now, and aligned to the store's size;
-                // Rust holds no reference to text.
+                // SAFETY: the address is a site's, inside `pages`, which are writable now, and aligned to the store's
+                // size; Rust holds no reference to text.
                 unsafe { AtomicU8::from_ptr(address as *mut u8) }.store(byte, Ordering::Release);
             }
             Store::Loose(address, bytes) => {
@@ -184,18 +187,19 @@ fn write_by_mprotect(
         }
         publish_store(store);
     }
-    // If restoring is refused the pages stay rwx: less hardened, but the stores are done.
+    // If restoring is refused the os_pages stay rwx: less hardened, but the stores are done.
     let _ = protect(&pages, segment.protection);
     Ok(())
 }
 
 fn protect(pages: &Range<usize>, protection: MprotectFlags) -> Result<(), Errno> {
-    // SAFETY: whole pages of one loaded text segment, which stay readable and executable throughout.
+    // SAFETY: whole os_pages of one loaded text segment, which stay readable and executable throughout.
     unsafe { rustix::mm::mprotect(pages.start as *mut c_void, pages.len(), protection) }
 }
 
-/// The kernel's write ignores page protection. An inherited descriptor would write the parent's text, so each update
-/// opens its own. The order in which the bytes of a longer write become visible is unspecified, so stores that need one are left out.
+/// Writes the stores through `/proc/self/mem`, which ignores the protection of memory. An inherited descriptor would
+/// write the parent's text, so each update opens its own. The bytes of a longer write become visible in an unspecified
+/// order, so stores that need an order are left out.
 fn write_by_proc_mem(stores: impl Iterator<Item = Store>) -> Result<(), Errno> {
     let memory = rustix::fs::open(c"/proc/self/mem", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
     for store in stores {
@@ -218,7 +222,7 @@ fn register_barrier() -> Result<(), Errno> {
 pub(crate) fn synchronise_cores() -> bool {
     let barrier = || membarrier(MembarrierCommand::PrivateExpeditedSyncCore);
     match barrier() {
-        // Not registered: the registration was not inherited by this address space.
+        // Not registered: this address space did not inherit the registration.
         Err(Errno::PERM) => register_barrier().and_then(|()| barrier()).is_ok(),
         answer => answer.is_ok(),
     }

@@ -1,4 +1,4 @@
-//! That a gate answers right in every place where it may stand, patched or not (`--features generic`).
+//! Tests that a gate answers correctly in every place where it may be used, patched or not (`--features generic`).
 #![cfg(target_os = "linux")]
 
 use std::any::type_name;
@@ -64,7 +64,7 @@ fn a_dormant_gate_evaluates_nothing() {
     assert_eq!(evaluated.get(), 1);
 }
 
-/// What `event!` will look like: a generic, always inlined function around a gate with a static of the macro's block.
+/// A model of `event!`: a generic, always inlined function around a gate with a static in the macro's block.
 trait Describe {
     fn describe() -> &'static str;
 }
@@ -95,7 +95,7 @@ fn inline_event<V: Copy>(value: V) -> (&'static StaticKey, Option<V>) {
     event!(value)
 }
 
-/// The announcements of this test program.
+/// Returns the announcements of this test program.
 fn announcements() -> Vec<(usize, usize)> {
     unsafe extern "C" {
         #[link_name = "__start_test_events"]
@@ -106,7 +106,7 @@ fn announcements() -> Vec<(usize, usize)> {
     // The linker's bounds of the section that the gates above fill.
     let (start, stop) = (&raw const START, &raw const STOP);
     let count = (stop as usize - start as usize) / size_of::<EventRecord>();
-    // SAFETY: those bounds hold whole records.
+    // SAFETY: the bounds contain whole records.
     let records = unsafe { std::slice::from_raw_parts(start, count) };
     let resolve = |field: &i64| (field as *const i64 as usize).wrapping_add_signed(*field as isize);
     records.iter().map(|record| (resolve(&record.key), resolve(&record.describe))).collect()
@@ -146,7 +146,7 @@ fn each_instance_of_a_generic_gate_announces_its_own_function() {
     assert_eq!(key_sites(generic).unwrap().sites >= 2, patched);
 }
 
-/// A tracer finds keys by their announcements: the compiler must not take a key that no code changes for a constant.
+/// A tracer finds keys by their announcements: the compiler must not treat a key that no code changes as a constant.
 #[test]
 fn a_key_is_changed_through_its_announcement_alone() {
     fn fields() -> &'static str {
@@ -157,7 +157,7 @@ fn a_key_is_changed_through_its_announcement_alone() {
         static_branch!(UNNAMED, announce("test_events", fields))
     }
     assert!(!gate());
-    // By what the function says: its address is not unique.
+    // The function is found by its result, because its address is not unique.
     let (key, _) = announcements().into_iter().find(|(_, function)| call(*function) == "announced").unwrap();
     // SAFETY: the address of the static key above.
     let key = unsafe { &*(key as *const StaticKey) };

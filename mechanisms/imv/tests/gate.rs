@@ -1,4 +1,4 @@
-//! What a gate is in the binary.
+//! The bytes of a gate in the binary.
 #![cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux", not(feature = "generic")))]
 
 use dormouse_imv::{StaticKey, Writer, disable, enable, key_sites, static_branch, status, visit_key_sites};
@@ -9,7 +9,7 @@ fn bytes_of(key: &StaticKey) -> Vec<Vec<u8>> {
     all
 }
 
-/// Whether a gate's bytes are those of the architecture's `nop`.
+/// Whether a gate's bytes are the architecture's `nop`.
 fn is_dormant(bytes: &[u8]) -> bool {
     if cfg!(target_arch = "x86_64") {
         bytes == [0x0F, 0x1F, 0x44, 0x00, 0x00]
@@ -18,7 +18,7 @@ fn is_dormant(bytes: &[u8]) -> bool {
     }
 }
 
-/// Whether they are those of a jump.
+/// Whether a gate's bytes are a jump.
 fn is_armed(bytes: &[u8]) -> bool {
     if cfg!(target_arch = "x86_64") { bytes[0] == 0xE9 } else { bytes[3] & 0xFC == 0x14 }
 }

@@ -1,5 +1,5 @@
-//! What rustc makes of each kind of site, with and without optimisation: compared with `golden/rustc.txt`, which
-//! `DORMOUSE_BLESS=1` writes anew.
+//! Compares rustc's code for each kind of site, with and without optimisation, with `golden/rustc.txt`, which
+//! `DORMOUSE_BLESS=1` rewrites.
 #![cfg(all(target_arch = "x86_64", target_os = "linux", not(feature = "generic")))]
 
 use std::fmt::Write;
@@ -10,7 +10,7 @@ use dormouse_abi::site::{SITE_BRANCH, SITE_FORM_MASK, SITE_VALUE, SITES_SECTION,
 use object::{Object, ObjectSection, ObjectSymbol};
 
 const FUNCTION_PREFIX: &str = "site_";
-/// The gate, the rest of the aligned word, and the immediate.
+/// Size of the gate, the rest of the aligned word, and the immediate, in bytes.
 const GATED_LEN: u64 = 15;
 
 fn build(arguments: &[&str], profile_dir: &str) -> PathBuf {
@@ -27,7 +27,7 @@ fn build(arguments: &[&str], profile_dir: &str) -> PathBuf {
     target.join(profile_dir).join("dormouse_imv_sites")
 }
 
-/// A site: which function it is in, where, and how long.
+/// A site: the function that contains it, its address, and its length.
 struct Site {
     function: String,
     address: u64,
@@ -62,7 +62,7 @@ fn sites(program: &Path) -> Vec<Site> {
     all
 }
 
-/// `movzx eax` with the register's size for its name, `0x0` as `0`.
+/// Normalises an operand: `movzx eax` with the register's size instead of its name, `0x0` as `0`.
 fn nameless(operand: &str) -> String {
     let (front, last) = operand.rsplit_once(' ').map_or(("", operand), |(front, last)| (front, last));
     let last = match last {
@@ -74,7 +74,7 @@ fn nameless(operand: &str) -> String {
     if front.is_empty() { last.to_string() } else { format!("{front} {last}") }
 }
 
-/// The instructions of a site, without addresses and without what registers they are.
+/// Returns the instructions of a site, without addresses and names of registers.
 fn disassembly(program: &Path, site: &Site) -> Vec<String> {
     let output = Command::new("objdump")
         .args(["-d", "-M", "intel", "--no-show-raw-insn"])

@@ -17,7 +17,7 @@ use dormouse_imv::{
 };
 use dormouse_testing::{has_part, include_dirs};
 
-/// Tests that compare how many objects are registered take turns.
+/// Tests that compare the number of registered objects take turns.
 static TURN: Mutex<()> = Mutex::new(());
 
 struct Library(*mut c_void);
@@ -30,7 +30,7 @@ impl Library {
         if handle.is_null() {
             // SAFETY: dlerror(3) after a failure.
             let error = unsafe { libc::dlerror() };
-            // SAFETY: it answers a NUL-terminated text.
+            // SAFETY: dlerror(3) returns a NUL-terminated text.
             panic!("{}", unsafe { CStr::from_ptr(error) }.to_string_lossy());
         }
         Library(handle)
@@ -44,13 +44,13 @@ impl Library {
     }
 
     fn call(&self, name: &CStr) -> c_int {
-        // SAFETY: the functions called so take nothing and answer an int.
+        // SAFETY: the functions that are called this way take no arguments and return an int.
         let function = unsafe { transmute::<*mut c_void, extern "C" fn() -> c_int>(self.symbol(name)) };
         function()
     }
 
     fn close(self) {
-        // SAFETY: dlclose(3), once; nothing of the library is used afterwards.
+        // SAFETY: dlclose(3), once; nothing in the library is used afterwards.
         let answer = unsafe { libc::dlclose(self.0) };
         assert_eq!(answer, 0);
     }
@@ -69,7 +69,7 @@ fn child_can_fork() {
     assert_eq!(code, 0);
 }
 
-/// Builds the plugin as this test was built. `cargo test --test objects` alone would leave an old one, or none.
+/// Builds the plugin with this test's settings. `cargo test --test objects` alone would leave an old one, or none.
 fn plugin() -> PathBuf {
     let program = std::env::current_exe().unwrap();
     let profile = program.parent().and_then(Path::parent).unwrap();
@@ -112,7 +112,7 @@ fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(name)
 }
 
-/// Runs a compiler with the warnings that a user may have on.
+/// Runs a compiler with the warnings that a user may have enabled.
 fn compile(compiler: &[&str], arguments: &[&str], inputs: &[PathBuf], output: &Path) {
     let answer = Command::new(compiler[0])
         .args(&compiler[1..])
@@ -162,7 +162,7 @@ fn c_and_cpp_libraries_sleep_wake_and_unload() {
     }
 }
 
-/// What `libdormouse` does for a library when its constructor calls.
+/// Does for a library what `libdormouse` does when the library's constructor calls it.
 fn exercise(path: &Path) {
     let library = Library::open(path);
     let pointer = |name: &CStr| {
@@ -175,7 +175,7 @@ fn exercise(path: &Path) {
     let (start, stop) = (pointer(c"registered_start"), pointer(c"registered_stop"));
     let objects = status().unwrap().objects;
 
-    // SAFETY: the answer is the address of a static key of the library.
+    // SAFETY: the function returns the address of a static key of the library.
     let address =
         unsafe { transmute::<*mut c_void, extern "C" fn() -> *const StaticKey>(library.symbol(c"shared_key_address")) };
     // SAFETY: a `struct dormouse_static_key` is a `StaticKey`, and lives until the library is closed.
@@ -236,7 +236,7 @@ fn a_library_without_gates_finds_nobody_elses_sites() {
     }
 }
 
-/// Every way of addressing, in objects only: they are not linked.
+/// Compiles objects for every code model; they are not linked.
 #[test]
 fn the_header_compiles_for_every_code_model() {
     let directory = scratch("compile");

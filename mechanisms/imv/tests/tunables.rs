@@ -1,4 +1,4 @@
-//! Tunables of this program, of its C libraries, and what is refused (`--features generic`: without sites).
+//! Tunables of this program and of its C libraries, and refused assignments (`--features generic`: without sites).
 #![cfg(target_os = "linux")]
 
 #[cfg(all(target_arch = "x86_64", not(feature = "generic")))]
@@ -27,7 +27,7 @@ imv! {
     static SCALE: f64 = 1.5;
     static STRICT: bool = false;
     static COUNT: usize = 4;
-    /// Named like what the macro might define.
+    /// A name that the macro might define too.
     static NAME: i8 = 1;
 }
 static VERBOSE: StaticKey = StaticKey::new();
@@ -43,9 +43,9 @@ tunable!(COUNT, "test.count", "how many");
 tunable!(NAME, "test.name", "");
 tunable!(VERBOSE, "test.verbose", "tell everything");
 tunable!(HELD, "test.held", "");
-// Again, as a header's would be: no harm.
+// A repeated record, which a header could cause, does no harm.
 tunable!(BATCH_SIZE, "test.batch_size", "requests handled at once", 1..=1024);
-// Another name for the same.
+// A second name for one variable.
 tunable!(COUNT, "test.count_alias", "how many");
 
 imv! {
@@ -55,17 +55,17 @@ imv! {
 tunable!(ONE, "test.twins", "the first");
 tunable!(OTHER, "test.twins", "the second");
 
-/// Tests set the same variables.
+/// Tests take turns, because they set the same variables.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn turn() -> impl Drop {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Every tunable as a line, less its sites.
+/// Returns every tunable as a line, without its sites.
 fn listed() -> Vec<String> {
     let mut lines = Vec::new();
-    // The test's allocations do not concern the registry's lock.
+    // The test's allocations do not involve the registry's lock.
     visit_tunables(|tunable: Tunable<'_>| {
         let Tunable { name, description, value, range, .. } = tunable;
         let kind = value.value_type.name();
@@ -84,7 +84,7 @@ fn refusal(name: &str, text: &str) -> (Refusal, String) {
     (refusal, error.to_string())
 }
 
-/// The value before, and the value now.
+/// Sets a tunable; returns the values before and after.
 fn set_tunable<'a>(name: &'a str, text: &'a str) -> Result<(TunableValue, TunableValue), TunableError<'a>> {
     let mut assignments = [Assignment::new(name, text)];
     set_tunables(&mut assignments)?;
@@ -240,11 +240,12 @@ fn sites_are_counted_and_whoever_is_shown_them_cannot_set() {
     assert_eq!(seen, 1, "repetitions are dropped");
 }
 
-/// A table as an object has it, with what a compiler and another version may have put between records of this one.
+/// A table as an object contains it, with the padding and unknown records that a compiler or another version may have
+/// put between known records.
 #[repr(C)]
 struct Table([TunableRecord; 8]);
 
-// SAFETY: the tests' only writer of the variable is the registry.
+// SAFETY: only the registry writes the variable in these tests.
 unsafe impl Sync for Variable {}
 struct Variable(UnsafeCell<u32>);
 
@@ -308,10 +309,10 @@ fn tables_come_and_go() {
         let refused = set_tunable("table.first", "1");
         assert!(matches!(refused, Err(TunableError::Refused { refusal: Refusal::Unknown, .. })));
     }
-    // SAFETY: the registry has forgotten it.
+    // SAFETY: the table was unregistered.
     assert_eq!(unsafe { *VARIABLE.0.get() }, 3);
-    // Too short for a record: an object without tunables.
-    // SAFETY: nothing is between the bounds.
+    // The bounds are too short for a record, like those of an object without tunables. SAFETY: nothing is between the
+    // bounds.
     unsafe { register_tunables(bounds.start, bounds.start) }.unwrap();
     assert!(names().is_empty());
 }
@@ -368,7 +369,7 @@ fn with_mprotect_refused() {
     if unsafe { libc::prctl(65, 1_u64, 0_u64, 0_u64, 0_u64) } != 0 {
         return skip(Lack::machine("no PR_SET_MDWE", "Linux 6.3 or later"));
     }
-    // By single bytes a gate can still be written, and the immediate in an instruction of four bytes can not.
+    // A gate can still be written by single bytes, but the immediate in an instruction of four bytes cannot.
     let mut batch = [
         Assignment::new("test.verbose", "on"),
         Assignment::new("test.wide", "7"),

@@ -21,22 +21,22 @@ fn a_panic_under_the_lock_gives_it_back() {
     let gate = || static_branch!(KEY);
     let visited = std::panic::catch_unwind(|| visit_key_sites(&KEY, |_, _| panic!("on purpose")));
     assert!(visited.is_err(), "{visited:?}");
-    // For the thread itself, and for others.
+    // The thread itself sees the change, and so do others.
     assert_eq!(enable(&KEY), Ok(()));
     assert!(gate());
     assert_eq!(thread::spawn(|| disable(&KEY)).join().expect("it ends"), Ok(()));
     assert!(!gate());
 }
 
-/// Toggles a key while two threads run through its gate. Between updates the phase is even: 0 modulo 4 while the key is
-/// disabled, 2 while it is enabled. A thread that sees the same even phase before and after its gate knows the answer.
-/// SeqCst throughout: the test orders itself, so that only the gate can be wrong.
+/// Toggles a key while two threads execute its gate. Between updates the phase is even: 0 modulo 4 while the key is
+/// disabled, 2 while it is enabled. A thread that sees one even phase before and after its gate knows the correct
+/// answer. SeqCst throughout: the test orders itself, so that only the gate can be wrong.
 fn toggle_under_load(times: u64) {
     static KEY: StaticKey = StaticKey::new();
     static PHASE: AtomicU64 = AtomicU64::new(0);
     static STOP: AtomicBool = AtomicBool::new(false);
     static WRONG: AtomicU64 = AtomicU64::new(0);
-    /// Right answers while disabled and while enabled.
+    /// Number of correct answers while disabled and while enabled.
     static RIGHT: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
     let run_gate = || {
@@ -50,7 +50,7 @@ fn toggle_under_load(times: u64) {
             count.fetch_add(1, Ordering::SeqCst);
         }
     };
-    // Most updates follow each other at once; now and then somebody is to have passed the gate in between.
+    // Most updates follow each other immediately; periodically the test waits until a thread has passed the gate.
     let stay = |enabled: bool, round: u64| {
         PHASE.fetch_add(1, Ordering::SeqCst);
         let seen = RIGHT[usize::from(enabled)].load(Ordering::SeqCst);
@@ -84,7 +84,7 @@ fn toggle_under_load(times: u64) {
     assert!(!static_branch!(KEY));
 }
 
-/// How often the gate is toggled, unless the environment variable of this name says otherwise.
+/// Number of times that the gate is toggled, unless the environment variable of this name sets it.
 const TOGGLES: (&str, u64) = ("DORMOUSE_TOGGLES", 10_000);
 
 #[test]
@@ -135,7 +135,7 @@ fn under_the_forced_writer() {
     disable(&KEY).unwrap();
     assert!(!gate());
     toggle_under_load(2_000);
-    // Pages do not stay writable.
+    // The memory does not stay writable.
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     assert!(!maps.contains("rwx"), "{maps}");
 }
@@ -165,8 +165,8 @@ fn with_mprotect_refused() {
     let count = key_sites(&KEY).unwrap();
     assert!(count.sites > 0 && count.patched == count.sites);
 
-    // A value of eight bytes is read behind its gate from now on. A smaller one is in an instruction that cannot be changed a byte
-    // at a time: it stays, everywhere, and so does what was to be changed together with it.
+    // A value of eight bytes is read by the slow path of its gate from now on. A smaller one is in an instruction that
+    // cannot be changed byte by byte: it stays everywhere, and so does every value in its update.
     imv! {
         static SMALL: u32 = 1;
         static LARGE: u64 = 2;
@@ -190,8 +190,8 @@ fn values_are_loads_where_text_cannot_be_made_writable() {
         return without_mprotect();
     }
     fn forbid_writable_text() -> std::io::Result<()> {
-        // SAFETY: prctl(2) PR_SET_MDWE with PR_MDWE_REFUSE_EXEC_GAIN takes no pointers. Where there is none, the program
-        // says so.
+        // SAFETY: prctl(2) PR_SET_MDWE with PR_MDWE_REFUSE_EXEC_GAIN takes no pointers. If the kernel does not have it,
+        // the program reports that.
         unsafe { libc::prctl(65, 1_u64, 0_u64, 0_u64, 0_u64) };
         Ok(())
     }
@@ -227,7 +227,7 @@ fn without_mprotect() {
     assert_eq!(key_sites(&KEY).unwrap().patched, key_sites(&KEY).unwrap().sites);
 }
 
-/// A forced writer has no next rung: the process stays right where it can, and says so where it cannot.
+/// A forced writer has no next rung: the process stays correct, and reports what it cannot patch.
 #[test]
 fn a_failing_write_is_reported() {
     if alone::is_child() {
@@ -241,7 +241,7 @@ fn with_every_write_refused() {
     static AWAKE: StaticKey = StaticKey::new_enabled();
     let gates = || [static_branch!(ASLEEP), static_branch!(AWAKE)];
     assert_eq!(gates(), [false, true]);
-    // SAFETY: prctl(2) with numbers alone; the child that calls it is this test's.
+    // SAFETY: prctl(2) with numbers only; the child that calls it belongs to this test.
     let answer = unsafe { libc::prctl(65, 1_u64, 0_u64, 0_u64, 0_u64) };
     if answer != 0 {
         return skip(Lack::machine("no PR_SET_MDWE", "Linux 6.3 or later"));
@@ -294,12 +294,12 @@ fn registering_again_changes_nothing() {
     assert!(before.objects >= 1);
 }
 
-/// Runs `child` in a forked process and asserts that it answers `true` within the time that `alarm` grants.
+/// Runs `child` in a forked process and asserts that it returns `true` within the time that `alarm` allows.
 fn in_child(child: impl FnOnce() -> bool) {
     // SAFETY: the child only runs gates, updates and `_exit`, which take no lock that another thread may have held.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        // SAFETY: alarm(2): a deadlock ends in SIGALRM.
+        // SAFETY: alarm(2) takes no pointers; a deadlock ends in SIGALRM.
         unsafe { libc::alarm(20) };
         let code = if child() { 0 } else { 1 };
         // SAFETY: _exit(2) ends the child without the parent's destructors.
@@ -348,7 +348,7 @@ fn a_fork_by_the_owner_of_the_lock_leaves_both_usable() {
         let mut fork_answer = -1;
         let mut refused = false;
         let visited = visit_key_sites(&KEY, |_, _| {
-            // SAFETY: the child leaves by `_exit`, and calls nothing that needs other threads.
+            // SAFETY: the child exits by `_exit`, and calls nothing that needs other threads.
             fork_answer = unsafe { libc::fork() };
             refused = enable(&KEY) == Err(Error::Reentered);
         });

@@ -1,11 +1,11 @@
-//! That a value reads right for each type and in each place, patched or not (`--features generic`).
+//! Tests that a value is read correctly for each type and in each place, patched or not (`--features generic`).
 #![cfg(target_os = "linux")]
 
 use std::fmt::Debug;
 
 use dormouse_imv::{Change, Error, Imv, StaticKey, Value, imv, imv_enum, imv_read, static_branch, update};
 
-/// Whether values are plain variables here.
+/// Whether values are plain variables on this architecture.
 const IS_LOAD: bool = cfg!(any(feature = "generic", not(target_arch = "x86_64")));
 
 fn shows<T: Value + PartialEq + Debug>(value: &'static Imv<T>, read: impl Fn() -> T, first: T, others: &[T]) {
@@ -110,7 +110,7 @@ fn generics_closures_and_unrolled_loops() {
     }
 }
 
-/// Many values live at once, so that every register gets its turn.
+/// Many values are live at once, so that every register is used.
 #[test]
 fn every_register() {
     macro_rules! many {

@@ -15,7 +15,7 @@ use dormouse_percpu::{
     possible_cpus,
 };
 
-/// `struct dormouse_percpu_counter`, `struct dormouse_percpu_histogram`.
+/// `struct dormouse_percpu_counter` or `struct dormouse_percpu_histogram`.
 pub struct Head<T> {
     object: T,
     rseq: Option<Rseq>,
@@ -30,75 +30,78 @@ pub struct Bucket {
     count: u64,
 }
 
-/// Strides begin here: a multiple of every alignment, and larger than any head.
+/// Offset of the strides in the mapping: a multiple of every alignment, and larger than any head.
 const STRIDES: usize = 4096;
 const _: () = assert!(size_of::<Head<PerCpuCounter>>() <= STRIDES && size_of::<Head<Histogram>>() <= STRIDES);
 
-/// A counter's stride: the shared words, of which only CPU 0's are used, and the slot on cache lines of its own.
+/// Offset of the slot in a counter's stride. The shared words, of which only CPU 0's are used, are before it; the slot
+/// is on cache lines of its own.
 const SLOT: usize = size_of::<PerCpuCounterShared>();
 const COUNTER_STRIDE_SHIFT: u32 = (SLOT + size_of::<PerCpuCounterSlot>()).next_power_of_two().ilog2();
 
-/// Maps strides for all CPUs that may ever exist, and puts a head in front of them. An errno if that fails.
+/// Maps strides for all possible CPUs, and puts a head before them. Returns an errno on failure.
 fn create<T>(stride_shift: u32, object_in: impl FnOnce(Area) -> Option<T>) -> Result<NonNull<Head<T>>, c_int> {
     let cpu_count = possible_cpus();
     let strides_size_bytes = (cpu_count as usize).checked_mul(1 << stride_shift).ok_or(libc::ENOMEM)?;
     let mapping_size_bytes = strides_size_bytes.checked_add(STRIDES).ok_or(libc::ENOMEM)?;
     let mapping = map(mapping_size_bytes).ok_or(libc::ENOMEM)?.as_ptr();
     let strides = mapping.wrapping_byte_add(STRIDES).cast();
-    // SAFETY: the mapping has room for so many strides behind the head; it is zero, which all that is kept there may be, and
-    // stays until `destroy`, after which by the header's words nobody uses it.
+    // SAFETY: the mapping has room for `cpu_count` strides after the head. It is zero, which is valid for everything
+    // stored there, and stays until `destroy`; `dormouse/percpu.h` forbids any use after that.
     let area = unsafe { Area::new(strides, stride_shift, cpu_count) };
     let Some(object) = object_in(area) else {
         unmap(mapping, mapping_size_bytes);
         return Err(libc::EINVAL);
     };
     let head = mapping.cast::<Head<T>>();
-    // SAFETY: the mapping's start, which nobody else knows; a page is aligned for a head, and has room for it.
+    // SAFETY: the start of the mapping, which no other thread knows; an os_page is aligned for a head, and has room for
+    // it.
     unsafe { head.write(Head { object, rseq: Rseq::detect(), mapping_size_bytes }) };
     NonNull::new(head).ok_or(libc::ENOMEM)
 }
 
-/// What C gets: a pointer, or NULL and `errno`.
+/// Returns the result in C's form: a pointer, or NULL and `errno`.
 fn answer<T>(created: Result<NonNull<Head<T>>, c_int>) -> Option<NonNull<Head<T>>> {
     created.inspect_err(|&error| set_errno(error)).ok()
 }
 
 fn set_errno(error: c_int) {
-    // SAFETY: it always has an answer.
+    // SAFETY: the call has no arguments, and always returns a valid address.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: the thread's own `errno`.
     unsafe { *errno = error };
 }
 
 /// # Safety
-/// A head that `create` made, and nobody uses any more.
+/// `create` made the head, and it is not used any more.
 unsafe fn destroy<T>(head: Option<NonNull<Head<T>>>) {
     if let Some(head) = head {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller guarantees that `create` made the head and that it is not used any more.
         let mapping_size_bytes = unsafe { head.as_ref() }.mapping_size_bytes;
         unmap(head.as_ptr().cast(), mapping_size_bytes);
     }
 }
 
-/// Maps new memory of this process, all zeroes; none if the kernel refuses.
+/// Maps new, zeroed memory of this process; `None` if the kernel refuses.
 fn map(size_bytes: usize) -> Option<NonNull<c_void>> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping where the kernel likes, so no existing memory is touched (mmap(2)).
+    // SAFETY: a new mapping at an address that the kernel chooses, so no existing memory is touched (mmap(2)).
     let mapping = unsafe { libc::mmap(ptr::null_mut(), size_bytes, protection, flags, -1, 0) };
     NonNull::new(mapping).filter(|_| mapping != libc::MAP_FAILED)
 }
 
-/// Unmaps a mapping that nobody uses; `errno` keeps its value.
+/// Unmaps a mapping that is not used any more.
 fn unmap(mapping: *mut c_void, size_bytes: usize) {
-    // SAFETY: the callers' mapping, all of it. With these arguments it does not fail but for want of memory, and then it stays.
+    // SAFETY: a whole mapping of the caller's. With these arguments it fails only for lack of memory, and then the
+    // mapping stays.
     unsafe { libc::munmap(mapping, size_bytes) };
 }
 
-/// Writes as many as there is room for; returns how many there are, or a negative errno.
+/// Writes at most `capacity` values; returns the number of values there are, or a negative errno.
 ///
 /// # Safety
-/// `place` has room for `capacity`, and nobody else uses it meanwhile.
+/// `place` has room for `capacity` values, and is not accessed otherwise during the call.
 unsafe fn fill<T>(place: *mut T, capacity: usize, values: impl Iterator<Item = T>) -> isize {
     if place.is_null() && capacity > 0 {
         return -(libc::EINVAL as isize);
@@ -106,7 +109,7 @@ unsafe fn fill<T>(place: *mut T, capacity: usize, values: impl Iterator<Item = T
     let mut len = 0;
     for value in values {
         if len < capacity {
-            // SAFETY: below the capacity, which is the caller's word.
+            // SAFETY: the index is below `capacity`, for which the caller guarantees room.
             unsafe { place.wrapping_add(len).write(value) };
         }
         len += 1;
@@ -114,13 +117,13 @@ unsafe fn fill<T>(place: *mut T, capacity: usize, values: impl Iterator<Item = T
     len as isize
 }
 
-/// A counter; NULL and `errno` if the threshold is not valid or there is no memory.
+/// Creates a counter; NULL and `errno` if the threshold is not valid or there is no memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_percpu_counter_create(threshold: u64) -> Option<NonNull<Head<PerCpuCounter>>> {
     answer(create(COUNTER_STRIDE_SHIFT, |area| {
-        // SAFETY: zeroes are shared words, and the slot begins where they end.
+        // SAFETY: zeroes are valid shared words, and the slot begins where they end.
         let shared = unsafe { PerCpu::<PerCpuCounterShared>::new(0) };
-        // SAFETY: zeroes are a slot, and nothing else is there.
+        // SAFETY: zeroes are a valid slot, and nothing else is stored there.
         let slot = unsafe { PerCpu::<PerCpuCounterSlot>::new(SLOT) };
         PerCpuCounter::new(area, slot, shared, threshold)
     }))
@@ -153,14 +156,14 @@ pub extern "C" fn dormouse_percpu_counter_error_max(counter: &Head<PerCpuCounter
 /// Frees the counter's memory.
 ///
 /// # Safety
-/// NULL, or a counter that was created and not destroyed, and that nobody uses any more.
+/// NULL, or a counter that was created and not destroyed, and that is not used any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_percpu_counter_destroy(counter: Option<NonNull<Head<PerCpuCounter>>>) {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller guarantees that the counter was created, not destroyed, and is not used any more.
     unsafe { destroy(counter) }
 }
 
-/// A histogram; NULL and `errno` if there are too many bits or there is no memory.
+/// Creates a histogram; NULL and `errno` if there are too many bits or there is no memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_percpu_histogram_create(sub_bucket_bits: c_uint) -> Option<NonNull<Head<Histogram>>> {
     answer(HistogramLayout::new(sub_bucket_bits).ok_or(libc::EINVAL).and_then(|layout| {
@@ -202,10 +205,10 @@ pub extern "C" fn dormouse_percpu_histogram_quantile(
     0
 }
 
-/// The buckets that are not empty; returns how many there are, or a negative errno.
+/// Writes the buckets that are not empty; returns the number of these, or a negative errno.
 ///
 /// # Safety
-/// `buckets` has room for `capacity`, and nobody else uses it meanwhile.
+/// `buckets` has room for `capacity` buckets, and is not accessed otherwise during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_percpu_histogram_snapshot(
     histogram: &Head<Histogram>,
@@ -217,16 +220,16 @@ pub unsafe extern "C" fn dormouse_percpu_histogram_snapshot(
         let (count, (low, high)) = (histogram.object.bucket(index), layout.bounds(index));
         (count > 0).then_some(Bucket { low, high, count })
     });
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller guarantees room for `capacity` buckets, not accessed otherwise during the call.
     unsafe { fill(buckets, capacity, buckets_in_use) }
 }
 
 /// Frees the histogram's memory.
 ///
 /// # Safety
-/// NULL, or a histogram that was created and not destroyed, and that nobody uses any more.
+/// NULL, or a histogram that was created and not destroyed, and that is not used any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_percpu_histogram_destroy(histogram: Option<NonNull<Head<Histogram>>>) {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller guarantees that the histogram was created, not destroyed, and is not used any more.
     unsafe { destroy(histogram) }
 }

@@ -30,7 +30,7 @@ enum Cause {
     Other,
 }
 
-/// What went wrong: cause, errno, and the text of the error.
+/// A failure: its cause, its errno, and the text of the error.
 struct Failure<'a> {
     cause: Cause,
     errno: c_int,
@@ -47,7 +47,7 @@ pub struct CError {
 
 const TEXT_SIZE: usize = 248;
 
-/// Writes as much as there is room for, and leaves room for a NUL.
+/// Writes text up to the end of the array, and leaves room for a NUL.
 struct Text<'a> {
     text: &'a mut [c_char; TEXT_SIZE],
     len: usize,
@@ -65,11 +65,11 @@ impl Write for Text<'_> {
     }
 }
 
-/// Stores the failure for the caller, and gives the function's return value.
+/// Stores the failure for the caller, and returns the function's result.
 fn tell(to: Option<&mut CError>, failure: &Failure<'_>) -> c_int {
     if let Some(to) = to {
         (to.error, to.cause, to.text) = (failure.errno, failure.cause as u32, [0; TEXT_SIZE]);
-        // A text that is too long is cut off.
+        // A text that is too long is truncated.
         let _ = write!(Text { text: &mut to.text, len: 0 }, "{}", failure.text);
     }
     -failure.errno
@@ -96,7 +96,7 @@ fn of_alloc(error: &AllocError) -> Failure<'_> {
     Failure { cause, errno, text: error }
 }
 
-/// What a function returns that has nothing else to return.
+/// Returns the result of a function that only succeeds or fails.
 fn answer_of(done: Result<(), AllocError>, told: Option<&mut CError>) -> c_int {
     done.map_or_else(|error| tell(told, &of_alloc(&error)), |()| 0)
 }
@@ -119,7 +119,7 @@ impl CObject {
         CObject { word: Some(object.into_raw()) }
     }
 
-    /// None: a handle of zeroes.
+    /// Returns the object; `None` for a handle of zeroes.
     fn get(self) -> Option<Object> {
         self.word.map(Object::from_raw)
     }
@@ -137,7 +137,7 @@ pub struct COptions {
 const ROBUST: c_uint = 1;
 const LAZY: c_uint = 2;
 
-// `tests/percpu/pool.c` has the same sizes for the structures of the header.
+// `tests/percpu/pool.c` checks these sizes for the structures of the header.
 const _: () = assert!(size_of::<Node>() == 8 && size_of::<ListSlot>() == 24 && align_of::<ListSlot>() == 8);
 const _: () = assert!(size_of::<CObject>() == 8 && size_of::<COptions>() == 24 && size_of::<CError>() == 256);
 const _: () = assert!(size_of::<Leak>() == 16 && size_of::<Usage>() == 56 && size_of::<Copying>() == 56);
@@ -162,11 +162,11 @@ impl COptions {
     }
 }
 
-/// `struct dormouse_percpu_pool`: a pool or an attachment, with what its operations need.
+/// `struct dormouse_percpu_pool`: a pool or an attachment, and the state that its operations need.
 pub struct CPool {
     memory: Memory,
     view: View,
-    /// None over memory that processes share if this process has no rseq.
+    /// Words of the pool; `None` if processes share the memory and this process has no rseq.
     words: Option<Words>,
     rseq: Option<Rseq>,
 }
@@ -185,18 +185,19 @@ impl CPool {
     }
 
     /// # Safety
-    /// As [`List::of_object`].
+    /// The conditions of [`List::of_object`].
     unsafe fn list(&self, object: Object, offset: usize) -> List {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller guarantees that the object lives, and that a slot at `offset` is inside it and written
+        // only by lists.
         unsafe { List::of_object(self.view, object, offset) }
     }
 }
 
-/// Bytes of a mapping with a pool.
+/// Size of the mapping that contains a pool, in bytes.
 const MAPPING_SIZE: usize = 4096;
 const _: () = assert!(size_of::<CPool>() <= MAPPING_SIZE);
 
-/// How C gets a pool.
+/// The ways in which C creates a pool.
 #[derive(Clone, Copy)]
 enum Way {
     Private,
@@ -223,19 +224,19 @@ fn create(options: &COptions, way: Way) -> Result<NonNull<CPool>, AllocError> {
         let shortage = Shortage::Refused { size_bytes: MAPPING_SIZE, errno: libc::ENOMEM };
         return Err(AllocError::Exhausted { size_bytes: 0, align_bytes: 0, shortage });
     };
-    // SAFETY: there is room in the mapping, which begins with a page and which nobody else knows.
+    // SAFETY: there is room in the mapping, which is aligned to an os_page and which no other thread knows.
     unsafe { pool.write(CPool { memory, view, words, rseq: Rseq::detect() }) };
     Ok(pool)
 }
 
-/// What a function that creates returns: a pointer, or NULL and `errno`.
+/// Creates a pool and returns it in C's form: a pointer, or NULL and `errno`.
 fn answer(options: Option<&COptions>, way: Way, told: Option<&mut CError>) -> Option<NonNull<CPool>> {
     create(options.unwrap_or(&COptions::DEFAULT), way)
         .inspect_err(|error| super::set_errno(-tell(told, &of_alloc(error))))
         .ok()
 }
 
-/// A pool of private memory; NULL and `errno` if that fails.
+/// Creates a pool of private memory; NULL and `errno` on failure.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_percpu_pool_create(
     options: Option<&COptions>,
@@ -244,10 +245,10 @@ pub extern "C" fn dormouse_percpu_pool_create(
     answer(options, Way::Private, told)
 }
 
-/// A pool of the caller's memory; NULL and `errno` if that fails.
+/// Creates a pool of the caller's memory; NULL and `errno` on failure.
 ///
 /// # Safety
-/// As [`Region::new`].
+/// The conditions of [`Region::new`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_percpu_pool_create_in_region(
     base: *mut u8,
@@ -255,15 +256,15 @@ pub unsafe extern "C" fn dormouse_percpu_pool_create_in_region(
     options: Option<&COptions>,
     told: Option<&mut CError>,
 ) -> Option<NonNull<CPool>> {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller guarantees that the bytes stay mapped, and that nothing else writes to them.
     let region = unsafe { Region::new(base, size_bytes) };
     answer(options, Way::In(region), told)
 }
 
-/// An attachment to a pool in such memory; NULL and `errno` if that fails.
+/// Attaches to a pool in the caller's memory; NULL and `errno` on failure.
 ///
 /// # Safety
-/// As [`Region::new`].
+/// The conditions of [`Region::new`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_percpu_pool_attach(
     base: *mut u8,
@@ -271,7 +272,7 @@ pub unsafe extern "C" fn dormouse_percpu_pool_attach(
     options: Option<&COptions>,
     told: Option<&mut CError>,
 ) -> Option<NonNull<CPool>> {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller guarantees that the bytes stay mapped, and that they are only written through objects.
     let region = unsafe { Region::new(base, size_bytes) };
     answer(options, Way::To(region), told)
 }
@@ -279,11 +280,11 @@ pub unsafe extern "C" fn dormouse_percpu_pool_attach(
 /// Frees the pool's memory.
 ///
 /// # Safety
-/// NULL, or a pool that was created and not destroyed, and that nobody uses any more.
+/// NULL, or a pool that was created and not destroyed, and that is not used any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_percpu_pool_destroy(pool: Option<NonNull<CPool>>) {
     if let Some(pool) = pool {
-        // SAFETY: `create` wrote it, and by the caller's word nobody uses it any more.
+        // SAFETY: `create` wrote it, and the caller guarantees that it is not used any more.
         unsafe { pool.drop_in_place() };
         super::unmap(pool.as_ptr().cast(), MAPPING_SIZE);
     }
@@ -302,7 +303,7 @@ pub extern "C" fn dormouse_percpu_pool_alloc(
         let text = &"there is no place to store the object's handle in";
         return tell(told, &Failure { cause: Cause::BadOption, errno: libc::EINVAL, text });
     };
-    // With the size that is left out here, `Layout` refuses alignments alone.
+    // With size 0, `Layout` refuses only bad alignments.
     if Layout::from_size_align(0, align_bytes).is_err() {
         let text = &format_args!("alignment to {align_bytes} bytes cannot be met: it is not a power of two");
         return tell(told, &Failure { cause: Cause::BadAlignment, errno: libc::EINVAL, text });
@@ -324,7 +325,7 @@ pub extern "C" fn dormouse_percpu_pool_alloc(
 /// [`Pool::free`]; returns 0 or a negative errno.
 ///
 /// # Safety
-/// As there.
+/// The conditions of [`Pool::free`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_percpu_pool_free(pool: &CPool, object: CObject, told: Option<&mut CError>) -> c_int {
     let Some(object) = object.get() else {
@@ -332,7 +333,7 @@ pub unsafe extern "C" fn dormouse_percpu_pool_free(pool: &CPool, object: CObject
         return tell(told, &Failure { cause: Cause::Foreign, errno: libc::ENOENT, text });
     };
     let Some(pool) = pool.pool() else { return tell(told, &ATTACHED) };
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller guarantees that the object's bytes are not used from now on.
     answer_of(unsafe { pool.free(object) }, told)
 }
 
@@ -343,7 +344,7 @@ pub unsafe extern "C" fn dormouse_percpu_pool_free(pool: &CPool, object: CObject
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_percpu_pool_address(pool: &CPool, object: CObject, cpu: u32) -> *mut c_void {
     match object.get().filter(|_| cpu < pool.view.cpu_count()) {
-        // SAFETY: the caller's word, and the pool has the CPU.
+        // SAFETY: the caller guarantees that the object lives, and the pool has the CPU.
         Some(object) => unsafe { pool.view.address(object, cpu) }.cast(),
         None => ptr::null_mut(),
     }
@@ -374,7 +375,7 @@ pub extern "C" fn dormouse_percpu_pool_offset_of(pool: &CPool, object: CObject) 
     pool.offset_of(object).map_or(-(libc::ENOTSUP as isize), |offset| offset as isize)
 }
 
-/// [`Pool::object_at`], [`Attached::object_at`]; answers 0 or a negative errno.
+/// [`Pool::object_at`], [`Attached::object_at`]; returns 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_percpu_pool_object_at(
     pool: &CPool,
@@ -391,14 +392,14 @@ pub extern "C" fn dormouse_percpu_pool_object_at(
     0
 }
 
-/// [`Pool::audit`]; answers 0 or a negative errno.
+/// [`Pool::audit`]; returns 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_percpu_pool_audit(pool: &CPool, told: Option<&mut CError>) -> c_int {
     let Some(pool) = pool.pool() else { return tell(told, &ATTACHED) };
     answer_of(pool.audit(), told)
 }
 
-/// [`Pool::usage`]; answers 0 or a negative errno.
+/// [`Pool::usage`]; returns 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_percpu_pool_usage(pool: &CPool, usage: Option<&mut MaybeUninit<Usage>>) -> c_int {
     let Some(usage) = usage else { return -libc::EINVAL };
@@ -407,18 +408,18 @@ pub extern "C" fn dormouse_percpu_pool_usage(pool: &CPool, usage: Option<&mut Ma
     0
 }
 
-/// [`Pool::leaks`]; answers how many sizes there are, or a negative errno.
+/// [`Pool::leaks`]; returns the number of sizes, or a negative errno.
 ///
 /// # Safety
-/// `leaks` has room for `capacity`, and nobody else uses it meanwhile.
+/// `leaks` has room for `capacity` elements, and is not accessed otherwise during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_percpu_pool_leaks(pool: &CPool, leaks: *mut Leak, capacity: usize) -> isize {
     let Some(pool) = pool.pool() else { return -(libc::EPERM as isize) };
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller guarantees room for `capacity` elements, not accessed otherwise during the call.
     unsafe { super::fill(leaks, capacity, pool.leaks()) }
 }
 
-/// [`Pool::hold`]; answers 0 or a negative errno.
+/// [`Pool::hold`]; returns 0 or a negative errno.
 ///
 /// # Safety
 /// `work` may be called with `argument`.
@@ -430,11 +431,12 @@ pub unsafe extern "C" fn dormouse_percpu_pool_hold(
 ) -> c_int {
     let Some(work) = work else { return -libc::EINVAL };
     let Some(pool) = pool.pool() else { return -libc::EPERM };
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees that `work` may be called with `argument`.
     pool.hold(|| unsafe { work(argument) }).map_or(-libc::EDEADLK, |()| 0)
 }
 
-/// An operation on the words of the pool, if the object is one and the offsets may be words'.
+/// Runs an operation on the pool's words, if the handle is not zero and the offsets are multiples of 8. `offsets` is
+/// the bitwise OR of all offsets of words.
 #[inline]
 fn on_words(
     pool: &CPool,
@@ -450,20 +452,20 @@ fn on_words(
     })
 }
 
-/// [`Words::add`]; answers 0 or a negative errno.
+/// [`Words::add`]; returns 0 or a negative errno.
 ///
 /// # Safety
-/// As there.
+/// The conditions of [`Words::add`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_percpu_add(pool: &CPool, object: CObject, offset: usize, n: u64) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller guarantees the conditions of `Words::add`: a live object, and a word of it at `offset`.
     on_words(pool, object, offset, |words, object| unsafe { words.add(object, offset, n) }.map(|()| 0))
 }
 
-/// [`Words::load`]; answers 0 or a negative errno.
+/// [`Words::load`]; returns 0 or a negative errno.
 ///
 /// # Safety
-/// As there.
+/// The conditions of [`Words::load`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_percpu_load(
     pool: &CPool,
@@ -473,26 +475,26 @@ pub unsafe extern "C" fn dormouse_percpu_load(
 ) -> c_int {
     let Some(value) = value else { return -libc::EINVAL };
     on_words(pool, object, offset, |words, object| {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller guarantees the conditions of `Words::load`: a live object, and a word of it at `offset`.
         *value = unsafe { words.load(object, offset) }?;
         Ok(0)
     })
 }
 
-/// [`Words::store`]; answers 0 or a negative errno.
+/// [`Words::store`]; returns 0 or a negative errno.
 ///
 /// # Safety
-/// As there.
+/// The conditions of [`Words::store`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_percpu_store(pool: &CPool, object: CObject, offset: usize, value: u64) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller guarantees the conditions of `Words::store`: a live object, and a word of it at `offset`.
     on_words(pool, object, offset, |words, object| unsafe { words.store(object, offset, value) }.map(|()| 0))
 }
 
-/// [`Words::compare_and_store`]; answers 0, 1 if the word held something else, or a negative errno.
+/// [`Words::compare_and_store`]; returns 0, 1 if the word held another value, or a negative errno.
 ///
 /// # Safety
-/// As there.
+/// The conditions of [`Words::compare_and_store`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_percpu_compare_and_store(
     pool: &CPool,
@@ -502,16 +504,17 @@ pub unsafe extern "C" fn dormouse_percpu_compare_and_store(
     value: u64,
 ) -> c_int {
     on_words(pool, object, offset, |words, object| {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller guarantees the conditions of `Words::compare_and_store`: a live object, and a word of it
+        // at `offset`.
         let is_stored = unsafe { words.compare_and_store(object, offset, expected, value) }?;
         Ok(c_int::from(!is_stored))
     })
 }
 
-/// [`Words::copy_and_store`]; answers 0, 1 if the guard held something else, or a negative errno.
+/// [`Words::copy_and_store`]; returns 0, 1 if the guard held another value, or a negative errno.
 ///
 /// # Safety
-/// As there.
+/// The conditions of [`Words::copy_and_store`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_percpu_copy_and_store(
     pool: &CPool,
@@ -520,7 +523,8 @@ pub unsafe extern "C" fn dormouse_percpu_copy_and_store(
 ) -> c_int {
     let Some(copying) = copying else { return -libc::EINVAL };
     on_words(pool, object, copying.guard | copying.last, |words, object| {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller guarantees the conditions of `Words::copy_and_store`: a live object that contains the
+        // words and the destination, and a readable source.
         let is_stored = unsafe { words.copy_and_store(object, copying) }?;
         Ok(c_int::from(!is_stored))
     })
@@ -529,7 +533,7 @@ pub unsafe extern "C" fn dormouse_percpu_copy_and_store(
 /// [`List::push`].
 ///
 /// # Safety
-/// As [`List::of_object`] and there.
+/// The conditions of [`List::of_object`] and [`List::push`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_percpu_list_push(
     pool: &CPool,
@@ -538,9 +542,9 @@ pub unsafe extern "C" fn dormouse_percpu_list_push(
     node: Option<NonNull<Node>>,
 ) {
     if let (Some(object), Some(node)) = (object.get(), node) {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller guarantees that the object lives and has a list's slot at `offset`.
         let list = unsafe { pool.list(object, offset) };
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller guarantees that the node is its own and on no list.
         unsafe { list.push(pool.rseq, node) }
     }
 }
@@ -548,7 +552,7 @@ pub unsafe extern "C" fn dormouse_percpu_list_push(
 /// [`List::pop`].
 ///
 /// # Safety
-/// As [`List::of_object`].
+/// The conditions of [`List::of_object`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_percpu_list_pop(
     pool: &CPool,
@@ -556,14 +560,14 @@ pub unsafe extern "C" fn dormouse_percpu_list_pop(
     offset: usize,
 ) -> Option<NonNull<Node>> {
     let object = object.get()?;
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller guarantees that the object lives and has a list's slot at `offset`.
     unsafe { pool.list(object, offset) }.pop(pool.rseq)
 }
 
 /// [`List::drain`].
 ///
 /// # Safety
-/// As [`List::of_object`] and there; `take` may be called with each node and `argument`.
+/// The conditions of [`List::of_object`] and [`List::drain`]; `take` may be called with each node and `argument`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_percpu_list_drain(
     pool: &CPool,
@@ -573,11 +577,11 @@ pub unsafe extern "C" fn dormouse_percpu_list_drain(
     argument: *mut c_void,
 ) {
     if let (Some(object), Some(take)) = (object.get(), take) {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller guarantees that the object lives and has a list's slot at `offset`.
         let list = unsafe { pool.list(object, offset) };
-        // SAFETY: the caller's word.
+        // SAFETY: the caller guarantees that `take` may be called with each node and `argument`.
         let each = |node| unsafe { take(node, argument) };
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller guarantees that no other thread uses the list during the call.
         unsafe { list.drain(each) }
     }
 }

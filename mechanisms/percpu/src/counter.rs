@@ -1,35 +1,37 @@
 //! Counters with a slot on each CPU, whose sum is also known approximately by one load: [`PerCpuCounter`].
 //!
-//! # How it folds
+//! # Folding
 //! ```text
-//!   slot of a CPU   by_rseq   running total, added to by sections, never taken back     ┐
-//!                   epoch     how often it was folded                                  │ unfolded = by_rseq - folded[epoch & 1]
-//!                   folded[2] how much of by_rseq is folded; the one that epoch names  ┘
-//!                   by_atomics  running total of those without rseq, never taken back
-//!                   unfolded    how much of by_atomics is not folded yet
-//!   shared          approximate  what was folded                ◀─ one load reads it
-//!                   big          additions of a threshold or more, which go here and into approximate at once
+//!   slot of a CPU   by_rseq   running total; sections add to it, nothing is subtracted       ┐
+//!                   epoch     number of folds                                                │ unfolded = by_rseq - folded[epoch & 1]
+//!                   folded[2] part of by_rseq that is folded; epoch selects the valid one    ┘
+//!                   by_atomics  running total of threads without rseq; nothing is subtracted
+//!                   unfolded    part of by_atomics that is not folded yet
+//!   shared          approximate  sum of the folded amounts     ◀─ one load reads it
+//!                   big          additions of a threshold or more, which are added here and to approximate at once
 //! ```
 //!
-//! `sum` reads `by_rseq`, `by_atomics` and `big`. Nothing is ever subtracted from these to be added elsewhere. So a thread
-//! that is killed anywhere leaves the sum exact: its addition is in it or not. Only the approximation can suffer from a kill.
+//! `sum` reads `by_rseq`, `by_atomics` and `big`. Nothing is ever subtracted from one of these to be added elsewhere.
+//! So a thread that is killed anywhere leaves the sum exact: it contains the thread's addition or it does not. Only the
+//! approximation can suffer from a kill.
 //!
 //! ```text
 //!   add(n):                                             fold:
 //!     n is as big as a threshold:                         section on cpu: if epoch == e
-//!       big += n, approximate += n, done                    folded[(e + 1) & 1] = total       nobody looks there yet
+//!     big += n, approximate += n, done                    folded[(e + 1) & 1] = total       no reader looks there yet
 //!     look: cpu, e = epoch, f = folded[e & 1], total        epoch = e + 1                     ◀─ commits: the claim
 //!     |total + n - f| is as big: fold, look again         approximate += total - f            ◀─ the landing
 //!     section on cpu: by_rseq += n
 //! ```
 //!
-//! The thread that commits the epoch has the claim, and lands it; nobody else can claim the same amount. The look comes before the addition, on
-//! the CPU whose section makes the addition: a thread that is moved in between is aborted and looks again. So no CPU is left
-//! with more than it may hold because the thread that ought to fold is elsewhere. The guard is the epoch and not the folded value,
-//! because a value may come back: then the claim would include additions that another thread has claimed.
+//! The thread that commits the epoch has the claim, and lands it; no other thread can claim that amount. The look
+//! precedes the addition, on the CPU whose section makes the addition: a thread that is moved in between is aborted and
+//! looks again. So no CPU keeps more than its limit because the thread that should fold is elsewhere. The guard is the
+//! epoch and not the folded value, because a folded value may recur: then the claim would include additions that
+//! another thread has claimed.
 //!
-//! Threads without rseq add to `by_atomics` and to `unfolded`. The thread that brings the latter to a threshold takes it (`swap`)
-//! and lands it.
+//! Threads without rseq add to `by_atomics` and to `unfolded`. The thread that brings `unfolded` to a threshold takes
+//! it (`swap`) and lands it.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicI64, AtomicU64, Ordering::Acquire, Ordering::Relaxed};
@@ -40,52 +42,53 @@ use crate::area::{Area, PerCpu};
 use crate::rseq::{Rseq, near};
 use crate::txn::Commit;
 
-/// A word that only critical sections on its CPU write, and anybody reads.
+/// A word that only critical sections on its CPU write, and any thread may read.
 ///
-/// It has no atomic addition, because one between a section's load and store would be lost.
+/// It has no atomic addition, because one between a section's load and its store would be lost.
 #[repr(transparent)]
 #[derive(Debug, Default)]
 pub struct RseqU64(UnsafeCell<u64>);
 
-// SAFETY: it is written only by sections on its CPU (`add`'s contract), of which the kernel lets none overlap, with a
-// single aligned 8-byte store, and read with an atomic load.
+// SAFETY: only sections on its CPU write it (`add`'s contract), each with a single aligned 8-byte store, and the kernel
+// lets no two of them overlap; it is read with an atomic load.
 unsafe impl Sync for RseqU64 {}
 
 impl RseqU64 {
-    /// Adds `n`, wrapping, in one attempt on `cpu`. False: aborted, nothing added.
+    /// Adds `n`, wrapping, in one attempt on `cpu`. False: aborted, nothing was added.
     ///
     /// Wait-free, async-signal-safe.
     ///
     /// # Safety
-    /// This is `cpu`'s word: nobody adds to it with another CPU's number.
+    /// This is `cpu`'s word: no thread adds to it with another CPU's number.
     #[inline]
     #[must_use = "an aborted section has added nothing"]
     pub unsafe fn add(&self, rseq: Rseq, cpu: u32, n: u64) -> bool {
-        // SAFETY: the cell is aligned and writable; its type lets nothing but this write it; the CPU is the caller's.
+        // SAFETY: the cell is aligned and writable, and its type lets only this method write it; the caller guarantees
+        // that it is `cpu`'s word.
         unsafe { rseq.add(cpu, self.0.get(), n) }
     }
 
-    /// Its value.
+    /// Returns the word's value.
     ///
     /// Wait-free, async-signal-safe.
     #[inline]
     pub fn load(&self) -> u64 {
-        // SAFETY: aligned, valid, and accessed by Rust code atomically only.
+        // SAFETY: aligned and valid as a field of `self`, and accessed by Rust code only atomically.
         let word = unsafe { AtomicU64::from_ptr(self.0.get()) };
         word.load(Relaxed)
     }
 
     #[inline]
     fn load_acquire(&self) -> u64 {
-        // SAFETY: aligned and valid as a field of `self`, and accessed by Rust code atomically only.
+        // SAFETY: aligned and valid as a field of `self`, and accessed by Rust code only atomically.
         let word = unsafe { AtomicU64::from_ptr(self.0.get()) };
         // (A) pairs with the sections' final stores.
         word.load(Acquire)
     }
 }
 
-/// Attempts under rseq before an addition goes to the atomic word. Aborts are rare, and a second one right after the
-/// first is rarer. The bound makes additions wait-free.
+/// Maximum number of attempts under rseq before an addition uses the atomic word. Aborts are rare, and a second one
+/// right after the first is rarer. The bound makes additions wait-free.
 pub(crate) const ATTEMPTS_MAX: u32 = 8;
 
 /// One CPU's part of a [`PerCpuCounter`]. Zeroes are a valid, empty slot.
@@ -107,7 +110,7 @@ pub struct PerCpuCounterShared {
     big: AtomicI64,
 }
 
-/// What a thread saw of a slot before it adds.
+/// The state of a slot that a thread has read before it adds.
 #[derive(Debug, Clone, Copy)]
 struct Look {
     cpu: u32,
@@ -116,22 +119,22 @@ struct Look {
     total: u64,
 }
 
-/// The words of a counter, as the fold sees them: the real ones, or a model's.
+/// The words of a counter, as the fold uses them: the real ones, or a model's.
 trait Words {
-    /// The contents of the CPU's slot, the epoch read before the rest; `None` if the CPU has no slot.
+    /// Reads the CPU's slot, the epoch before the rest; `None` if the CPU has no slot.
     fn look(&self) -> Option<Look>;
-    /// One section on `look.cpu`: `by_rseq += n`. False: aborted, nothing added.
+    /// Runs one section on `look.cpu`: `by_rseq += n`. False: aborted, nothing was added.
     fn add_by_section(&self, look: &Look, n: i64) -> bool;
-    /// One section on `look.cpu`: if `epoch == look.epoch`, `folded[(epoch + 1) & 1] = look.total` and `epoch += 1`. Whether it was
-    /// committed.
+    /// Runs one section on `look.cpu`: if `epoch == look.epoch`, `folded[(epoch + 1) & 1] = look.total` and
+    /// `epoch += 1`. Returns whether it was committed.
     fn claim(&self, look: &Look) -> bool;
-    /// `by_atomics += n` in some slot, then `unfolded += n` there. Returns the slot and the new `unfolded`.
+    /// Adds `n` to `by_atomics` in some slot, then to `unfolded` there. Returns the slot and the new `unfolded`.
     fn add_by_atomics(&self, n: i64) -> (usize, i64);
-    /// Takes what is unfolded in that slot.
+    /// Takes the unfolded amount of that slot, leaving 0.
     fn take(&self, slot: usize) -> i64;
-    /// `approximate += n`.
+    /// Adds `n` to `approximate`.
     fn land(&self, n: i64);
-    /// `big += n`.
+    /// Adds `n` to `big`.
     fn add_big(&self, n: i64);
 }
 
@@ -139,7 +142,7 @@ fn reaches(n: i64, threshold: u64) -> bool {
     n.unsigned_abs() >= threshold
 }
 
-/// See the module's documentation for the pseudo-code.
+/// Adds `n` as the pseudo-code in the module's documentation does.
 #[inline]
 fn add(words: &impl Words, has_rseq: bool, threshold: u64, n: i64) {
     if !reaches(n, threshold) && has_rseq {
@@ -176,27 +179,32 @@ fn add_slowly(words: &impl Words, threshold: u64, n: i64) {
     }
 }
 
-/// A signed counter with a slot on each CPU: cheap to add to, known approximately by one load, and exactly by a sum over the CPUs.
+/// A signed counter with a slot on each CPU: cheap to add to, known approximately by one load, and exactly by a sum
+/// over the CPUs.
 ///
-/// It lies in an [`Area`], so it may be private memory or shared by processes, some with rseq and some without. All
-/// of them must use the same slots and the same shared words. They may use different thresholds: the largest counts.
+/// It is stored in an [`Area`], in private memory or in memory shared by processes, some with rseq and some without.
+/// All of them must use the same slots and the same shared words. They may use different thresholds: the largest one
+/// determines the error.
 ///
 /// Values wrap modulo 2^64, as [`i64::wrapping_add`] does.
 ///
-/// # How far the approximation is off
-/// Let `t` be the threshold, `p` the CPUs of the area (twice as many if some use rseq and some do not), and consider the threads
-/// that are inside `add` at the same time, `a` at most.
-/// * If none of them is interrupted there by another addition on the same CPU: less than `t` per CPU, so `p × (t - 1)`.
-/// * A thread that is interrupted between its look and its section adds less than `t` to what others added meanwhile, and
-///   other such threads do too: a slot holds `(a + 1) × (t - 1)` at most when somebody who was not interrupted folded it.
-///   A fold that was interrupted after its look leaves the slot at most that much on either side of what it folded to, twice as much,
-///   and interrupted threads can add `a × (t - 1)` again. So a slot holds, and a claim is, `b = (3a + 2) × (t - 1)` at most.
-/// * A claim counts until it has landed: `a` of them at most. If its thread is killed before, it counts for ever.
-/// * An addition of `t` or more is off by itself while it is between the two words, and for ever if its thread is killed
-///   there.
+/// # Error of the approximation
+/// Let `t` be the threshold, `p` the number of CPUs of the area (twice that number if some threads use rseq and others
+/// do not), and `a` the maximum number of threads that are inside `add` at one time.
+/// * If none of them is interrupted there by another addition on the same CPU, a slot holds less than `t`, and all
+///   slots at most `p × (t - 1)`.
+/// * A thread that is interrupted between its look and its section adds less than `t` to what other threads have added
+///   since, and other interrupted threads may do so too: a slot holds at most `(a + 1) × (t - 1)` when a thread that
+///   was not interrupted folds it. A fold that was interrupted after its look leaves the slot at most that far on
+///   either side of the folded value, which doubles the amount, and interrupted threads can add `a × (t - 1)` again. So
+///   a slot holds, and a claim is, at most `b = (3a + 2) × (t - 1)`.
+/// * A claim counts until it has landed: there are at most `a` of them. If its thread is killed before, it counts for
+///   ever.
+/// * An addition of `t` or more is off by its own amount while only one of its two words is updated, and for ever if
+///   its thread is killed at that point.
 ///
-/// Together [`PerCpuCounter::error_max`]: `(p + a + killed) × b`, plus the unfinished big ones. Everything wraps modulo 2^64, and
-/// the bound is of differences modulo 2^64.
+/// The total is [`PerCpuCounter::error_max`]: `(p + a + killed) × b`, plus the unfinished big additions. Everything
+/// wraps modulo 2^64, and the bound applies to differences modulo 2^64.
 #[derive(Debug, Clone, Copy)]
 pub struct PerCpuCounter {
     area: Area,
@@ -206,11 +214,12 @@ pub struct PerCpuCounter {
 }
 
 impl PerCpuCounter {
-    /// The counter whose slots are `slot` in `area`, and whose shared words are what the stride of CPU 0 has at `shared`
-    /// (there alone; what other strides have there is not used).
+    /// Returns the counter whose slots are `slot` in `area`, and whose shared words are at `shared` in the stride of
+    /// CPU 0 (only there; other strides' bytes at `shared` are not used).
     ///
-    /// `threshold` is in the counter's unit, from 1 to [`i64::MAX`]: what a CPU has counted for itself stays below it. `None` if it is
-    /// not in that range, if the area has no stride, or if slots or shared words are not aligned or not inside the strides.
+    /// `threshold` is in the counter's unit, from 1 to [`i64::MAX`]: the unfolded amount of a CPU stays below it.
+    /// `None` if it is not in that range, if the area has no stride, or if slots or shared words are not aligned or not
+    /// inside the strides.
     pub fn new(
         area: Area,
         slot: PerCpu<PerCpuCounterSlot>,
@@ -224,8 +233,8 @@ impl PerCpuCounter {
         (1..=i64::MAX.cast_unsigned()).contains(&threshold).then_some(PerCpuCounter { area, slot, shared, threshold })
     }
 
-    /// Adds `n`, wrapping. First by rseq on the CPU's slot, at most 8 attempts; then by atomics on the CPU's slot. An addition as big
-    /// as the threshold goes to the shared words.
+    /// Adds `n`, wrapping: by rseq on the CPU's slot, in at most 8 attempts; if all fail, by atomics on the CPU's slot.
+    /// An addition whose magnitude reaches the threshold is made on the shared words.
     ///
     /// Wait-free, async-signal-safe.
     #[inline]
@@ -233,7 +242,7 @@ impl PerCpuCounter {
         add(&InArea { counter: self, rseq }, rseq.is_some(), self.threshold, n);
     }
 
-    /// Approximately the sum of all additions, by one load. It is off by at most [`PerCpuCounter::error_max`].
+    /// Returns approximately the sum of all additions, by one load. It is off by at most [`PerCpuCounter::error_max`].
     ///
     /// Wait-free, async-signal-safe.
     #[inline]
@@ -241,8 +250,8 @@ impl PerCpuCounter {
         self.shared().map_or(0, |shared| shared.approximate.load(Relaxed))
     }
 
-    /// The sum of all additions. It contains every addition that happened before the call; one that runs at the same time, or whose thread was
-    /// killed in it, may be in it or not. One step for each CPU.
+    /// Returns the sum of all additions. It contains every addition that happened before the call. It may or may not
+    /// contain one that runs during the call, or whose thread was killed in it. Takes one step for each CPU.
     ///
     /// Wait-free, async-signal-safe.
     pub fn sum(&self) -> i64 {
@@ -253,12 +262,13 @@ impl PerCpuCounter {
         })
     }
 
-    /// How far [`PerCpuCounter::approximate`] may be from the exact sum at the same moment, saturating at [`u64::MAX`].
+    /// Returns the maximum distance of [`PerCpuCounter::approximate`] from the exact sum at the same moment, saturating
+    /// at [`u64::MAX`].
     ///
-    /// `adders` is how many threads, of all processes, are inside [`PerCpuCounter::add`] at the same time at most, and `killed` how many
-    /// were killed in there so far. Additions of a threshold or more that are unfinished, or whose thread was killed, come on top, each
-    /// with its amount. The type's documentation derives the bound. If nobody was interrupted inside `add`, the error is less than a
-    /// threshold for each CPU.
+    /// `adders` is the maximum number of threads, of all processes, that are inside [`PerCpuCounter::add`] at one time,
+    /// and `killed` the number of threads that were killed in it so far. Each addition of a threshold or more that is
+    /// unfinished, or whose thread was killed, adds its own amount to the bound. The type's documentation derives the
+    /// bound. If no thread was interrupted inside `add`, the error is less than a threshold for each CPU.
     pub fn error_max(&self, adders: u64, killed: u64) -> u64 {
         let slots = 2 * u64::from(self.area.count());
         let claims = slots.saturating_add(adders).saturating_add(killed);
@@ -272,7 +282,7 @@ impl PerCpuCounter {
     }
 }
 
-/// The words of a counter, and how the thread reaches them.
+/// The words of a counter, and the thread's way to reach them.
 struct InArea<'a> {
     counter: &'a PerCpuCounter,
     rseq: Option<Rseq>,
@@ -311,14 +321,15 @@ impl Words for InArea<'_> {
         let [even, odd] = &slot.folded;
         let folded = if next & 1 == 0 { even } else { odd };
         txn.store(folded.0.get().cast(), look.total, 8);
-        // SAFETY: guard and targets are the slot's words, aligned and mapped by `Area::new`'s contract. Their type lets nothing but
-        // sections write them, and these name the slot's own CPU. The plain store goes where the present epoch does not look.
+        // SAFETY: guard and targets are the slot's words, aligned and mapped by `Area::new`'s contract. Their type lets
+        // only sections write them, and these name the slot's own CPU. The plain store writes the word that the current
+        // epoch does not select.
         unsafe { rseq.commit(look.cpu, &txn) == Commit::Done }
     }
 
     fn add_by_atomics(&self, n: i64) -> (usize, i64) {
         let cpu = near(self.rseq);
-        // Any slot is correct; the CPU's own is near. A CPU that the area does not have uses another CPU's.
+        // Any slot is correct; the CPU's own is the nearest. A CPU that the area does not have uses another CPU's.
         let cpu = cpu % self.counter.area.count();
         let Some(slot) = self.slot(cpu) else { return (0, 0) };
         slot.by_atomics.fetch_add(n.cast_unsigned(), Relaxed);

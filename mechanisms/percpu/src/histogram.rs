@@ -7,18 +7,19 @@
 //!   value    0 1 2 3 4 5 6 7 8   10    12    14    16        20        24 …
 //!   bucket  │0│1│2│3│4│5│6│7│ 8 │  9  │ 10  │ 11  │    12   │    13   │ …        width doubles after every four
 //!
-//!   stride of a CPU   offset │ by_rseq: one word per bucket │ by_atomics: the same again, for those without rseq │
+//!   stride of a CPU   offset │ by_rseq: one word per bucket │ by_atomics: one word per bucket, for threads without rseq │
 //! ```
 //!
-//! Each value below `2^(b + 1)` has a bucket of its own. The width of a larger bucket is at most `2^-b` of its least value, which is the
-//! relative error of everything that is read from it. All of `u64` has a bucket: `(65 - b) × 2^b` of them.
+//! Each value below `2^(b + 1)` has a bucket of its own. The width of a larger bucket is at most `2^-b` of its least
+//! value, which is the relative error of everything that is read from it. Every `u64` has a bucket: there are
+//! `(65 - b) × 2^b` of them.
 //!
 //! # Cost
-//! A value's bucket is found by counting leading zeros and a shift; then one addition under rseq follows. os_pages of the
-//! memory that are not used are not touched: threads without rseq have a half of their own.
+//! A value's bucket is found by counting leading zeros and by a shift; then follows one addition under rseq. An os_page
+//! whose counts are not used is not touched: threads without rseq have a half of their own.
 //!
 //! # Source
-//! G. Tene, HdrHistogram (2012). The sub-buckets are those of HdrHistogram, restricted to powers of two.
+//! G. Tene, HdrHistogram (2012). The sub-buckets are HdrHistogram's, restricted to powers of two.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -26,49 +27,50 @@ use crate::area::{Area, PerCpu};
 use crate::counter::{ATTEMPTS_MAX, RseqU64};
 use crate::rseq::{Rseq, near};
 
-/// Where values go: how many buckets there are, and what each holds.
+/// Mapping from values to buckets: the number of buckets, and the range of values of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HistogramLayout {
     sub_bucket_bits: u32,
 }
 
 impl HistogramLayout {
-    /// Most bits of sub-buckets: 65,536 of them, a relative error of 0.0015 %, and 25 MiB for each CPU.
+    /// Maximum number of bits for sub-buckets: 65,536 sub-buckets, a relative error of 0.0015 %, and 25 MiB for each
+    /// CPU.
     pub const SUB_BUCKET_BITS_MAX: u32 = 16;
 
-    /// The layout of `1 << sub_bucket_bits` sub-buckets per power of two; `None` for more bits than
+    /// Returns the layout with `1 << sub_bucket_bits` sub-buckets per power of two; `None` for more bits than
     /// [`HistogramLayout::SUB_BUCKET_BITS_MAX`].
     pub const fn new(sub_bucket_bits: u32) -> Option<HistogramLayout> {
         if sub_bucket_bits <= Self::SUB_BUCKET_BITS_MAX { Some(HistogramLayout { sub_bucket_bits }) } else { None }
     }
 
-    /// Buckets for all values there are.
+    /// Returns the number of buckets.
     pub const fn bucket_count(self) -> usize {
         (65 - self.sub_bucket_bits as usize) << self.sub_bucket_bits
     }
 
-    /// Bytes that a histogram takes in each stride of its area.
+    /// Returns the number of bytes that a histogram takes in each stride of its area.
     pub const fn size_bytes(self) -> usize {
         self.bucket_count() * (size_of::<RseqU64>() + size_of::<AtomicU64>())
     }
 
-    /// The bucket of a value, below [`HistogramLayout::bucket_count`].
+    /// Returns the index of a value's bucket, below [`HistogramLayout::bucket_count`].
     ///
     /// Wait-free, async-signal-safe.
     #[inline]
     pub const fn index(self, value: u64) -> usize {
         let bits = self.sub_bucket_bits;
-        // For value 0 the highest bit is taken to be bit 0: it is among the exact buckets.
+        // For value 0 the highest bit is taken to be bit 0: value 0 is among the exact buckets.
         let highest = 63 - (value | 1).leading_zeros();
         if highest < bits {
             return value as usize;
         }
         let shift = highest - bits;
-        // The sub-bucket's highest bit, which all have, adds one to the power of two.
+        // The highest bit of the sub-bucket number is always set, and adds one to the power of two.
         ((shift as usize) << bits) + (value >> shift) as usize
     }
 
-    /// The least and the greatest value of a bucket. For an index beyond the last bucket, those of the last one.
+    /// Returns the least and the greatest value of a bucket. An index beyond the last bucket means the last one.
     pub const fn bounds(self, index: usize) -> (u64, u64) {
         let bits = self.sub_bucket_bits;
         let last = self.bucket_count() - 1;
@@ -85,8 +87,8 @@ impl HistogramLayout {
 
 /// A histogram with counts on each CPU.
 ///
-/// It lies in an [`Area`], in private memory or shared by processes, some with rseq and some without. Zeroed memory is
-/// an empty histogram. Counts wrap modulo 2^64.
+/// It is stored in an [`Area`], in private memory or in memory shared by processes, some with rseq and some without.
+/// Zeroed memory is an empty histogram. Counts wrap modulo 2^64.
 #[derive(Debug, Clone, Copy)]
 pub struct Histogram {
     area: Area,
@@ -95,21 +97,25 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// The histogram that begins at `offset` in every stride of `area` and takes [`HistogramLayout::size_bytes`] there; `None` if
-    /// it does not lie inside the strides or not aligned, or if there is no stride.
+    /// Returns the histogram that begins at `offset` in every stride of `area` and takes
+    /// [`HistogramLayout::size_bytes`] there. `None` if it does not fit into the strides or is not aligned, or if the
+    /// area has no stride.
     ///
     /// # Safety
-    /// In every stride those bytes are zeroes, or counts of histograms of this layout at this offset, and nothing else uses them.
+    /// In every stride those bytes are zeroes or counts of histograms of this layout at this offset, and nothing else
+    /// uses them.
     pub unsafe fn new(area: Area, offset: usize, layout: HistogramLayout) -> Option<Histogram> {
         let end = offset.checked_add(layout.size_bytes())?;
-        // SAFETY: the caller's promise; only its address is asked for.
+        // SAFETY: the caller guarantees counts at this offset in every stride; the handle is only used to compute an
+        // address.
         let first = area.ptr(unsafe { PerCpu::<RseqU64>::new(offset) }, 0)?;
         let stride_bytes = area.stride_size_bytes();
         let fits = end <= stride_bytes && first.is_aligned() && stride_bytes.is_multiple_of(align_of::<RseqU64>());
         fits.then_some(Histogram { area, offset, layout })
     }
 
-    /// Counts `value`. First by rseq on the CPU's counts, at most 8 attempts; then by an atomic addition to the CPU's other half.
+    /// Counts `value`: by rseq in the CPU's first half, in at most 8 attempts; if all are aborted, by an atomic
+    /// addition in the CPU's second half.
     ///
     /// Wait-free, async-signal-safe.
     #[inline]
@@ -117,8 +123,8 @@ impl Histogram {
         let index = self.layout.index(value);
         if let (Some(rseq), Some(first)) = (rseq, self.area.ptr(self.by_rseq(index), 0)) {
             for _ in 0..ATTEMPTS_MAX {
-                // SAFETY: `new` has found all buckets in each of the area's strides; all histograms here find theirs by the same
-                // arithmetic, and their type lets nothing but sections write them.
+                // SAFETY: `new` has checked that all buckets are inside each of the area's strides. All histograms find
+                // a CPU's buckets by this arithmetic, and the type of the words lets only sections write them.
                 if unsafe { rseq.add_by_stride(first.cast(), self.area.stride_shift(), self.area.count(), 1) } {
                     return;
                 }
@@ -130,13 +136,13 @@ impl Histogram {
     #[cold]
     fn record_by_atomics(&self, rseq: Option<Rseq>, index: usize) {
         let cpu = near(rseq);
-        // Any CPU's count is correct; the thread's own is near.
+        // A count on any CPU is correct; the thread's own CPU is the nearest.
         if let Some(count) = self.area.get(self.by_atomics(index), cpu % self.area.count()) {
             count.fetch_add(1, Relaxed);
         }
     }
 
-    /// The bucket's count, of all CPUs: exact for what was recorded before the call.
+    /// Returns the bucket's count, summed over all CPUs. It includes every value that was recorded before the call.
     ///
     /// Wait-free, async-signal-safe.
     pub fn bucket(&self, index: usize) -> u64 {
@@ -151,18 +157,19 @@ impl Histogram {
         })
     }
 
-    /// How many values were recorded, modulo 2^64: exact for those before the call.
+    /// Returns the number of recorded values, modulo 2^64. It includes every value that was recorded before the call.
     ///
     /// Wait-free, async-signal-safe.
     pub fn count(&self) -> u64 {
         (0..self.layout.bucket_count()).fold(0, |sum, index| sum.wrapping_add(self.bucket(index)))
     }
 
-    /// The greatest value of the bucket that holds the `q`-quantile, which is the value of rank `max(1, ⌈q × count⌉)` from below.
+    /// Returns the greatest value of the bucket that holds the `q`-quantile, which is the value of rank
+    /// `max(1, ⌈q × count⌉)` from below.
     ///
-    /// The quantile itself is at most that, and less by at most the relative error. `None` if nothing was recorded, or `q` is
-    /// not in 0 to 1. The product is computed in `f64`, so ranks are exact up to 2^53 values. Buckets are read twice: some of the
-    /// values that are recorded at the same time are in it.
+    /// The quantile itself is at most that value, and less by at most the relative error. `None` if nothing was
+    /// recorded, or `q` is not in 0 to 1. The product is computed in `f64`, so ranks are exact up to 2^53 values.
+    /// Buckets are read twice, so values that are recorded during the call may be included.
     ///
     /// Wait-free, async-signal-safe.
     pub fn quantile(&self, q: f64) -> Option<u64> {
@@ -178,26 +185,29 @@ impl Histogram {
         })
     }
 
-    /// Which bucket a value belongs to.
+    /// Returns the layout of the buckets.
     pub const fn layout(&self) -> HistogramLayout {
         self.layout
     }
 
     #[inline]
     fn by_rseq(&self, index: usize) -> PerCpu<RseqU64> {
-        // SAFETY: `new`'s caller promised words there, and that nothing else uses them; the first half is of this type.
+        // SAFETY: `new`'s caller guarantees that these bytes are counts that nothing else uses; the first half has this
+        // type.
         unsafe { PerCpu::new(self.offset + index * size_of::<RseqU64>()) }
     }
 
     #[inline]
     fn by_atomics(&self, index: usize) -> PerCpu<AtomicU64> {
         let offset = self.offset + (self.layout.bucket_count() + index) * size_of::<AtomicU64>();
-        // SAFETY: `new`'s caller promised words there, and that nothing else uses them; the second half is of this type.
+        // SAFETY: `new`'s caller guarantees that these bytes are counts that nothing else uses; the second half has
+        // this type.
         unsafe { PerCpu::new(offset) }
     }
 }
 
-/// `⌈q × count⌉`, from 1 to `count`. The next number below `q` is used, so that 0.07 of 100, which is slightly above 7 in binary, is 7.
+/// Returns `⌈q × count⌉`, from 1 to `count`. It uses the next number below `q`, so that 0.07 of 100, which is slightly
+/// above 7 in binary, is 7.
 fn rank(q: f64, count: u64) -> u64 {
     let product = q.next_down() * count as f64;
     let floor = product as u64;

@@ -1,12 +1,12 @@
-//! Injection points: delays at numbered places inside the critical sections. Only in tests.
+//! Injection points: delays at numbered places inside the critical sections, in tests only.
 //!
-//! | point | where |
+//! | point | place |
 //! | --- | --- |
-//! | 1 | after arming, before `cpu_id` is compared |
-//! | 2 | after that, before the guard (the word to add to, the list's head) is read |
-//! | 3 | after that, before it is compared or used |
+//! | 1 | after `rseq_cs` is set, before `cpu_id` is compared |
+//! | 2 | after 1, before the guard (the word to add to, the list's head) is read |
+//! | 3 | after 2, before the value that was read is compared or used |
 //! | 4 | after each plain store |
-//! | 5 | before the final store (of a load: before the load) |
+//! | 5 | before the final store (in a load: before the load) |
 //!
 //! | section | points |
 //! | --- | --- |
@@ -22,12 +22,12 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::arch::Outcome;
 
-/// Rounds of an empty loop at each point; index 0 is no point.
+/// Iterations of an empty loop at each point; index 0 is not a point.
 pub static DELAYS: [AtomicU64; 6] = [const { AtomicU64::new(0) }; 6];
 
-/// Sections that the kernel aborted, in this process.
+/// Number of sections that the kernel aborted, in this process.
 pub static ABORTED_BY_KERNEL: AtomicU64 = AtomicU64::new(0);
-/// Sections that began on another CPU than asked for, in this process.
+/// Number of sections that began on a CPU other than the requested one, in this process.
 pub static OTHER_CPU: AtomicU64 = AtomicU64::new(0);
 
 pub(crate) fn count(outcome: Outcome) {

@@ -9,56 +9,59 @@ use crate::area::{Area, PerCpu};
 use crate::node::Node;
 use crate::rseq::{Popped, Rseq, near};
 
-/// One CPU's part of a [`List`]: a list for those with rseq and one for those without. They are two, because a section
-/// loads and stores, and an atomic change from elsewhere that fell between the two would be lost. Zeroes are two
+/// One CPU's part of a [`List`]: a list for threads with rseq and one for threads without. They are separate because a
+/// section loads and stores, and an atomic change from another thread between the two would be lost. Zeroes are two
 /// empty lists.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct ListSlot {
-    /// Written by sections on this CPU only.
+    /// First node of the list that only sections on this CPU write.
     by_rseq: AtomicPtr<Node>,
-    /// Anybody pushes by compare-and-swap; nodes are unlinked by whoever holds `popping`.
+    /// First node of the list that any thread pushes to by compare-and-swap; only the holder of `popping` unlinks its
+    /// nodes.
     by_atomics: AtomicPtr<Node>,
-    /// Not zero: somebody is popping from `by_atomics`.
+    /// Nonzero while a thread is popping from `by_atomics`.
     popping: AtomicU32,
 }
 
-/// Attempts under rseq before the fallback. As for counters.
+/// Maximum number of attempts under rseq before the fallback, as for counters.
 const ATTEMPTS_MAX: u32 = 8;
 
-/// An intrusive stack of nodes that has a part on each CPU: what is pushed is most likely popped on the same CPU, while it is
-/// still in that CPU's cache. Free lists are made of this.
+/// An intrusive stack of nodes that has a part on each CPU: a node that was pushed is most likely popped on the same
+/// CPU, while it is still in that CPU's cache. Free lists use it.
 ///
 /// ```text
 ///            slot of CPU 0                    slot of CPU 1
 ///   by_rseq     ─▶ node ─▶ node ─▶ null         ─▶ null             sections on that CPU
-///   by_atomics  ─▶ null                         ─▶ node ─▶ null     anybody; one pops at a time
+///   by_atomics  ─▶ null                         ─▶ node ─▶ null     any thread; one pops at a time
 /// ```
 ///
-/// The ladder: a section on the CPU's first list, at most 8 attempts, then compare-and-swap on the CPU's second list. The second
-/// list cannot be popped by compare-and-swap alone: the node that was read may have been popped, freed, and pushed again
-/// meanwhile. So one thread at a time pops, and a thread that finds another popping goes on to the next CPU's slot instead of waiting.
+/// A push or pop first tries a section on the CPU's first list, at most 8 times, and then compare-and-swap on the CPU's
+/// second list. The second list cannot be popped by compare-and-swap alone: the node that was read may have been
+/// popped, freed, and pushed again in the meantime. So one thread at a time pops, and a thread that finds another
+/// popping goes on to the next CPU's slot instead of waiting.
 ///
-/// Threads without rseq see only the second lists, threads with rseq see both. Nodes on the first list of a CPU that has gone
-/// offline, or that no thread runs on any more, come back by [`List::drain`].
+/// Threads without rseq see only the second lists, threads with rseq see both. [`List::drain`] recovers nodes on the
+/// first list of a CPU that has gone offline, or that no thread runs on any more.
 ///
-/// A process that is killed leaves every list consistent. If it is killed inside a pop of the second list, that list stays
-/// closed to pops (not to pushes) until [`List::drain`]; the node that it had popped is lost with it.
+/// A process that is killed leaves every list consistent. If it is killed inside a pop of the second list, that list
+/// stays closed to pops (not to pushes) until [`List::drain`]; the node that it had popped is lost.
 #[derive(Debug, Clone, Copy)]
 pub struct List {
-    /// CPU 0's.
+    /// Slot of CPU 0.
     first: *const ListSlot,
     stride_shift: u32,
     count: u32,
 }
 
-// SAFETY: an address and two numbers; what lies there is `Sync`, and stays as long as the list is used.
+// SAFETY: an address and two numbers; the slots there are `Sync`, and stay as long as the list is used.
 unsafe impl Send for List {}
-// SAFETY: slots are changed by atomics and by sections on their CPUs alone.
+// SAFETY: slots are changed only by atomics and by sections on their CPUs.
 unsafe impl Sync for List {}
 
 impl List {
-    /// The list whose slots are `slot` in `area`; `None` if the slots do not lie inside the strides or not aligned.
+    /// Returns the list whose slots are `slot` in `area`; `None` if the slots are not inside the strides or not
+    /// aligned.
     pub fn new(area: Area, slot: PerCpu<ListSlot>) -> Option<List> {
         for cpu in 0..area.count() {
             area.get(slot, cpu)?;
@@ -66,43 +69,44 @@ impl List {
         Some(List { first: area.ptr(slot, 0)?, stride_shift: area.stride_shift(), count: area.count() })
     }
 
-    /// The list whose slots are `offset` bytes from the start of each copy of `object`.
+    /// Returns the list whose slots are `offset` bytes from the start of each copy of `object`.
     ///
     /// # Safety
-    /// As long as the list is used, the object lives in the pool (or attachment) that `view` is of; `offset` is a multiple of
-    /// 8, and a [`ListSlot`] from there ends inside the object; those bytes are zeroes at first, and nothing but such lists
-    /// writes them.
+    /// As long as the list is used, the object lives in the pool (or attachment) of `view`; `offset` is a multiple of
+    /// 8, and a [`ListSlot`] at that offset ends inside the object; those bytes are zeroes at first, and only lists at
+    /// this offset write them.
     #[inline]
     pub unsafe fn of_object(view: View, object: Object, offset: usize) -> List {
-        // SAFETY: the object lives, and a pool has CPU 0.
+        // SAFETY: the caller guarantees that the object lives, and every pool has CPU 0.
         let copy = unsafe { view.address(object, 0) };
         List { first: copy.wrapping_add(offset).cast(), stride_shift: view.stride_shift(), count: view.cpu_count() }
     }
 
-    /// `cpu`'s slot; `None` if there is none.
+    /// Returns `cpu`'s slot; `None` if there is none.
     #[inline]
     fn slot(&self, cpu: u32) -> Option<&ListSlot> {
         let slot = self.first.wrapping_byte_add((cpu as usize) << (self.stride_shift & 63));
-        // SAFETY: a slot lies there, aligned, by the contract of the area or of `of_object`.
+        // SAFETY: an aligned slot is at this address, by the contract of the area or of `of_object`.
         (cpu < self.count).then(|| unsafe { &*slot })
     }
 
-    /// Puts `node` on the list of the CPU that the thread is on, or of one near it.
+    /// Pushes `node` on the list of the CPU that the thread is on, or was on a moment ago.
     ///
-    /// With rseq wait-free except for 8 aborts in a row; otherwise lock-free. Async-signal-safe.
+    /// Wait-free with rseq, except after 8 aborts in a row; otherwise lock-free. Async-signal-safe.
     ///
     /// # Safety
-    /// `node` is on no list and belongs to the caller. From now on it belongs to the list, until a [`pop`](List::pop) or a
-    /// [`drain`](List::drain) returns it: nobody else writes it, and it stays mapped, in every process that shares the slots
-    /// at the same address.
+    /// `node` is on no list and belongs to the caller. From then on it belongs to the list, until a [`pop`](List::pop)
+    /// or a [`drain`](List::drain) returns it: nothing else writes it, and it stays mapped, at one address in every
+    /// process that shares the slots.
     #[inline]
     pub unsafe fn push(&self, rseq: Option<Rseq>, node: NonNull<Node>) {
         if let Some(rseq) = rseq {
             for _ in 0..ATTEMPTS_MAX {
                 let cpu = rseq.cpu_id_start();
                 let Some(slot) = self.slot(cpu) else { break };
-                // SAFETY: the slot is `cpu`'s, by the arithmetic that all lists of an area or pool share, and its type lets nothing
-                // but sections write the word; the node is the caller's promise.
+                // SAFETY: the slot is `cpu`'s, by the arithmetic that all lists of an area or pool share, and the type
+                // of the word lets only sections write it. The caller guarantees that the node is its own and on no
+                // list.
                 if unsafe { rseq.push(cpu, slot.by_rseq.as_ptr(), node) } {
                     return;
                 }
@@ -117,7 +121,7 @@ impl List {
     #[cold]
     fn push_by_atomics(&self, rseq: Option<Rseq>, node: NonNull<Node>) {
         let Some(slot) = self.slot(near(rseq) % self.count) else { return };
-        // SAFETY: the caller of `push` gave the node away, and it is on no list yet.
+        // SAFETY: the caller of `push` gave the node to the list, and it is on no list yet.
         let next = unsafe { &node.as_ref().next };
         let mut first = slot.by_atomics.load(Relaxed);
         loop {
@@ -130,20 +134,21 @@ impl List {
         }
     }
 
-    /// Takes a node: from the CPU that the thread is on, or if there is none, from any second list. The node belongs to the caller, who may change,
-    /// free or push it again immediately ([`Rseq::pop`] says why).
+    /// Pops a node from the CPU that the thread is on or, if there is none, from any CPU's second list. The node
+    /// belongs to the caller, which may change, free or push it again immediately ([`Rseq::pop`] says why).
     ///
-    /// `None`: none was found. There may be some on other CPUs' first lists, or where somebody was popping at the same time.
+    /// `None`: no node was found. Nodes may remain on other CPUs' first lists, or on a second list from which another
+    /// thread was popping.
     ///
-    /// Wait-free except that pushes of other CPUs make the fallback try again; async-signal-safe.
+    /// Wait-free, except that pushes on other CPUs make the fallback retry. Async-signal-safe.
     #[inline]
     pub fn pop(&self, rseq: Option<Rseq>) -> Option<NonNull<Node>> {
         if let Some(rseq) = rseq {
             for _ in 0..ATTEMPTS_MAX {
                 let cpu = rseq.cpu_id_start();
                 let Some(slot) = self.slot(cpu) else { break };
-                // SAFETY: the slot is `cpu`'s, by the arithmetic that all lists of an area or pool share, and its type lets
-                // nothing but sections write the word; what it leads to was pushed by the contract of `push`.
+                // SAFETY: the slot is `cpu`'s, by the arithmetic that all lists of an area or pool share, and the type
+                // of the word lets only sections write it; its nodes were pushed under the contract of `push`.
                 match unsafe { rseq.pop(cpu, slot.by_rseq.as_ptr()) } {
                     Popped::Node(node) => return Some(node),
                     Popped::Empty => break,
@@ -161,13 +166,13 @@ impl List {
         (0..self.count).find_map(|turn| self.slot(first.wrapping_add(turn) % self.count)?.pop_by_atomics())
     }
 
-    /// Takes every node off every CPU's lists, and opens those that a killed process has left closed.
+    /// Takes every node off every CPU's lists, and reopens those that a killed process has left closed.
     ///
-    /// Wait-free (steps by the number of nodes).
+    /// Wait-free (a number of steps proportional to the number of nodes).
     ///
     /// # Safety
-    /// Nobody else uses the list during the call: all other users have ended, or have been waited for. `take` may do anything with the node
-    /// except push it on this list.
+    /// No other thread uses the list during the call: all other users have ended, or have been waited for. `take` may
+    /// do anything with the node except push it on this list.
     pub unsafe fn drain(&self, mut take: impl FnMut(NonNull<Node>)) {
         for slot in (0..self.count).filter_map(|cpu| self.slot(cpu)) {
             slot.popping.store(0, Relaxed);
@@ -175,7 +180,8 @@ impl List {
                 // (M) pairs with (L) and with the final stores (A) of pushes and pops.
                 let mut next = head.swap(null_mut(), Acquire);
                 while let Some(node) = NonNull::new(next) {
-                    // SAFETY: on the list, so valid, and nobody else is here; read before it is given away.
+                    // SAFETY: the node was on the list, so it is valid, and no other thread uses the list; `next` is
+                    // read before the node is given away.
                     next = unsafe { node.as_ref() }.next.load(Relaxed);
                     take(node);
                 }
@@ -186,11 +192,11 @@ impl List {
 
 impl ListSlot {
     fn pop_by_atomics(&self) -> Option<NonNull<Node>> {
-        // A load, which does not take the cache line from others: most slots' second list is empty most of the time.
+        // A plain load does not take the cache line from other CPUs: the second lists of most slots are usually empty.
         if self.by_atomics.load(Relaxed).is_null() {
             return None;
         }
-        // (P) pairs with (Q): the next thread sees what the last one has unlinked.
+        // (P) pairs with (Q): the next thread sees what the previous holder has unlinked.
         if self.popping.compare_exchange(0, 1, Acquire, Relaxed).is_err() {
             return None;
         }
@@ -198,9 +204,10 @@ impl ListSlot {
         let mut first = self.by_atomics.load(Acquire);
         let popped = loop {
             let Some(node) = NonNull::new(first) else { break None };
-            // SAFETY: on the list, and only the holder of `popping` takes nodes off it, so it is valid and stays there.
+            // SAFETY: the node is on the list, and only the holder of `popping` takes nodes off it, so it is valid and
+            // stays there.
             let next = unsafe { node.as_ref() }.next.load(Relaxed);
-            // (M) pairs with (L). The chain that stays was pushed before: a swap continues its release.
+            // (M) pairs with (L). The remaining nodes were pushed before: a swap continues their release sequence.
             match self.by_atomics.compare_exchange_weak(first, next, Acquire, Acquire) {
                 Ok(_) => break Some(node),
                 Err(now) => first = now,
@@ -212,7 +219,7 @@ impl ListSlot {
     }
 }
 
-/// After an abort: whether the thread is registered, or can be made so.
+/// Whether another attempt after an abort may succeed: the thread is registered, or can be registered.
 #[cold]
 fn is_worth_another(rseq: Rseq) -> bool {
     rseq.cpu_id().is_some() || rseq.register_thread()

@@ -1,18 +1,18 @@
-//! What an object is on a list by.
+//! The link of an object that is on a list.
 
 use core::ptr::null_mut;
 use core::sync::atomic::AtomicPtr;
 
-/// The link of an object that can be on a list: its first field, as a rule. Zeroes are a node on no list.
+/// The link of an object that can be on a list: usually its first field. A zeroed node is on no list.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct Node {
-    /// Null at the end of a list, and on none.
+    /// Next node; null at the end of a list, and in a node that is on no list.
     pub(crate) next: AtomicPtr<Node>,
 }
 
 impl Node {
-    /// A node on no list.
+    /// Returns a node that is on no list.
     pub const fn new() -> Node {
         Node { next: AtomicPtr::new(null_mut()) }
     }

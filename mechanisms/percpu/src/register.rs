@@ -1,30 +1,32 @@
 //! Registration of a thread's rseq structure with the kernel.
 //!
-//! A thread can have one area. glibc (2.35 or later) gives every thread one; where it has, nothing else is tried, for the
-//! thread's lifetime. Where libc has none (musl, older glibc, `GLIBC_TUNABLES=glibc.pthread.rseq=0`), each thread gets one of
-//! this crate's, at the thread's first use:
+//! A thread can have one rseq structure. glibc (2.35 or later) gives every thread one; in that case nothing else is
+//! tried, for the thread's lifetime. If libc gives none (musl, older glibc, `GLIBC_TUNABLES=glibc.pthread.rseq=0`),
+//! each thread gets one of this crate's, when it first uses it:
 //!
 //! ```text
 //!   thread pointer ──offset──▶ ┌ cpu_id_start │ cpu_id │ rseq_cs │ … ┐ 32 bytes, the kernel's
-//!   (the same in every thread) └ state │ …                           ┘ 32 bytes, ours
+//!   (equal in every thread)    └ state │ …                           ┘ 32 bytes, this crate's
 //!
 //!   Fresh ──register_thread──▶ Busy ──rseq(2)──▶ Registered ──the thread ends──▶ Refused
 //!   (cpu_id = -1)                └──────────────▶ Refused       (rseq(2), cpu_id = -1)
 //! ```
 //!
-//! Only its thread writes the state, and signal handlers on that thread. Signals are blocked while it is `Busy`, so that no
-//! handler takes a fallback without need.
+//! Only the block's thread writes the state, including its signal handlers. Signals are blocked while it is `Busy`, so
+//! that no handler takes a fallback needlessly.
 //!
-//! * **The thread's end**: a pthread key's destructor takes the area back before the memory under it goes away. Destructors
-//!   that run later find `Refused` and `cpu_id` = -1. A thread that ends without destructors (by the system call alone), or
-//!   that registers in the very last round of them, must leave its thread-local memory in place until it has ended, as glibc does.
-//! * **fork**: the child's thread keeps the registration (the kernel copies it, and the memory lies at the same address).
+//! * **End of a thread**: the destructor of a pthread key unregisters the structure before its memory is released.
+//!   Destructors that run later find `Refused` and `cpu_id` = -1. A thread that ends without destructors (by the system
+//!   call alone), or that registers in the very last round of them, must keep its thread-local memory in place until it
+//!   has ended, as glibc does.
+//! * **fork**: the child's thread keeps the registration (the kernel copies it, and the address does not change).
 //! * **vfork and other `CLONE_VM` children**: the kernel drops the registration, while `cpu_id` in the parent's memory still
-//!   looks valid. The memory does not show the difference. No section may run in such a child before it has executed a program.
+//!   looks valid. The memory does not show the difference. No section may run in such a child before it has called `execve`.
 //! * **exec**: the registration ends with the program.
-//! * **Others who register themselves** (some allocators do, if glibc's registration is switched off): the first one gets the thread.
-//!   The kernel refuses the other, which takes its fallback.
-//! * **dlclose**: the destructor and the area are this object's. It must not be unloaded once a thread has registered.
+//! * **Other code that registers threads** (some allocators do, if glibc's registration is switched off): the first to
+//!   register a thread keeps it. The kernel refuses the other, which takes its fallback.
+//! * **dlclose**: the destructor and the block belong to this loaded object. It must not be unloaded once a thread has
+//!   registered.
 
 #[cfg(all(
     test,
@@ -46,7 +48,7 @@ mod machine {
     use crate::arch::{Handle, SIGNATURE, own_offset, thread_pointer};
     use crate::signals::without_signals;
 
-    /// The size that every kernel with `rseq(2)` accepts (ORIG_RSEQ_SIZE), and its alignment.
+    /// Size and alignment of the rseq structure, in bytes, that every kernel with `rseq(2)` accepts (ORIG_RSEQ_SIZE).
     const AREA_SIZE_BYTES: c_uint = 32;
     /// RSEQ_FLAG_UNREGISTER.
     const UNREGISTER: c_int = 1;
@@ -56,7 +58,7 @@ mod machine {
     const REGISTERED: u32 = 2;
     const REFUSED: u32 = 3;
 
-    /// What libc says about its registration.
+    /// libc's description of its registration.
     #[derive(Clone, Copy)]
     struct Libc {
         size_bytes: c_uint,
@@ -64,9 +66,10 @@ mod machine {
         flags: c_uint,
     }
 
-    /// The result of [`look_up`], which never changes: libc writes its constants once, before `main`.
+    /// The result of [`look_up`]. It never changes: libc writes its constants once, before `main`.
     ///
-    /// A thread that does not find it here looks it up again, always with the same result. So no thread waits for another.
+    /// A thread that does not find the result here looks it up again, and gets an equal one. So no thread waits for
+    /// another.
     struct Known {
         /// [`UNKNOWN`], [`ABSENT`] or [`PRESENT`].
         state: AtomicU32,
@@ -86,9 +89,9 @@ mod machine {
         flags: AtomicU32::new(0),
     };
 
-    /// What libc says about its registration. The first call calls the loader.
+    /// Returns libc's description of its registration. The first call calls the loader.
     fn libc() -> Option<Libc> {
-        // (K) Acquire pairs with (J): a thread that finds it known sees all of it.
+        // (K) Acquire pairs with (J): a thread that finds the state known sees all of the result.
         match KNOWN.state.load(Acquire) {
             PRESENT => {
                 let (size_bytes, flags) = (KNOWN.size_bytes.load(Relaxed), KNOWN.flags.load(Relaxed));
@@ -112,7 +115,8 @@ mod machine {
         KNOWN.state.store(if found.is_some() { PRESENT } else { ABSENT }, Release);
     }
 
-    /// Looks it up while the object is loaded, so that nobody has to later, under a lock or in a signal handler.
+    /// Looks libc's registration up while this object is loaded, so that no thread must do so later, under a lock or in
+    /// a signal handler.
     #[used]
     #[unsafe(link_section = ".init_array")]
     static LOOK_UP_AT_LOAD: extern "C" fn() = {
@@ -122,7 +126,7 @@ mod machine {
         look_up_at_load
     };
 
-    /// By the dynamic symbols: a program that was linked against a newer libc still starts on an older one.
+    /// Uses the dynamic symbols: a program that was linked against a newer libc still starts on an older one.
     #[cfg(not(target_feature = "crt-static"))]
     fn look_up() -> Option<Libc> {
         let symbol = |name: &core::ffi::CStr| {
@@ -130,44 +134,49 @@ mod machine {
             let address = dormouse_locks::call_loader(|| unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) });
             address.cast_const()
         };
-        // SAFETY: what <sys/rseq.h> declares by these names; libc writes them before `main`. Its size is zero when registration failed or
-        // was switched off. glibc 2.35 to 2.39 report the size of the area, later ones that of the features in it; either covers
-        // `rseq_cs`. No flag is defined that would change the sections' meaning.
+        // SAFETY: these are the objects that <sys/rseq.h> declares by these names; libc writes them before `main`. The
+        // size is zero if registration failed or was switched off. glibc 2.35 to 2.39 report the size of the structure,
+        // later versions the size of its features; either covers `rseq_cs`. No flag is defined that would change the
+        // meaning of sections.
         unsafe { read([c"__rseq_size", c"__rseq_offset", c"__rseq_flags"].map(symbol)) }
     }
 
-    /// By weak symbols, because a static program has no dynamic ones; it runs with the libc that it is linked with.
+    /// Uses weak symbols, because a static program has no dynamic ones; it runs with the libc that it is linked with.
     #[cfg(target_feature = "crt-static")]
     fn look_up() -> Option<Libc> {
         let symbols = crate::rseq_symbols!();
-        // SAFETY: the program's own libc's, or null.
+        // SAFETY: the symbols are those of the libc that is linked into the program, or null.
         unsafe { read(symbols) }
     }
 
-    /// What libc's objects say; `None` if one is not there.
+    /// Reads libc's objects; `None` if one is missing.
     ///
     /// # Safety
-    /// `__rseq_size`, `__rseq_offset` and `__rseq_flags` of the libc that the program runs, or null.
+    /// The pointers are the addresses of `__rseq_size`, `__rseq_offset` and `__rseq_flags` of the libc that the program
+    /// runs, or null.
     unsafe fn read([size, offset, flags]: [*const c_void; 3]) -> Option<Libc> {
         if size.is_null() || offset.is_null() || flags.is_null() {
             return None;
         }
         Some(Libc {
-            // SAFETY: the caller's word; <sys/rseq.h> declares it `unsigned int`.
+            // SAFETY: the caller guarantees that it is libc's `__rseq_size`, which <sys/rseq.h> declares
+            // `unsigned int`.
             size_bytes: unsafe { size.cast::<c_uint>().read() },
-            // SAFETY: the caller's word; <sys/rseq.h> declares it `ptrdiff_t`, which is as wide as `isize`.
+            // SAFETY: the caller guarantees that it is libc's `__rseq_offset`, which <sys/rseq.h> declares `ptrdiff_t`,
+            // as wide as `isize`.
             offset: unsafe { offset.cast::<isize>().read() },
-            // SAFETY: the caller's word; <sys/rseq.h> declares it `unsigned int`.
+            // SAFETY: the caller guarantees that it is libc's `__rseq_flags`, which <sys/rseq.h> declares
+            // `unsigned int`.
             flags: unsafe { flags.cast::<c_uint>().read() },
         })
     }
 
-    /// Records what libc says, if nobody has looked it up yet.
+    /// Records libc's registration, unless it is known already.
     ///
     /// # Safety
-    /// As [`read`].
+    /// The conditions of [`read`].
     pub(crate) unsafe fn tell(symbols: [*const c_void; 3]) {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller guarantees that the pointers are libc's symbols, or null.
         if let Some(told) = unsafe { read(symbols) }
             && libc().is_none()
         {
@@ -175,11 +184,12 @@ mod machine {
         }
     }
 
-    /// Whether libc registers threads; if so, its handle, unless libc has not registered the calling thread.
+    /// Returns `None` if libc registers no threads; otherwise its handle, or `Some(None)` if it is not usable, for
+    /// example because libc has not registered the calling thread.
     fn by_libc() -> Option<Option<Handle>> {
         let libc = libc().filter(|libc| libc.size_bytes != 0)?;
-        // SAFETY: `__rseq_offset` from the thread pointer lies the calling thread's area, for its whole life
-        // (<sys/rseq.h>, "The rseq area is allocated for every thread").
+        // SAFETY: the calling thread's rseq structure is `__rseq_offset` bytes from the thread pointer, for the
+        // thread's whole life (<sys/rseq.h>, "The rseq area is allocated for every thread").
         let handle = unsafe { Handle::new(libc.offset) };
         let is_usable =
             libc.size_bytes as usize >= OFFSET_RSEQ_CS + 8 && libc.flags == 0 && handle.cpu_id() <= i32::MAX as u32;
@@ -203,19 +213,19 @@ mod machine {
         handle.offset() == own_offset()
     }
 
-    /// Gives the calling thread a registration, if it has none and may have one.
+    /// Registers the calling thread, if it is not registered and may be, and returns whether it is registered.
     ///
-    /// A process gets here only by [`detect`] and by the handle that it made, so libc has no areas.
+    /// Only reached through [`detect`] and the handle that it returned, so libc has registered no threads.
     pub(crate) fn register_thread() -> bool {
         let state = state();
         if state.load(Relaxed) != FRESH {
             return state.load(Relaxed) == REGISTERED;
         }
         without_signals(|| {
-            // A handler may have registered the thread before.
+            // A handler may have registered the thread in the meantime.
             if state.load(Relaxed) == FRESH {
                 state.store(BUSY, Relaxed);
-                // The destructor first: there must be no registration that nobody takes back.
+                // The destructor is set first: no registration may exist without the destructor that ends it.
                 let is_registered = will_end_here() && rseq(0) == 0;
                 state.store(if is_registered { REGISTERED } else { REFUSED }, Relaxed);
             }
@@ -223,37 +233,37 @@ mod machine {
         })
     }
 
-    /// The calling thread's block.
+    /// Returns the address of the calling thread's block.
     fn block() -> *mut u8 {
         thread_pointer().wrapping_offset(own_offset())
     }
 
     fn state<'a>() -> &'a AtomicU32 {
         let state = block().wrapping_add(AREA_SIZE_BYTES as usize).cast();
-        // SAFETY: aligned, inside the thread's block, which outlives every use that does not leave the thread; all access is
-        // atomic. Callers keep the reference to themselves.
+        // SAFETY: aligned, inside the thread's block, which outlives every use on this thread; all access is atomic.
+        // Callers do not pass the reference to other threads.
         unsafe { AtomicU32::from_ptr(state) }
     }
 
-    /// `rseq(2)` on the thread's block. `errno` keeps its value.
+    /// Calls `rseq(2)` on the thread's block. `errno` keeps its value.
     fn rseq(flags: c_int) -> c_long {
-        // SAFETY: no arguments; the address is the thread's own.
+        // SAFETY: the call has no arguments; the address is the thread's own.
         let errno = unsafe { libc::__errno_location() };
-        // SAFETY: valid as long as the thread lives.
+        // SAFETY: the thread's own `errno`, which is valid as long as the thread lives.
         let kept = unsafe { errno.read() };
-        // SAFETY: 32 bytes, aligned to 32, that nothing but the kernel and the sections write, until the destructor takes them
-        // back; the signature is what stands before every abort handler here.
+        // SAFETY: 32 bytes, aligned to 32, that only the kernel and the sections write until the destructor unregisters
+        // them; the signature is the one before every abort handler here.
         let result = unsafe { libc::syscall(libc::SYS_rseq, block(), AREA_SIZE_BYTES, flags, SIGNATURE) };
-        // SAFETY: the thread's own `errno`, which is there as long as the thread lives.
+        // SAFETY: the thread's own `errno`, which is valid as long as the thread lives.
         unsafe { errno.write(kept) };
         result
     }
 
-    /// The key plus one, or 0.
+    /// The pthread key plus one, or 0 if there is none.
     static KEY: AtomicU64 = AtomicU64::new(0);
 
-    /// Keys from here on take memory from malloc in glibc at a thread's first use (PTHREAD_KEY_2NDLEVEL_SIZE). Programs with so many keys
-    /// before a tracer's are rare, and take the fallback.
+    /// Number of keys for which glibc needs no memory from malloc at a thread's first use (PTHREAD_KEY_2NDLEVEL_SIZE).
+    /// Programs that create this many keys before a tracer does are rare, and take the fallback.
     const KEY_COUNT_MAX: libc::pthread_key_t = 32;
 
     fn make_key() {
@@ -261,40 +271,42 @@ mod machine {
             return;
         }
         let mut key = 0;
-        // SAFETY: a valid place for the key; the destructor is this object's, which stays loaded (the module's documentation).
+        // SAFETY: `key` is a valid place for the key; the destructor belongs to this object, which stays loaded (the
+        // module's documentation).
         if unsafe { libc::pthread_key_create(&mut key, Some(thread_ends)) } != 0 {
             return;
         }
         let is_ours = key < KEY_COUNT_MAX && KEY.compare_exchange(0, u64::from(key) + 1, Relaxed, Relaxed).is_ok();
         if !is_ours {
-            // SAFETY: made just now, and nobody has heard of it.
+            // SAFETY: the key was created just now, and no other thread knows it.
             unsafe { libc::pthread_key_delete(key) };
         }
     }
 
-    /// Arranges that [`thread_ends`] is called on this thread.
+    /// Arranges that [`thread_ends`] is called on this thread; returns whether it will be.
     fn will_end_here() -> bool {
         let Some(key) = KEY.load(Relaxed).checked_sub(1) else { return false };
-        // SAFETY: a valid key, never deleted; the value is not null, so that the destructor is called, and not followed.
+        // SAFETY: the key is valid and never deleted. The value is not null, so that the destructor is called, and is
+        // never dereferenced.
         unsafe { libc::pthread_setspecific(key as libc::pthread_key_t, block().cast()) == 0 }
     }
 
-    /// Writes `cpu_id` into the thread's own block as a kernel would, or removes it, and returns a handle that finds it. `None`
-    /// if the block is registered with the kernel.
+    /// Writes `cpu_id` into the thread's own block like a kernel, or removes it, and returns a handle of the block.
+    /// `None` if the block is registered with the kernel.
     #[cfg(test)]
     pub(crate) fn pretend(cpu: Option<u32>) -> Option<Handle> {
         if state().load(Relaxed) == REGISTERED {
             return None;
         }
         let cpu_id = block().wrapping_add(dormouse_abi::rseq::OFFSET_CPU_ID).cast::<u32>();
-        // SAFETY: aligned, inside the thread's block, which is nobody else's.
+        // SAFETY: aligned, inside the thread's block, which no other thread accesses.
         unsafe { cpu_id.write_volatile(cpu.unwrap_or(u32::MAX)) };
         // SAFETY: the offset of a thread-local object, which begins with `cpu_id` and lives as long as its thread.
         Some(unsafe { Handle::new(own_offset()) })
     }
 
     extern "C" fn thread_ends(_: *mut c_void) {
-        // First, so that a handler between the two does not rely on it.
+        // The state is stored first, so that a handler that runs between the two does not rely on the registration.
         state().store(REFUSED, Relaxed);
         rseq(UNREGISTER);
     }
@@ -327,16 +339,17 @@ mod machine {
     }
 }
 
-/// Addresses of `__rseq_size`, `__rseq_offset` and `__rseq_flags` as the linker has them; null for those that nobody defines.
+/// Returns the addresses of `__rseq_size`, `__rseq_offset` and `__rseq_flags` that the linker has resolved; null for a
+/// symbol that is not defined.
 ///
-/// For static programs. A shared library that uses it would need a libc that has them.
+/// For static programs. A shared library that used it would need a libc that has them.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! rseq_symbols {
     () => {{
         let mut symbols: [*const ::core::ffi::c_void; 3] = [::core::ptr::null(); 3];
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-        // SAFETY: reads the linker's table of addresses, in which a weak symbol that nobody defines is null.
+        // SAFETY: reads the linker's table of addresses, in which an undefined weak symbol is null.
         unsafe {
             ::core::arch::asm!(
                 ".weak __rseq_size",
@@ -350,7 +363,7 @@ macro_rules! rseq_symbols {
             );
         }
         #[cfg(all(target_arch = "aarch64", target_os = "linux"))]
-        // SAFETY: reads the linker's table of addresses, in which a weak symbol that nobody defines is null.
+        // SAFETY: reads the linker's table of addresses, in which an undefined weak symbol is null.
         unsafe {
             ::core::arch::asm!(
                 ".weak __rseq_size",

@@ -7,12 +7,12 @@ use crate::node::Node;
 use crate::register;
 use crate::txn::Commit;
 
-/// Who registers the threads with the kernel.
+/// The component that registers threads with the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Registrar {
-    /// libc, for every thread, from its beginning.
+    /// libc registers every thread when it starts.
     Libc,
-    /// This crate, for each thread that asks for it.
+    /// This crate registers each thread that asks for it.
     Own,
 }
 
@@ -22,24 +22,26 @@ pub enum Registrar {
 pub enum Popped {
     /// This node, which now belongs to the caller.
     Node(NonNull<Node>),
-    /// There was none.
+    /// The list was empty.
     Empty,
     /// The thread was interrupted or is on another CPU: nothing has changed.
     Aborted,
 }
 
-/// Proof that this process has restartable sequences, registered by libc for each of its threads, or by this crate for threads
-/// that ask for it.
+/// Proof that this process has restartable sequences, registered by libc for each of its threads, or by this crate for
+/// threads that ask for it.
 ///
-/// A small `Copy` value: get it once, keep it, use it from any thread. On a thread that is not registered every section
-/// ends as if the thread were on another CPU. It stays valid in a forked child, whose thread keeps its registration; **not** in
-/// the child of a `vfork`, which runs on its parent's thread-local data without a registration.
+/// A small `Copy` value: get it once, keep it, use it from any thread. On a thread that is not registered, every
+/// section ends as if the thread were on another CPU. It stays valid in a forked child, whose thread keeps its
+/// registration; **not** in the child of a `vfork`, which runs on its parent's thread-local data without a
+/// registration.
 #[derive(Debug, Clone, Copy)]
 pub struct Rseq(Handle);
 
 impl Rseq {
-    /// libc's registration; if libc has none, one of our own for the calling thread. `None` if there is neither:
-    /// another architecture, a kernel without rseq(2), valgrind, qemu-user, a thread that somebody else has registered.
+    /// Uses libc's registration; if libc has none, registers the calling thread. `None` if neither is possible: on
+    /// another architecture, on a kernel without rseq(2), under valgrind or qemu-user, or in a thread that other code
+    /// has registered.
     ///
     /// If [`registrar`](Rseq::registrar) is [`Registrar::Own`], each other thread calls
     /// [`register_thread`](Rseq::register_thread) once, on its slow path. Until then it takes its fallback.
@@ -49,35 +51,38 @@ impl Rseq {
         register::detect().map(Rseq)
     }
 
-    /// As [`detect`](Rseq::detect), without a registration of our own: for libraries that run in somebody else's program, and
-    /// leave each thread's only registration to the program.
+    /// Like [`detect`](Rseq::detect), but never registers the thread: for libraries that run in another project's
+    /// program, and leave each thread's only registration to that program.
     pub fn of_libc() -> Option<Rseq> {
         register::of_libc().map(Rseq)
     }
 
-    /// Says what libc has registered, for a static program, where a library cannot look it up: see `rseq_symbols!`.
+    /// Records libc's registration in a static program, where a library cannot look it up: see `rseq_symbols!`.
     ///
-    /// Before the first [`detect`](Rseq::detect). Wait-free.
+    /// Call it before the first [`detect`](Rseq::detect). Wait-free.
     ///
     /// # Safety
-    /// `__rseq_size`, `__rseq_offset` and `__rseq_flags` of the libc that the program runs (<sys/rseq.h>), or null.
+    /// The pointers are the addresses of `__rseq_size`, `__rseq_offset` and `__rseq_flags` of the libc that the program
+    /// runs (<sys/rseq.h>), or null.
     #[doc(hidden)]
     pub unsafe fn tell_of_libc(symbols: [*const core::ffi::c_void; 3]) {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller guarantees that the pointers are libc's symbols, or null.
         unsafe { register::tell(symbols) };
     }
 
-    /// Who registers the threads.
+    /// Returns the component that registers threads.
     ///
     /// Wait-free, async-signal-safe.
     pub fn registrar(self) -> Registrar {
         if register::is_own(self.0) { Registrar::Own } else { Registrar::Libc }
     }
 
-    /// Registers the calling thread, if that is this crate's task, and returns whether it is registered now. It stays false in
-    /// a thread that is ending, or that somebody else has registered. The registration ends with the thread.
+    /// Registers the calling thread if this crate is the registrar, and returns whether the thread is registered now.
+    /// It stays false in a thread that is ending, or that other code has registered. The registration ends with the
+    /// thread.
     ///
-    /// For slow paths: three system calls the first time, a few loads from then on. `errno` keeps its value; no memory is allocated.
+    /// For slow paths: three system calls the first time, a few loads afterwards. `errno` keeps its value; no memory is
+    /// allocated.
     ///
     /// Wait-free, async-signal-safe.
     #[cold]
@@ -85,7 +90,8 @@ impl Rseq {
         if register::is_own(self.0) { register::register_thread() } else { self.cpu_id().is_some() }
     }
 
-    /// Where a thread's rseq structure lies, in bytes from its thread pointer: for sections that are written elsewhere.
+    /// Returns the offset of a thread's rseq structure from its thread pointer, in bytes: for sections that are written
+    /// elsewhere.
     ///
     /// Wait-free, async-signal-safe.
     #[inline]
@@ -93,7 +99,8 @@ impl Rseq {
         self.0.offset()
     }
 
-    /// The CPU that the thread was on a moment ago; always a valid number, also on a thread that is not registered.
+    /// Returns the CPU that the thread was on a moment ago. It is always a valid number, even on a thread that is not
+    /// registered.
     ///
     /// Wait-free, async-signal-safe.
     #[inline]
@@ -101,8 +108,8 @@ impl Rseq {
         self.0.cpu_id_start()
     }
 
-    /// The CPU that the thread was on a moment ago, or `None` on a thread that is not registered: there every section
-    /// ends in [`Commit::Aborted`], so the caller must take its fallback.
+    /// Returns the CPU that the thread was on a moment ago, or `None` on a thread that is not registered: there every
+    /// section ends in [`Commit::Aborted`], so the caller must take its fallback.
     ///
     /// Wait-free, async-signal-safe.
     #[inline]
@@ -112,25 +119,25 @@ impl Rseq {
         (cpu <= i32::MAX as u32).then_some(cpu)
     }
 
-    /// Commits a transaction as one critical section on `cpu`: if `*guard == expected`, all stores are made, otherwise none that
-    /// others can see.
+    /// Commits a transaction as one critical section on `cpu`: if `*guard == expected`, all stores are made; otherwise
+    /// none that others can see.
     ///
     /// Limit the attempts: under a debugger that single-steps, or on a thread that is not registered, each is aborted.
     ///
-    /// Plain stores of an aborted section may have been made: they must go where nobody looks before the final store.
+    /// An aborted section may have made its plain stores: they must target memory that no reader reads before the final
+    /// store.
     ///
     /// Wait-free (one attempt, a bounded number of steps), async-signal-safe: a handler that interrupts a section and
     /// commits itself makes the interrupted one [`Commit::Aborted`].
     ///
     /// # Safety
-    /// * `guard` is readable, every target is writable, for the width stated, and aligned to it, until the call returns.
+    /// * `guard` is readable, and every target is writable for its width and aligned to it, until the call returns.
     /// * Every width is 2, 4 or 8, and `store_count` at most [`dormouse_abi::txn::STORES_MAX`].
-    /// * The targets are written by nobody else but sections on the same `cpu`, and no reference to them exists that
-    ///   would forbid it.
+    /// * Only sections on `cpu` write the targets, and no reference to them exists that would forbid it.
     #[inline]
     pub unsafe fn commit(self, cpu: u32, txn: &Txn) -> Commit {
         crate::txn::check(txn);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees valid addresses and widths, and that only sections on `cpu` write the targets.
         commit(unsafe { self.0.commit(cpu, txn) })
     }
 
@@ -139,41 +146,46 @@ impl Rseq {
     /// Wait-free (one attempt), async-signal-safe.
     ///
     /// # Safety
-    /// `target` is aligned and writable, and written by nobody else but sections on the same `cpu`.
+    /// `target` is aligned and writable, and only sections on `cpu` write it.
     #[inline]
     #[must_use = "an aborted section has added nothing"]
     pub unsafe fn add(self, cpu: u32, target: *mut u64, n: u64) -> bool {
         debug_assert!(target.is_aligned());
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that `target` is aligned and writable, and that only sections on `cpu` write
+        // it.
         is_done(unsafe { self.0.rseq_load_add_store(cpu, target, n) })
     }
 
-    /// Adds `n`, wrapping, to the word of whatever CPU the thread is on: that at `first + (cpu << stride_shift)`. False: aborted, or
-    /// the thread is not registered, or on CPU `count` or a later one; nothing has been added. On x86-64 the section finds the
-    /// word by itself, so this costs less than [`Rseq::cpu_id_start`], the arithmetic, and [`Rseq::add`].
+    /// Adds `n`, wrapping, to the word of the CPU that the thread is on: the one at `first + (cpu << stride_shift)`.
+    /// False if it was aborted, if the thread is not registered, or if it is on CPU `count` or a later one; nothing has
+    /// been added. On x86-64 the section finds the word by itself, so this costs less than [`Rseq::cpu_id_start`], the
+    /// arithmetic, and [`Rseq::add`].
     ///
     /// Wait-free (one attempt), async-signal-safe.
     ///
     /// # Safety
-    /// For every `cpu` below `count` that word is aligned and writable, and written by nobody else but sections on that CPU.
+    /// For every `cpu` below `count`, that word is aligned and writable, and only sections on that CPU write it.
     #[inline]
     #[must_use = "an aborted section has added nothing"]
     pub unsafe fn add_by_stride(self, first: *mut u64, stride_shift: u32, count: u32, n: u64) -> bool {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that each CPU's word is aligned and writable, and that only sections on that
+        // CPU write it.
         return is_done(unsafe { self.0.rseq_cpu_shift_add(first, stride_shift, count, n) });
         #[cfg(not(target_arch = "x86_64"))]
         {
             let cpu = self.cpu_id_start();
             let word = first.wrapping_byte_add((cpu as usize).wrapping_shl(stride_shift));
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that each CPU's word is aligned and writable, and that only sections on
+            // that CPU write it.
             cpu < count && unsafe { self.add(cpu, word, n) }
         }
     }
 
-    /// The value of `*target` while the thread is on `cpu`. `None`: aborted, the thread is elsewhere.
+    /// Returns the value of `*target` while the thread is on `cpu`. `None`: aborted, or the thread is on another CPU.
     ///
-    /// Nothing on `cpu` comes between the comparison of the CPU and the load. After the call, the value may have changed.
+    /// No other code runs on `cpu` between the comparison of the CPU and the load. After the call, the value may have
+    /// changed.
     ///
     /// Wait-free (one attempt), async-signal-safe.
     ///
@@ -182,82 +194,88 @@ impl Rseq {
     #[inline]
     pub unsafe fn load(self, cpu: u32, target: *const u64) -> Option<u64> {
         debug_assert!(target.is_aligned());
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that `target` is aligned and readable.
         let (outcome, word) = unsafe { self.0.rseq_load(cpu, target) };
         is_done(outcome).then_some(word)
     }
 
     /// Stores `value` in `*target`, as one critical section on `cpu`. False: aborted, nothing has been stored.
     ///
-    /// A release for readers elsewhere, who load the word with acquire.
+    /// The store is a release for readers on other CPUs, which load the word with acquire.
     ///
     /// Wait-free (one attempt), async-signal-safe.
     ///
     /// # Safety
-    /// `target` is aligned and writable, and written by nobody else but sections on the same `cpu`.
+    /// `target` is aligned and writable, and only sections on `cpu` write it.
     #[inline]
     #[must_use = "an aborted section has stored nothing"]
     pub unsafe fn store(self, cpu: u32, target: *mut u64, value: u64) -> bool {
         debug_assert!(target.is_aligned());
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that `target` is aligned and writable, and that only sections on `cpu` write
+        // it.
         is_done(unsafe { self.0.rseq_store(cpu, target, value) })
     }
 
-    /// Stores `value` in `*target` if it holds `expected`, as one critical section on `cpu`;
-    /// [`Commit::GuardChanged`] when it held something else.
+    /// Stores `value` in `*target` if it holds `expected`, as one critical section on `cpu`; [`Commit::GuardChanged`]
+    /// if it held something else.
     ///
-    /// A release for readers elsewhere, who load the word with acquire.
+    /// The store is a release for readers on other CPUs, which load the word with acquire.
     ///
     /// Wait-free (one attempt), async-signal-safe.
     ///
     /// # Safety
-    /// `target` is aligned and writable, and written by nobody else but sections on the same `cpu`.
+    /// `target` is aligned and writable, and only sections on `cpu` write it.
     #[inline]
     pub unsafe fn compare_and_store(self, cpu: u32, target: *mut u64, expected: u64, value: u64) -> Commit {
         debug_assert!(target.is_aligned());
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that `target` is aligned and writable, and that only sections on `cpu` write
+        // it.
         commit(unsafe { self.0.rseq_load_cbne_store(cpu, target, expected, value) })
     }
 
-    /// Puts `node` in front of the list at `head`, as one critical section on `cpu`. False: aborted, the node is on no list
-    /// (its `next` may have been written).
+    /// Pushes `node` to the front of the list at `head`, as one critical section on `cpu`. False: aborted, the node is
+    /// on no list (its `next` may have been written).
     ///
     /// Wait-free (one attempt), async-signal-safe.
     ///
     /// # Safety
-    /// * `head` is aligned and writable, and written by nobody else but sections on the same `cpu`.
-    /// * `node` is on no list, writable, and belongs to the caller. If the call returns true, it belongs to the list until a
-    ///   [`pop`](Rseq::pop) returns it: nobody else writes it, and it stays mapped, at the same address in every process.
+    /// * `head` is aligned and writable, and only sections on `cpu` write it.
+    /// * `node` is on no list, is writable, and belongs to the caller. If the call returns true, it belongs to the list
+    ///   until a [`pop`](Rseq::pop) returns it: nothing else writes it, and it stays mapped, at one address in every
+    ///   process.
     #[inline]
     #[must_use = "after an aborted section the node is on no list"]
     pub unsafe fn push(self, cpu: u32, head: *mut *mut Node, node: NonNull<Node>) -> bool {
         debug_assert!(head.is_aligned() && node.is_aligned());
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that `head` is aligned, writable and written only by sections on `cpu`, and
+        // that `node` is writable and its own.
         is_done(unsafe { self.0.rseq_load_store_store(cpu, head, node.as_ptr()) })
     }
 
-    /// Takes the first node off the list at `head`, as one critical section on `cpu`.
+    /// Pops the first node of the list at `head`, as one critical section on `cpu`.
     ///
-    /// # Who may free a node, and when
-    /// The thread that has popped it, immediately: it may reuse it, push it again, unmap it. The section reads `next` of the first node after it
-    /// has read `*head`. If another thread unlinks that node in between, it does so in a section on the same CPU. So this thread
-    /// was preempted (or interrupted by its own handler), and the kernel sends it to its abort handler before it executes
-    /// another instruction of the section: it never reads a node that is gone, and never commits an old `next`.
-    /// So a node that comes back with the same address (ABA) does no harm here, as it would to a compare-and-swap.
+    /// # When a node may be freed
+    /// The thread that has popped a node may reuse it, push it again or unmap it immediately. The section reads `next`
+    /// of the first node after it has read `*head`. If another thread unlinks that node in between, it does so in a
+    /// section on this CPU. So this thread was preempted (or interrupted by its own handler), and the kernel sends it
+    /// to its abort handler before it executes another instruction of the section: it never reads a node that is gone,
+    /// and never commits an old `next`. For the same reason, a node that returns to the list at its old address (ABA)
+    /// does no harm here, as it would to a compare-and-swap.
     ///
-    /// The price: nobody may unlink nodes from another CPU, not even with atomic instructions. To empty the list of a CPU from
-    /// elsewhere, make sure that no section can run on it (its users have ended, or `membarrier` with rseq has been waited for
-    /// after they were told to stop).
+    /// The price is that no thread may unlink nodes from another CPU, not even with atomic instructions. To empty a
+    /// CPU's list from elsewhere, first ensure that no section can run on it: its users have ended, or they were told
+    /// to stop and a `membarrier` with rseq was waited for after that.
     ///
     /// Wait-free (one attempt), async-signal-safe.
     ///
     /// # Safety
-    /// `head` is aligned and writable, and written by nobody else but sections on the same `cpu`; it is null or
-    /// leads to nodes that were pushed as [`push`](Rseq::push) says.
+    /// `head` is aligned and writable, and only sections on `cpu` write it. It is null or the first of nodes that were
+    /// pushed under the contract of [`push`](Rseq::push).
     #[inline]
     pub unsafe fn pop(self, cpu: u32, head: *mut *mut Node) -> Popped {
         debug_assert!(head.is_aligned());
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that `head` is aligned, writable and written only by sections on `cpu`, and
+        // that its nodes were pushed under the contract of `push`.
         let (outcome, node) = unsafe { self.0.rseq_load_cbeq_load_store(cpu, head) };
         match (commit(outcome), NonNull::new(node)) {
             (Commit::Done, Some(node)) => Popped::Node(node),
@@ -267,19 +285,20 @@ impl Rseq {
         }
     }
 
-    /// If `*guard == expected`, copies `size_bytes` from `from` to `to` and then stores `value` in `*last`, as one critical
-    /// section on `cpu`. Bytes of an aborted section may have been copied: they must go where nobody looks before the final store.
+    /// If `*guard == expected`, copies `size_bytes` from `from` to `to` and then stores `value` in `*last`, as one
+    /// critical section on `cpu`. An aborted section may have copied bytes: `to` must be memory that no reader reads
+    /// before the final store.
     ///
-    /// The store is a release for readers elsewhere, who load `*last` with acquire. Keep the copy short: the longer it is, the
-    /// likelier its abort, and each attempt copies from the beginning.
+    /// The store is a release for readers on other CPUs, which load `*last` with acquire. Keep the copy short: the
+    /// longer it is, the likelier its abort, and each attempt copies from the beginning.
     ///
-    /// Wait-free (one attempt, steps by `size_bytes`), async-signal-safe.
+    /// Wait-free (one attempt, a number of steps proportional to `size_bytes`), async-signal-safe.
     ///
     /// # Safety
-    /// * `guard` is aligned and readable, `last` aligned and writable; `size_bytes` bytes are readable at `from` and writable
-    ///   at `to`.
-    /// * `*last` and the bytes at `to` are written by nobody else but sections on the same `cpu`, and no reference to
-    ///   them exists that would forbid it. `from` is written by nobody meanwhile, and does not overlap `to`.
+    /// * `guard` is aligned and readable, `last` aligned and writable; `size_bytes` bytes are readable at `from` and
+    ///   writable at `to`.
+    /// * Only sections on `cpu` write `*last` and the bytes at `to`, and no reference to them exists that would forbid
+    ///   it. Nothing writes the bytes at `from` during the call, and they do not overlap `to`.
     #[inline]
     #[expect(clippy::too_many_arguments, reason = "a guard, a copy and a store, and where")]
     pub unsafe fn copy_and_store(
@@ -295,17 +314,18 @@ impl Rseq {
     ) -> Commit {
         debug_assert!(guard.is_aligned() && last.is_aligned());
         let copy = (to, from, size_bytes);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that all addresses are aligned and accessible, that only sections on `cpu`
+        // write `*last` and the bytes at `to`, and that `from` does not overlap `to`.
         commit(unsafe { self.0.rseq_load_cbne_memcpy_store(cpu, (guard, expected), copy, (last, value)) })
     }
 
-    /// For tests that act as the kernel: see [`register::pretend`].
+    /// For tests that play the kernel's part: see [`register::pretend`].
     #[cfg(all(test, target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
     pub(crate) fn pretend(cpu: Option<u32>) -> Option<Rseq> {
         register::pretend(cpu).map(Rseq)
     }
 
-    /// The thread's `rseq_cs`.
+    /// Returns the thread's `rseq_cs`.
     #[cfg(test)]
     pub(crate) fn descriptor(self) -> u64 {
         self.0.descriptor()
@@ -328,15 +348,16 @@ fn is_done(outcome: Outcome) -> bool {
     commit(outcome) == Commit::Done
 }
 
-/// The CPU that the thread was on a moment ago, for a fallback; 0 if it is not known. A thread without a registration is
-/// given one, if it may have one, so that it needs no fallback the next time.
+/// Returns the CPU that the thread was on a moment ago, for a fallback; 0 if it is not known. Registers a thread that
+/// has no registration, if it may have one, so that it needs no fallback the next time.
 #[cold]
 pub(crate) fn near(rseq: Option<Rseq>) -> u32 {
     let is_registered = |rseq: &Rseq| rseq.cpu_id().is_some() || rseq.register_thread();
     if let Some(cpu) = rseq.filter(is_registered).and_then(Rseq::cpu_id) {
         return cpu;
     }
-    // SAFETY: no arguments; getcpu(2) writes nothing of ours. glibc and musl call the vDSO, which takes no lock.
+    // SAFETY: the call has no arguments, and getcpu(2) writes no memory of this crate. glibc and musl call the vDSO,
+    // which takes no lock.
     let cpu = unsafe { libc::sched_getcpu() };
     u32::try_from(cpu).unwrap_or(0)
 }

@@ -1,6 +1,6 @@
 //! Delays, migrations, signals, forks and kills against the critical sections; counters prove that aborts happened.
 //!
-//! The delays and the counts of aborts belong to the whole process, so these tests take turns.
+//! The delays and the counts of aborts are shared by the whole process, so these tests take turns.
 
 use std::collections::VecDeque;
 use std::ptr::null_mut;
@@ -25,10 +25,10 @@ mod operations;
 mod words;
 
 const STRIDE_SHIFT: u32 = 21;
-/// A test that has not come to its end by then hangs.
+/// Time after which a test that has not finished is considered to hang.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// One test at a time; ends with all delays at zero and the thread free to run anywhere it could before.
+/// The right of one test to run; dropping it sets all delays to zero and restores the thread's affinity.
 struct Turn {
     affinity: CpuSet,
     _turn: MutexGuard<'static, ()>,
@@ -56,7 +56,7 @@ fn set_delays(delays: [u64; 6]) {
     }
 }
 
-/// rseq; without, the test that calls this is skipped.
+/// Returns rseq; if there is none, skips the calling test.
 fn rseq() -> Option<Rseq> {
     let rseq = Rseq::detect();
     if rseq.is_none() {
@@ -65,7 +65,7 @@ fn rseq() -> Option<Rseq> {
     rseq
 }
 
-/// rseq; without, the part of the test that is for it is skipped.
+/// Returns rseq; if there is none, skips the part of the test that needs it.
 fn rseq_too() -> Option<Rseq> {
     let rseq = Rseq::detect();
     if rseq.is_none() {
@@ -86,11 +86,11 @@ fn cpus() -> Vec<usize> {
 fn run_on(thread: Option<Pid>, cpu: usize) {
     let mut set = CpuSet::new();
     set.set(cpu);
-    // A thread that has ended meanwhile is no error.
+    // The thread may have ended in the meantime: that is not an error.
     _ = rustix::thread::sched_setaffinity(thread, &set);
 }
 
-/// Zeroed memory that forked children share, with a stride for each CPU there may be.
+/// Zeroed memory that forked children share, with a stride for each possible CPU.
 struct Shared {
     area: Area,
 }
@@ -100,24 +100,25 @@ impl Shared {
         let count = cpus().last().unwrap() + 1;
         let size_bytes = count << STRIDE_SHIFT;
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-        // SAFETY: a new mapping where the kernel likes, so no existing memory is touched (mmap(2)).
+        // SAFETY: a new mapping at an address that the kernel chooses, so no existing memory is touched (mmap(2)).
         let base =
             unsafe { rustix::mm::mmap_anonymous(null_mut(), size_bytes, ProtFlags::READ | ProtFlags::WRITE, flags) };
-        // SAFETY: the mapping has that size, is zero (valid for all that the tests keep in it) and is never unmapped.
+        // SAFETY: the mapping has that size, is zero (valid for everything that the tests store in it) and is never
+        // unmapped.
         Shared { area: unsafe { Area::new(base.unwrap().cast(), STRIDE_SHIFT, count as u32) } }
     }
 
-    /// At the end of the strides.
+    /// Returns a counter at the end of the strides.
     fn counter(&self) -> PerCpuCounter {
-        // SAFETY: zeroes are shared words, and nothing else is there.
+        // SAFETY: zeroes are valid shared words, and nothing else is stored there.
         let shared = unsafe { PerCpu::<PerCpuCounterShared>::new((1 << STRIDE_SHIFT) - 256) };
-        // SAFETY: zeroes are a slot, and nothing else is there.
+        // SAFETY: zeroes are a valid slot, and nothing else is stored there.
         let slot = unsafe { PerCpu::<PerCpuCounterSlot>::new((1 << STRIDE_SHIFT) - 128) };
         PerCpuCounter::new(self.area, slot, shared, 1_000).unwrap()
     }
 }
 
-/// Records of a ring: two words that belong together, reached through `count`.
+/// Number of records in a ring: pairs of words that belong together, published through `count`.
 const RECORDS_MAX: u64 = 1 << 16;
 
 #[repr(C)]
@@ -130,18 +131,18 @@ const _: () = assert!(size_of::<Ring>() <= 1 << STRIDE_SHIFT);
 const KEY: u64 = 0x9E37_79B9_7F4A_7C15;
 
 fn rings(shared: &Shared) -> Vec<&Ring> {
-    // SAFETY: zeroes are a ring; these tests keep nothing else in the area.
+    // SAFETY: zeroes are a valid ring; these tests store nothing else in the area.
     let ring = unsafe { PerCpu::<Ring>::new(0) };
     (0..shared.area.count()).map(|cpu| shared.area.get(ring, cpu).unwrap()).collect()
 }
 
-/// Appends `value` as record `k` unless there is one already.
+/// Plans to append `value` as record `k`, unless that record has been appended in the meantime.
 fn plan_append(ring: &Ring, k: u64, value: u64) -> Txn {
     let count = ring.count.as_ptr();
     let mut txn = Txn::new(count, k, Store { target: count.cast(), value: k + 1, width: 8 });
     let [first, second] = &ring.records[k as usize];
     txn.store(first.as_ptr().cast(), value, 8);
-    // The second word in two halves, to have every width.
+    // The second word is written in parts, so that every width is used.
     let check = value ^ KEY;
     txn.store(second.as_ptr().cast(), check & 0xFFFF_FFFF, 4);
     txn.store(second.as_ptr().wrapping_byte_add(4).cast(), check >> 32 & 0xFFFF, 2);
@@ -149,7 +150,7 @@ fn plan_append(ring: &Ring, k: u64, value: u64) -> Txn {
     txn
 }
 
-/// Appends on whatever CPU the thread is; returns the CPU and the record's number, or nothing when that ring is full.
+/// Appends on the CPU that the thread is on; returns the CPU and the record's number, or `None` if that ring is full.
 fn append(rseq: Rseq, rings: &[&Ring], value: u64) -> Option<(u32, u64)> {
     loop {
         let cpu = rseq.cpu_id_start();
@@ -159,15 +160,15 @@ fn append(rseq: Rseq, rings: &[&Ring], value: u64) -> Option<(u32, u64)> {
             return None;
         }
         let txn = plan_append(ring, k, value);
-        // SAFETY: guard and targets are the CPU's ring, aligned, shared and never unmapped; records from `count` on are
-        // written by sections on this CPU only.
+        // SAFETY: guard and targets are in the CPU's ring, aligned, shared and never unmapped; only sections on this
+        // CPU write records from `count` on.
         if unsafe { rseq.commit(cpu, &txn) } == Commit::Done {
             return Some((cpu, k));
         }
     }
 }
 
-/// Every record that can be reached is whole.
+/// Asserts that every published record is whole.
 fn assert_whole(rings: &[&Ring]) {
     for ring in rings {
         let count = ring.count.load(Acquire); // (A) pairs with the sections' final stores
@@ -177,7 +178,7 @@ fn assert_whole(rings: &[&Ring]) {
     }
 }
 
-/// Says stop when the test ends, also when it fails.
+/// Sets `stop` when the test ends, also when it fails.
 struct StopAtEnd<'a>(&'a AtomicBool);
 
 impl Drop for StopAtEnd<'_> {
@@ -186,7 +187,7 @@ impl Drop for StopAtEnd<'_> {
     }
 }
 
-/// Flips each thread to and fro between the CPUs until told to stop.
+/// Moves each thread between the CPUs until `stop` is set.
 fn flip(threads: &Mutex<Vec<Pid>>, stop: &AtomicBool) {
     let cpus = cpus();
     for turn in 0.. {
@@ -204,7 +205,7 @@ fn aborted() -> u64 {
     ABORTED_BY_KERNEL.load(Relaxed)
 }
 
-/// Lets others run until a count of theirs is `least` or more.
+/// Lets other threads run until their count is `least` or more.
 #[track_caller]
 fn wait_for(what: &str, count: &AtomicU64, least: u64) {
     let begin = Instant::now();
@@ -219,7 +220,7 @@ fn sums_are_exact_under_forced_migration() {
     let Some(rseq) = rseq() else { return };
     let _turn = Turn::take([0, 300, 300, 20_000, 0, 20_000]);
     let shared = Shared::new();
-    // SAFETY: zeroes are a slot; nothing else is in the area.
+    // SAFETY: zeroes are a valid word; nothing else is in the area.
     let slot = unsafe { PerCpu::<u64>::new(64) };
     let (threads, stop, total) = (Mutex::new(Vec::new()), AtomicBool::new(false), AtomicU64::new(0));
     let (before, begin) = (aborted(), Instant::now());
@@ -235,7 +236,7 @@ fn sums_are_exact_under_forced_migration() {
                     while aborted() - before < 2_500 {
                         let cpu = rseq.cpu_id_start();
                         let target = shared.area.ptr(slot, cpu).unwrap();
-                        // SAFETY: this CPU's word, in memory that is never unmapped, written by these sections only.
+                        // SAFETY: this CPU's word, in memory that is never unmapped; only these sections write it.
                         done += u64::from(unsafe { rseq.add(cpu, target, 1) });
                         assert!(begin.elapsed() < PATIENCE, "only {} aborts", aborted() - before);
                     }
@@ -327,10 +328,10 @@ fn outcomes_and_widths() {
     let (guard, target) = (AtomicU64::new(7), AtomicU64::new(u64::MAX));
     let expected_by_width = [(2, 0xFFFF_FFFF_FFFF_7788), (4, 0xFFFF_FFFF_5566_7788), (8, 0x1122_3344_5566_7788)];
     let commit = |txn: &Txn, by_rseq: Option<Rseq>| match by_rseq {
-        // SAFETY: guard and targets are the two words above, written by this thread only.
+        // SAFETY: guard and target are the two words above, which only this thread writes.
         None => unsafe { apply_exclusive(txn) },
         Some(rseq) => loop {
-            // SAFETY: guard and targets are the two words above, written by this thread only.
+            // SAFETY: guard and target are the two words above, which only this thread writes.
             let outcome = unsafe { rseq.commit(rseq.cpu_id_start(), txn) };
             if outcome != Commit::Aborted {
                 break outcome;
@@ -355,7 +356,7 @@ fn outcomes_and_widths() {
     if let Some(rseq) = rseq() {
         let txn = Txn::new(guard.as_ptr(), 7, Store { target: target.as_ptr().cast(), value: 1, width: 8 });
         target.store(0, Relaxed);
-        // SAFETY: words of this test; the section ends at the comparison of the CPU, for there is no CPU of that number.
+        // SAFETY: words of this test; the section ends at the comparison, because no CPU has that number.
         assert_eq!(unsafe { rseq.commit(u32::MAX >> 1, &txn) }, Commit::Aborted);
         assert_eq!(target.load(Relaxed), 0);
         assert_eq!(rseq.cpu_id().map(|cpu| cpus().contains(&(cpu as usize))), Some(true));
@@ -377,7 +378,7 @@ fn no_section_leaves_its_descriptor_behind() {
         let (before, begin) = (aborted(), Instant::now());
         while aborted() == before || outcomes.len() < 3 {
             for (cpu, expected) in [(rseq.cpu_id_start(), 0), (rseq.cpu_id_start(), 1), (u32::MAX >> 1, 0)] {
-                // SAFETY: the guard and the target are the word above, written by this thread only.
+                // SAFETY: guard and target are the word above, which only this thread writes.
                 let outcome = unsafe { rseq.commit(cpu, &stores(expected)) };
                 assert_eq!(rseq.descriptor(), 0, "{outcome:?}");
                 if !outcomes.contains(&outcome) {
@@ -389,7 +390,7 @@ fn no_section_leaves_its_descriptor_behind() {
     });
 }
 
-/// What the handler of `a_signal_handler_may_commit_inside` works on.
+/// State that the handler of `a_signal_handler_may_commit_inside` uses.
 struct Handled {
     rseq: Rseq,
     counter: PerCpuCounter,
@@ -409,9 +410,9 @@ extern "C" fn handler(_signal: libc::c_int) {
 }
 
 impl Handled {
-    /// As [`append`], but without a `Vec`.
+    /// Appends like the function [`append`], but without a `Vec`.
     fn append(&self) {
-        // SAFETY: zeroes are a ring, which ends before the counter begins, and nothing else is there.
+        // SAFETY: zeroes are a valid ring, which ends before the counter begins; nothing else is stored there.
         let ring = unsafe { PerCpu::<Ring>::new(64) };
         loop {
             let cpu = self.rseq.cpu_id_start();
@@ -421,7 +422,8 @@ impl Handled {
                 return;
             }
             let txn = plan_append(ring, k, k.wrapping_mul(KEY));
-            // SAFETY: the ring is this CPU's, planned for its own words, which only sections on it write.
+            // SAFETY: the ring is this CPU's, the transaction addresses its words, and only sections on this CPU write
+            // them.
             if unsafe { self.rseq.commit(cpu, &txn) } == Commit::Done {
                 self.appends.fetch_add(1, Relaxed);
                 return;
@@ -450,7 +452,7 @@ fn a_signal_handler_may_commit_inside() {
     event.sigev_notify = libc::SIGEV_THREAD_ID;
     event.sigev_signo = libc::SIGRTMIN();
     event.sigev_notify_thread_id = rustix::thread::gettid().as_raw_nonzero().get();
-    // SAFETY: the handler calls only what is async-signal-safe: atomics and this crate's sections.
+    // SAFETY: the handler calls only async-signal-safe functions: atomics and this crate's sections.
     assert_eq!(unsafe { libc::sigaction(libc::SIGRTMIN(), &action, null_mut()) }, 0);
     let mut timer: libc::timer_t = null_mut();
     // SAFETY: valid pointers to an event and to a place for the timer (timer_create(2)).
@@ -464,10 +466,10 @@ fn a_signal_handler_may_commit_inside() {
     let (mut additions, mut appends) = (0, 0);
     while aborted() - before < 2_000 {
         let cpu = rseq.cpu_id_start();
-        // SAFETY: zeroes are a word, and nothing else is there.
+        // SAFETY: zeroes are a valid word, and nothing else is stored there.
         let word = unsafe { PerCpu::<u64>::new(32) };
         let target = handled.shared.area.ptr(word, cpu).unwrap();
-        // SAFETY: this CPU's word, written by this thread only, under rseq.
+        // SAFETY: this CPU's word, which only this thread writes, under rseq.
         additions += u64::from(unsafe { rseq.add(cpu, target, 1) });
         counter.add(Some(rseq), 1);
         appends += 1;
@@ -481,7 +483,7 @@ fn a_signal_handler_may_commit_inside() {
     assert_eq!(counter.sum().cast_unsigned(), appends + handled.additions.load(Relaxed));
     let mut records = 0;
     for cpu in 0..handled.shared.area.count() {
-        // SAFETY: zeroes are a ring, and nothing else is there in the stride.
+        // SAFETY: zeroes are a valid ring, and nothing else is stored in that part of the stride.
         let ring = handled.shared.area.get(unsafe { PerCpu::<Ring>::new(64) }, cpu).unwrap();
         assert_whole(&[ring]);
         let count = ring.count.load(Relaxed);
@@ -493,9 +495,9 @@ fn a_signal_handler_may_commit_inside() {
     assert_eq!(records, handled.appends.load(Relaxed));
 }
 
-/// Forks a child that runs `work` and ends without running anything else of the test's.
+/// Forks a child that runs `work` and exits without running any other code of the test.
 fn fork(work: impl FnOnce()) -> Pid {
-    // SAFETY: the child of this threaded process calls only what is async-signal-safe, and then `_exit` (fork(2)).
+    // SAFETY: the child of this threaded process calls only async-signal-safe functions, and then `_exit` (fork(2)).
     match unsafe { libc::fork() } {
         0 => {
             work();
@@ -511,7 +513,7 @@ fn two_processes_share_an_area() {
     let Some(rseq) = rseq() else { return };
     let _turn = Turn::take([0, 50, 50, 200, 0, 200]);
     let shared = Shared::new();
-    // SAFETY: zeroes are a word; nothing else is in the area.
+    // SAFETY: zeroes are a valid word; nothing else is in the area.
     let word = unsafe { PerCpu::<u64>::new(0) };
     let cpus = cpus();
     let work = |shift: usize| {
@@ -522,7 +524,7 @@ fn two_processes_share_an_area() {
             loop {
                 let cpu = rseq.cpu_id_start();
                 let Some(target) = shared.area.ptr(word, cpu) else { return };
-                // SAFETY: this CPU's word, written by such sections only, of both processes.
+                // SAFETY: this CPU's word, which only these sections of both processes write.
                 if unsafe { rseq.add(cpu, target, 1) } {
                     break;
                 }
@@ -546,14 +548,14 @@ fn two_processes_share_an_area() {
 #[test]
 fn a_killed_process_leaves_whole_records() {
     let Some(rseq) = rseq() else { return };
-    // Long sections: nearly every kill falls inside one.
+    // The sections are long, so nearly every kill falls inside one.
     let _turn = Turn::take([0, 0, 0, 100_000, 100_000, 100_000]);
     let shared = Shared::new();
     let rings = rings(&shared);
     let cpus = cpus();
     let mut value = 0;
     for round in 0..40_u64 {
-        // Both on one CPU, so that each append of ours falls into the middle of one of the child's.
+        // Both processes run on one CPU, so that each append of this one falls inside one of the child's.
         let cpu = cpus[round as usize % cpus.len()];
         let count = &rings[cpu].count;
         run_on(None, cpu);
@@ -574,7 +576,7 @@ fn a_killed_process_leaves_whole_records() {
         assert_eq!(status.terminating_signal(), Some(libc::SIGKILL));
         assert_whole(&rings);
     }
-    // Whatever plain stores the killed ones left behind, others go on.
+    // Appends succeed regardless of plain stores that killed processes have left.
     set_delays([0; 6]);
     for (cpu, ring) in rings.iter().enumerate().filter(|(cpu, _)| cpus.contains(cpu)) {
         let count = ring.count.load(Relaxed);
@@ -591,11 +593,11 @@ fn a_killed_process_leaves_whole_records() {
 #[test]
 fn what_is_outside_the_area_has_no_address() {
     let mut memory = [0_u64; 16];
-    // SAFETY: two strides of 64 bytes, as long as the area is used; only its addresses are.
+    // SAFETY: two strides of 64 bytes, which outlive the area; the test only computes addresses.
     let area = unsafe { Area::new(memory.as_mut_ptr().cast(), 6, 2) };
-    // SAFETY: zeroes are words.
+    // SAFETY: zeroes are valid words.
     let last = unsafe { PerCpu::<u64>::new(56) };
-    // SAFETY: never more than compared.
+    // SAFETY: the address is only compared.
     let beyond = unsafe { PerCpu::<u64>::new(57) };
     assert_eq!(area.ptr(last, 1).map(|p| p.addr()), Some(memory.as_ptr().addr() + 120));
     assert_eq!(area.ptr(last, 2), None);

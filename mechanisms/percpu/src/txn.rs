@@ -14,7 +14,7 @@ pub enum Commit {
     Aborted,
 }
 
-/// Checks for defects of a planner, in tests.
+/// Asserts, in debug builds, that the transaction is well-formed.
 #[inline]
 pub(crate) fn check(txn: &Txn) {
     debug_assert!(txn.store_count <= STORES_MAX as u64);
@@ -27,54 +27,61 @@ fn is_proper(store: &Store) -> bool {
 }
 
 /// # Safety
-/// `target` is writable and aligned for `width`, and accessed by others only atomically.
+/// `target` is writable and aligned for `width`, other threads access it only atomically, and `width` is 2, 4 or 8.
 #[inline]
 unsafe fn store(store: &Store, ordering: Ordering) {
     match store.width {
         8 => {
-            // SAFETY: the caller's promise is that of `AtomicU64::from_ptr`.
+            // SAFETY: the caller guarantees that `target` is writable, aligned to 8 bytes, and accessed only
+            // atomically.
             let target = unsafe { AtomicU64::from_ptr(store.target.cast()) };
             target.store(store.value, ordering);
         }
         4 => {
-            // SAFETY: the caller's promise is that of `AtomicU32::from_ptr`.
+            // SAFETY: the caller guarantees that `target` is writable, aligned to 4 bytes, and accessed only
+            // atomically.
             let target = unsafe { AtomicU32::from_ptr(store.target.cast()) };
             target.store(store.value as u32, ordering);
         }
         _ => {
-            // SAFETY: the caller's promise is that of `AtomicU16::from_ptr`.
+            // SAFETY: the caller guarantees that `target` is writable, aligned to 2 bytes, and accessed only
+            // atomically.
             let target = unsafe { AtomicU16::from_ptr(store.target.cast()) };
             target.store(store.value as u16, ordering);
         }
     }
 }
 
-/// Commits a transaction by plain stores, for the only thread that may write what it writes: the claimant of a stream.
+/// Commits a transaction by plain stores, for the only thread that may write the guard and the targets: the claimant of
+/// a stream.
 ///
-/// If the claimant is killed at any instruction, it leaves what an aborted section leaves: plain stores that nobody reads.
-/// Never [`Commit::Aborted`].
+/// If the claimant is killed at any instruction, it leaves what an aborted section leaves: plain stores that no reader
+/// reads. Never returns [`Commit::Aborted`].
 ///
 /// Wait-free. Async-signal-safe only if the handler does not use what the interrupted thread has claimed.
 ///
 /// # Safety
-/// * `guard` is readable, every target is writable, for the width stated, and aligned to it, until the call returns.
+/// * `guard` is readable, and every target is writable for its width and aligned to it, until the call returns.
 /// * Every width is 2, 4 or 8.
-/// * Nobody else writes the guard or the targets meanwhile, and others read them only atomically.
+/// * No other thread writes the guard or the targets during the call, and other threads read them only atomically.
 #[inline]
 pub unsafe fn apply_exclusive(txn: &Txn) -> Commit {
     check(txn);
-    // SAFETY: the caller's promise is that of `AtomicU64::from_ptr`, for loads.
+    // SAFETY: the caller guarantees that the guard is readable, and that no thread accesses it other than atomically.
     let guard = unsafe { AtomicU64::from_ptr(txn.guard.cast_mut()) };
-    // Relaxed: the only writer is the caller, or came before it in the order by which the caller became the only one.
+    // Relaxed: the only writer is the caller, or a previous claimant, whose stores are ordered before the caller's
+    // claim.
     if guard.load(Relaxed) != txn.expected {
         return Commit::GuardChanged;
     }
     for plain in txn.stores.iter().take(txn.store_count as usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that targets are writable and aligned for their widths, and accessed only
+        // atomically.
         unsafe { store(plain, Relaxed) };
     }
     // (A) pairs with the acquire by which readers load the final word.
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that targets are writable and aligned for their widths, and accessed only
+    // atomically.
     unsafe { store(&txn.last, Release) };
     Commit::Done
 }

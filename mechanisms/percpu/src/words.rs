@@ -1,16 +1,17 @@
-//! Words of a pool's objects, on the CPU that the thread is on; each operation is tried until it succeeds.
+//! Operations on words of a pool's objects, on the CPU that the thread is on; each is retried until it succeeds.
 //!
 //! ```text
 //!   the process has rseq   sections, one after another, until one is not aborted
 //!   it has none            plain loads and stores under a lock of the CPU, with signals blocked
 //! ```
 //!
-//! A section loads and stores, and so does a thread that holds a lock: a change by one of them between the other's two accesses would be lost.
-//! So all threads of a process use the same method, and memory that processes share needs rseq. A single thread without rseq
-//! among others that have it (it is ending, or somebody else's library has registered it) gets an error.
+//! A section loads and stores, and so does a thread that holds a lock: a change by one of them between the other's two
+//! accesses would be lost. So all threads of a process use one method, and memory that processes share needs rseq. A
+//! single thread without rseq in a process that has it (the thread is ending, or another library has registered it)
+//! gets an error.
 //!
-//! The lock's word says who holds it. A forked child takes over the locks that its parent's other threads held: such
-//! a thread has either made its final store or not.
+//! The lock's word names its holder. A forked child takes over locks that other threads of its parent held: the holder
+//! has either made its final store or not.
 
 use core::error::Error;
 use core::fmt;
@@ -27,20 +28,20 @@ use crate::txn::Commit;
 
 /// The words of a pool's objects, changed on the CPU that the thread is on. `Copy`, valid as long as the pool.
 ///
-/// All operations start over when they are aborted. With rseq they are lock-free (a thread starts over because another, or a
-/// handler, has run) and async-signal-safe; without, blocking and async-signal-safe. Do not use them between `vfork` and
-/// `exec`.
+/// All operations start over when they are aborted. With rseq they are lock-free (a thread starts over because another
+/// thread or a handler has run) and async-signal-safe; without, blocking and async-signal-safe. Do not use them between
+/// `vfork` and `exec`.
 #[derive(Debug, Clone, Copy)]
 pub struct Words {
     view: View,
     rseq: Option<Rseq>,
 }
 
-/// Why nothing was done.
+/// The reason why an operation did nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WordError {
-    /// The thread has no rseq, though other threads of its process have.
+    /// The thread has no rseq, but the process has.
     Unregistered,
     /// The thread is on a CPU for which the pool has no copies.
     NoCopy {
@@ -49,44 +50,44 @@ pub enum WordError {
     },
 }
 
-/// What [`Words::copy_and_store`] does on the CPU: if the word at `guard` holds `expected`, `size_bytes` bytes are copied from `from`
-/// to `to`, and then `value` is stored in the word at `last`. All except `from` are offsets in bytes from the start of a copy of the object.
-/// Laid out as C does.
+/// Arguments of [`Words::copy_and_store`]: if the word at `guard` holds `expected`, `size_bytes` bytes are copied from
+/// `from` to `to`, and then `value` is stored in the word at `last`. All except `from` are offsets in bytes from the
+/// start of a copy of the object. Laid out like the C structure.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct Copying {
-    /// Offset of the word that is compared.
+    /// Offset of the word that is compared, in bytes.
     pub guard: usize,
-    /// The value that it must have.
+    /// Value that the word at `guard` must have.
     pub expected: u64,
-    /// Offset of the bytes that are written.
+    /// Offset of the bytes that are written, in bytes.
     pub to: usize,
-    /// What is copied.
+    /// Address of the bytes that are copied.
     pub from: *const u8,
-    /// How much.
+    /// Number of bytes that are copied.
     pub size_bytes: usize,
-    /// Offset of the word that is stored last.
+    /// Offset of the word that is stored last, in bytes.
     pub last: usize,
-    /// What is stored there.
+    /// Value that is stored in the word at `last`.
     pub value: u64,
 }
 
 impl Words {
-    /// The words of a pool of private memory.
+    /// Returns the words of a pool of private memory.
     ///
-    /// As [`Rseq::detect`]: not async-signal-safe, call it once.
+    /// Not async-signal-safe, for the reason that [`Rseq::detect`] gives; call it once.
     pub fn new(pool: &Pool) -> Words {
         Words { view: pool.view(), rseq: Rseq::detect() }
     }
 
-    /// The words of memory that processes share; `None` if this process has no rseq.
+    /// Returns the words of memory that processes share; `None` if this process has no rseq.
     ///
-    /// As [`Rseq::detect`]: not async-signal-safe, call it once.
+    /// Not async-signal-safe, for the reason that [`Rseq::detect`] gives; call it once.
     pub fn shared(view: View) -> Option<Words> {
         Rseq::detect().map(|rseq| Words { view, rseq: Some(rseq) })
     }
 
-    /// The words of a process without rseq.
+    /// Returns the words as a process without rseq uses them.
     #[cfg(test)]
     pub(crate) fn by_locks(view: View) -> Words {
         Words { view, rseq: None }
@@ -95,80 +96,85 @@ impl Words {
     /// Adds `n`, wrapping, to the word `offset` bytes from the start of the copy.
     ///
     /// # Errors
-    /// [`WordError`].
+    /// [`WordError`] if nothing was added.
     ///
     /// # Safety
-    /// `object` lives, in the pool that these words are of. The word is aligned to 8 bytes, inside the object, and written by
-    /// nothing but these operations.
+    /// `object` lives, in the pool of these words. The word is aligned to 8 bytes, inside the object, and only these
+    /// operations write it.
     #[inline]
     pub unsafe fn add(self, object: Object, offset: usize, n: u64) -> Result<(), WordError> {
         if offset == 0
             && let Some(rseq) = self.rseq
         {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that `object` lives and that only these operations write its word at offset
+            // 0.
             let is_added = unsafe { self.view.add(rseq, object, n) };
             if is_added {
                 return Ok(());
             }
         }
         let section = |rseq: Rseq, cpu, copy: *mut u8| {
-            // SAFETY: the caller's promise; the copy is the CPU's.
+            // SAFETY: the caller guarantees that the word is aligned, inside the object and written only by these
+            // operations; the copy is the CPU's.
             unsafe { rseq.add(cpu, copy.wrapping_add(offset).cast(), n) }.then_some(())
         };
         let plain = |copy: *mut u8| {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that the word is aligned and inside a live object.
             let word = unsafe { word(copy, offset) };
-            word.store(word.load(Relaxed).wrapping_add(n), Release); // (A) pairs with the acquire of readers elsewhere
+            word.store(word.load(Relaxed).wrapping_add(n), Release); // (A) pairs with the acquire of readers on other CPUs
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that `object` lives, in the pool of these words.
         unsafe { self.run(object, section, plain) }
     }
 
-    /// The value of the word `offset` bytes from the start of the copy. When it returns, the thread may be on another CPU.
+    /// Returns the value of the word `offset` bytes from the start of the copy. When it returns, the thread may be on
+    /// another CPU.
     ///
     /// # Errors
-    /// [`WordError`].
+    /// [`WordError`] if nothing was read.
     ///
     /// # Safety
-    /// As [`Words::add`].
+    /// The conditions of [`Words::add`].
     #[inline]
     pub unsafe fn load(self, object: Object, offset: usize) -> Result<u64, WordError> {
         let section = |rseq: Rseq, cpu, copy: *mut u8| {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that the word is aligned and inside a live object.
             unsafe { rseq.load(cpu, copy.wrapping_add(offset).cast()) }
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the word is aligned and inside a live object.
         let plain = |copy: *mut u8| unsafe { word(copy, offset) }.load(Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that `object` lives, in the pool of these words.
         unsafe { self.run(object, section, plain) }
     }
 
-    /// Stores `value` in the word `offset` bytes from the start of the copy: a release for readers elsewhere.
+    /// Stores `value` in the word `offset` bytes from the start of the copy: a release for readers on other CPUs.
     ///
     /// # Errors
-    /// [`WordError`].
+    /// [`WordError`] if nothing was stored.
     ///
     /// # Safety
-    /// As [`Words::add`].
+    /// The conditions of [`Words::add`].
     #[inline]
     pub unsafe fn store(self, object: Object, offset: usize, value: u64) -> Result<(), WordError> {
         let section = |rseq: Rseq, cpu, copy: *mut u8| {
-            // SAFETY: the caller's promise; the copy is the CPU's.
+            // SAFETY: the caller guarantees that the word is aligned, inside the object and written only by these
+            // operations; the copy is the CPU's.
             unsafe { rseq.store(cpu, copy.wrapping_add(offset).cast(), value) }.then_some(())
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the word is aligned and inside a live object.
         let plain = |copy: *mut u8| unsafe { word(copy, offset) }.store(value, Release); // (A), as in `add`
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that `object` lives, in the pool of these words.
         unsafe { self.run(object, section, plain) }
     }
 
-    /// Stores `value` in the word `offset` bytes from the start of the copy if it holds `expected`; whether it did.
+    /// Stores `value` in the word `offset` bytes from the start of the copy if it holds `expected`; returns whether it
+    /// did.
     ///
     /// # Errors
-    /// [`WordError`].
+    /// [`WordError`] if nothing was compared.
     ///
     /// # Safety
-    /// As [`Words::add`].
+    /// The conditions of [`Words::add`].
     #[inline]
     pub unsafe fn compare_and_store(
         self,
@@ -178,11 +184,12 @@ impl Words {
         value: u64,
     ) -> Result<bool, WordError> {
         let section = |rseq: Rseq, cpu, copy: *mut u8| {
-            // SAFETY: the caller's promise; the copy is the CPU's.
+            // SAFETY: the caller guarantees that the word is aligned, inside the object and written only by these
+            // operations; the copy is the CPU's.
             is_stored(unsafe { rseq.compare_and_store(cpu, copy.wrapping_add(offset).cast(), expected, value) })
         };
         let plain = |copy: *mut u8| {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that the word is aligned and inside a live object.
             let word = unsafe { word(copy, offset) };
             let is_expected = word.load(Relaxed) == expected;
             if is_expected {
@@ -190,46 +197,49 @@ impl Words {
             }
             is_expected
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that `object` lives, in the pool of these words.
         unsafe { self.run(object, section, plain) }
     }
 
-    /// A guarded copy that a final store publishes; returns whether the guard had the expected value. An attempt that was aborted may
-    /// have left bytes at the place to copy to.
+    /// Copies bytes if the guard has the expected value, and publishes them by a final store; returns whether the guard
+    /// had that value. An aborted attempt may have left bytes at the destination.
     ///
     /// # Errors
-    /// [`WordError`].
+    /// [`WordError`] if nothing was copied.
     ///
     /// # Safety
-    /// As [`Words::add`] for the guard, the last word and the bytes that are copied to. What is copied is readable, written by
-    /// nobody meanwhile, and does not overlap with the place that it goes to.
+    /// The conditions of [`Words::add`] for the guard, the last word and the destination. The source is readable,
+    /// nothing writes it during the call, and it does not overlap the destination.
     #[inline]
     pub unsafe fn copy_and_store(self, object: Object, copying: &Copying) -> Result<bool, WordError> {
         let Copying { guard, expected, to, from, size_bytes, last, value } = *copying;
         let section = |rseq: Rseq, cpu, copy: *mut u8| {
             let [guard, to, last] = [guard, to, last].map(|offset| copy.wrapping_add(offset));
-            // SAFETY: the caller's promise; the copy is the CPU's.
+            // SAFETY: the caller guarantees that guard, destination and last word are inside the object and written
+            // only by these operations, and that the source is readable and does not overlap the destination; the copy
+            // is the CPU's.
             is_stored(unsafe {
                 rseq.copy_and_store(cpu, guard.cast(), expected, to, from, size_bytes, last.cast(), value)
             })
         };
         let plain = |copy: *mut u8| {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that the guard is aligned and inside a live object.
             if unsafe { word(copy, guard) }.load(Relaxed) != expected {
                 return false;
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that the source is readable, and that the destination is inside the object
+            // and does not overlap it.
             unsafe { ptr::copy_nonoverlapping(from, copy.wrapping_add(to), size_bytes) };
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that the last word is aligned and inside a live object.
             unsafe { word(copy, last) }.store(value, Release); // (A), as in `add`
             true
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that `object` lives, in the pool of these words.
         unsafe { self.run(object, section, plain) }
     }
 
     /// # Safety
-    /// `object` lives, in the pool that these words are of.
+    /// `object` lives, in the pool of these words.
     #[inline]
     unsafe fn run<R>(
         self,
@@ -241,7 +251,7 @@ impl Words {
             if cpu >= self.view.cpu_count() {
                 return Err(WordError::NoCopy { cpu });
             }
-            // SAFETY: the caller's promise, and the pool has the CPU.
+            // SAFETY: the caller guarantees that `object` lives, and the pool has the CPU.
             Ok(unsafe { self.view.address(object, cpu) })
         };
         let Some(rseq) = self.rseq else { return with_lock(|cpu| Ok(plain(copy_of(cpu)?))) };
@@ -258,10 +268,10 @@ impl Words {
 }
 
 /// # Safety
-/// `copy + offset` is a live object's word, aligned, which Rust code accesses atomically only, as long as the reference is
-/// used.
+/// `copy + offset` is an aligned word of a live object, which Rust code accesses only atomically as long as the
+/// reference is used.
 unsafe fn word<'a>(copy: *mut u8, offset: usize) -> &'a AtomicU64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that it is an aligned word of a live object, accessed only atomically.
     unsafe { AtomicU64::from_ptr(copy.wrapping_add(offset).cast()) }
 }
 
@@ -273,20 +283,21 @@ fn is_stored(commit: Commit) -> Option<bool> {
     }
 }
 
-/// Locks, one for each CPU modulo their number, of this process: `pid << 32 | tid` of the holder, or 0.
+/// Locks of this process, one for each CPU modulo their number: `pid << 32 | tid` of the holder, or 0.
 static LOCKS: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 
-/// How many times a thread yields before it sleeps.
+/// Number of times that a thread yields before it sleeps.
 const YIELDS_MAX: u32 = 64;
 
-/// Runs `work` with the number of the CPU that the thread was on a moment ago, while no other thread of the process does so with
-/// the same number. No handler of this thread runs during that time, so none can wait for the lock that it has interrupted.
+/// Runs `work` with the number of the CPU that the thread was on a moment ago, while no other thread of the process
+/// runs it with that number. Signals are blocked during that time, so no handler can wait for a lock of the thread that
+/// it interrupted.
 #[cold]
 fn with_lock<R>(work: impl FnOnce(u32) -> R) -> R {
     without_signals(|| {
         let cpu = near(None);
         let lock = &LOCKS[cpu as usize % LOCKS.len()];
-        // SAFETY: no arguments, and it does not fail.
+        // SAFETY: the call has no arguments, and does not fail.
         let pid = u64::from(unsafe { libc::getpid() }.cast_unsigned()) << 32;
         let me = pid | u64::from(gettid().as_raw_nonzero().get().cast_unsigned());
         let mut waits = 0;
@@ -306,15 +317,16 @@ fn with_lock<R>(work: impl FnOnce(u32) -> R) -> R {
     })
 }
 
-/// Lets the holder of a lock run. It sleeps in the end, because the holder may have a lower priority, and a real-time thread yields only to
-/// threads of its own priority. The holder has signals blocked and needs some instructions; waking waiters would cost each unlock a system call.
+/// Lets the holder of a lock run. After `YIELDS_MAX` turns it sleeps, because the holder may have a lower priority, and
+/// a real-time thread yields only to threads of its own priority. There is no wake-up: the holder has signals blocked
+/// and needs few instructions, and waking waiters would cost each unlock a system call.
 fn wait(turn: u32) {
     if turn < YIELDS_MAX {
         sched_yield();
         return;
     }
     let pause = libc::timespec { tv_sec: 0, tv_nsec: 50_000 };
-    // SAFETY: a valid time; nobody wants to know what is left of it. It returns its error, and leaves `errno` alone.
+    // SAFETY: a valid time; the remaining time is not asked for. The call returns its error, and leaves `errno` alone.
     unsafe { libc::clock_nanosleep(libc::CLOCK_MONOTONIC, 0, &raw const pause, ptr::null_mut()) };
 }
 

@@ -1,5 +1,5 @@
-//! Counters and histograms over areas that threads and processes share: sums against what was added, quantiles against sorted
-//! values, additions by kill -9, migration and both ladders.
+//! Counters and histograms over areas that threads and processes share: sums compared with what was added, quantiles
+//! with sorted values; additions under kill -9, under migration, by rseq and by atomics.
 #![cfg(target_os = "linux")]
 
 use std::ops::RangeInclusive;
@@ -26,11 +26,11 @@ fn run_on(cpu: usize) {
     rustix::thread::sched_setaffinity(None, &set).unwrap();
 }
 
-/// Zeroed memory with a stride for each CPU there may be; shared with forked children.
+/// Maps zeroed memory with a stride for each possible CPU, shared with forked children.
 fn area(stride_shift: u32) -> Area {
     let count = cpus().last().unwrap() + 1;
     let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::NORESERVE);
-    // SAFETY: a new mapping where the kernel likes, so no existing memory is touched (mmap(2)).
+    // SAFETY: a new mapping at an address that the kernel chooses, so no existing memory is touched (mmap(2)).
     let base = unsafe { rustix::mm::mmap_anonymous(null_mut(), count << stride_shift, protection, flags) };
     // SAFETY: the mapping has that size, is zero, and is never unmapped.
     unsafe { Area::new(base.unwrap().cast(), stride_shift, count as u32) }
@@ -40,20 +40,20 @@ const SLOT: usize = 128;
 const DONE: usize = 192;
 
 fn counter(area: Area, threshold: u64) -> Option<PerCpuCounter> {
-    // SAFETY: zeroes are a slot, and nothing else is there.
+    // SAFETY: zeroes are a valid slot, and nothing else is stored there.
     let slot = unsafe { PerCpu::<PerCpuCounterSlot>::new(SLOT) };
-    // SAFETY: zeroes are shared words, and they end where the slot begins.
+    // SAFETY: zeroes are valid shared words, and end where the slot begins.
     let shared = unsafe { PerCpu::<PerCpuCounterShared>::new(0) };
     PerCpuCounter::new(area, slot, shared, threshold)
 }
 
-/// A word of CPU 0's stride behind the counter.
+/// Returns a word of CPU 0's stride, after the counter.
 fn word(area: &Area, offset: usize) -> &AtomicI64 {
-    // SAFETY: zeroes are a word, and the tests have nothing else there.
+    // SAFETY: zeroes are a valid word, and the tests store nothing else there.
     area.get(unsafe { PerCpu::<AtomicI64>::new(offset) }, 0).unwrap()
 }
 
-/// Rungs of the ladder that there are here.
+/// Returns the ways of adding that this machine has: by atomics, and by rseq if there is any.
 fn ladder() -> Vec<Option<Rseq>> {
     let rseq = Rseq::detect();
     if rseq.is_none() {
@@ -64,7 +64,7 @@ fn ladder() -> Vec<Option<Rseq>> {
 }
 
 fn fork(work: impl FnOnce()) -> Pid {
-    // SAFETY: the child calls only what is async-signal-safe, and then `_exit` (fork(2)).
+    // SAFETY: the child calls only async-signal-safe functions, and then `_exit` (fork(2)).
     match unsafe { libc::fork() } {
         0 => {
             work();
@@ -79,7 +79,7 @@ fn wait(child: Pid) {
     rustix::process::waitpid(Some(child), WaitOptions::empty()).unwrap().unwrap();
 }
 
-/// A small generator, so that threads and children need nothing of a library: xorshift64*.
+/// A small random generator, so that threads and children need no library: xorshift64*.
 struct Numbers(u64);
 
 impl Numbers {
@@ -97,9 +97,9 @@ fn a_counter_says_what_it_cannot_be() {
     for threshold in [0, 1 << 63, u64::MAX] {
         assert!(counter(area(8), threshold).is_none(), "{threshold}");
     }
-    // Strides that end before the slot does, and one that the slot does not fit aligned.
+    // Strides that end before the slot does.
     assert!(counter(area(7), 8).is_none());
-    // SAFETY: no stride, so nothing is reached through it.
+    // SAFETY: the area has no stride, so no memory is accessed through it.
     let empty = unsafe { Area::new(null_mut(), 8, 0) };
     assert!(counter(empty, 8).is_none());
 }
@@ -118,7 +118,7 @@ fn alone_it_is_off_by_less_than_a_threshold_for_each_cpu() {
                 counter.add(rseq, n);
                 exact += n;
                 assert_eq!(counter.sum(), exact);
-                // What the other ladder's words hold counts only where both are in use.
+                // Words of the other way count only if both ways are in use.
                 let error = (counter.approximate() - exact).abs();
                 assert!(error <= 2 * error_max, "off by {error}");
                 assert!(error.unsigned_abs() <= counter.error_max(1, 0));
@@ -140,14 +140,14 @@ fn a_counter_wraps() {
     }
 }
 
-/// What threads add, noted by themselves: upwards and downwards.
+/// Sums of the additions that threads have recorded: upwards and downwards.
 #[derive(Default)]
 struct Noted([AtomicI64; 2]);
 
 impl Noted {
     fn add(&self, n: i64) {
         self.0[usize::from(n < 0)].fetch_add(n, SeqCst);
-        // Notes and additions stay in their order.
+        // Orders the records and the additions.
         fence(SeqCst);
     }
 
@@ -156,8 +156,8 @@ impl Noted {
     }
 }
 
-/// Sums that a counter can have had while `look` looked at it: every addition that was done before is in, none that was not begun
-/// afterwards, and the others are in or not.
+/// Returns the result of `look`, and the sums that a counter may have had meanwhile: every addition that was done
+/// before is included, none that was not begun afterwards, and each other one may be.
 fn look<R>(begun: &Noted, done: &Noted, look: impl FnOnce() -> R) -> (R, RangeInclusive<i64>) {
     let [up_done, down_done] = done.all();
     let seen = look();
@@ -236,7 +236,7 @@ fn the_killed_leave_the_sum_exact() {
                 done.fetch_add(STEP, Relaxed);
             }
         });
-        // Not before it has begun, and then at a moment that nobody chose.
+        // The child is killed at a random moment after it has begun.
         while done.load(Relaxed) < before + 100 * STEP {
             counter.add(rseq, STEP);
             done.fetch_add(STEP, Relaxed);
@@ -245,7 +245,7 @@ fn the_killed_leave_the_sum_exact() {
         rustix::process::kill_process(child, Signal::KILL).unwrap();
         wait(child);
         let killed = round + 1;
-        // A child may have been killed between the addition and the note of it.
+        // A child may have been killed between the addition and its record.
         let unnoted = counter.sum() - done.load(Relaxed);
         assert!((0..=killed as i64 * STEP).contains(&unnoted) && unnoted % STEP == 0, "{unnoted} after {killed} kills");
         let error = (counter.approximate() - counter.sum()).unsigned_abs();
@@ -306,19 +306,19 @@ fn an_area_that_does_not_do_is_refused() {
     assert!(new(15, 0).is_some());
     assert!(new(14, 8).is_none() && new(15, 1 << 15).is_none() && new(15, usize::MAX).is_none(), "outside");
     assert!(new(16, 4).is_none(), "not aligned");
-    // SAFETY: no stride, so nothing is reached through it.
+    // SAFETY: the area has no stride, so no memory is accessed through it.
     let empty = unsafe { Area::new(null_mut(), 20, 0) };
-    // SAFETY: refused, because there is no CPU: nothing is reached through it.
+    // SAFETY: refused, because there is no stride, so no memory is accessed through it.
     assert!(unsafe { Histogram::new(empty, 0, layout) }.is_none());
 }
 
-/// Everything that is read from a histogram against the sorted values that were recorded.
+/// Compares everything that is read from a histogram with the sorted values that were recorded.
 fn check(histogram: &Histogram, mut values: Vec<u64>) {
     let layout = histogram.layout();
     values.sort_unstable();
     assert_eq!(histogram.count(), values.len() as u64);
     let border = |value: Option<&u64>| value.map(|&value| layout.bounds(layout.index(value)));
-    // Fractions with a numerator, so that the rank is known without floating point.
+    // Fractions have integer parts, so that the rank is known without floating point.
     for (part, whole) in
         [(0, 1), (1, 1000), (7, 100), (1, 4), (1, 3), (1, 2), (3, 4), (9, 10), (99, 100), (999, 1000), (1, 1)]
     {

@@ -1,5 +1,5 @@
-//! What the assembler made of each critical section: its last instruction before the post-commit label is the final store, and
-//! the descriptor is what the kernel's ABI says.
+//! Checks the assembled critical sections: the last instruction before the post-commit label is the final store, and
+//! the descriptor has the form of the kernel's ABI.
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use dormouse_abi::rseq::CriticalSection;
 use dormouse_abi::txn::Txn;
 use dormouse_percpu::{Commit, Node, Popped, Rseq};
 
-/// A function for each section, so that the disassembly has names. Nobody calls them.
+/// Defines a function for each section, so that the disassembly has names. They are never called.
 macro_rules! sections {
     ($($name:ident($rseq:ident $(, $argument:ident: $type:ty)*) -> $result:ty = $call:expr;)*) => {
         $(
@@ -23,7 +23,7 @@ macro_rules! sections {
                 unsafe { $call }
             }
         )*
-        /// Keeps them in the program.
+        /// Keeps the functions in the program.
         fn keep() {
             $(std::hint::black_box($name as *const ());)*
         }
@@ -55,7 +55,7 @@ unsafe extern "C" {
 fn descriptors() -> &'static [CriticalSection] {
     let (first, end) = (&raw const FIRST, &raw const END);
     let count = (end.addr() - first.addr()) / size_of::<CriticalSection>();
-    // SAFETY: the linker defines the two symbols around the section's contents, which are descriptors and nothing else.
+    // SAFETY: the linker defines the two symbols around the section's contents, which are only descriptors.
     unsafe { std::slice::from_raw_parts(first, count) }
 }
 
@@ -64,10 +64,10 @@ const OBJDUMPS: [&str; 1] = ["objdump"];
 #[cfg(target_arch = "aarch64")]
 const OBJDUMPS: [&str; 2] = ["aarch64-linux-gnu-objdump", "objdump"];
 
-/// The function that a section is in, and its last instruction.
+/// Returns the name of the function that a section is in, and the section's last instruction.
 fn disassembly(section: &CriticalSection) -> Option<(String, String)> {
     let base = (&raw const PROGRAM).addr() as u64;
-    // A program that is not relocatable lies where it was linked to; its own addresses are the file's.
+    // A program that is not relocatable is at the address for which it was linked, so its addresses are the file's.
     let start = section.start_ip.wrapping_sub(if is_relocated() { base } else { 0 });
     let output = OBJDUMPS.iter().find_map(|objdump| {
         let mut command = Command::new(objdump);
@@ -84,7 +84,7 @@ fn disassembly(section: &CriticalSection) -> Option<(String, String)> {
     Some((name.to_string(), last.split_whitespace().collect::<Vec<_>>().join(" ")))
 }
 
-/// Whether the loader has chosen the program's address: then its headers' are small.
+/// Whether the loader has chosen the program's address: the addresses in its headers are then small.
 fn is_relocated() -> bool {
     let header = std::fs::read(std::env::current_exe().unwrap()).unwrap();
     // e_type of the ELF header: ET_DYN.
@@ -105,7 +105,8 @@ fn the_last_instruction_of_each_section_is_its_final_store() {
         let name = name.split_once('+').map_or(name.as_str(), |(name, _)| name);
         last.entry(name.to_string()).or_default().push(instruction);
     }
-    // (section of which function, its name if it was not inlined there, how many, what the last instruction is)
+    // (function, name of the section if it was not inlined there, minimum number of sections, kind of the last
+    // instruction)
     let (load, store, release) =
         if cfg!(target_arch = "x86_64") { ("load", "store", "store") } else { ("load", "store", "release") };
     let expected = [
@@ -135,7 +136,7 @@ fn the_last_instruction_of_each_section_is_its_final_store() {
     assert_eq!(checked, descriptors().len(), "each section has been looked at once: {last:#?}");
 }
 
-/// Whether an instruction loads a register from memory, or stores to it, and how.
+/// Returns whether an instruction loads a register from memory or stores to memory, and how.
 fn kind_of(instruction: &str) -> &'static str {
     let (mnemonic, operands) = instruction.split_once(' ').unwrap_or((instruction, ""));
     if cfg!(target_arch = "aarch64") {
@@ -148,7 +149,7 @@ fn kind_of(instruction: &str) -> &'static str {
     }
     let (to, from) = operands.split_once(',').unwrap_or((operands, ""));
     match (mnemonic, to.contains('['), from.contains('[')) {
-        // One that adds in memory reads and stores at once.
+        // An instruction that adds in memory both reads and stores.
         ("mov" | "add", true, false) => "store",
         ("mov", false, true) => "load",
         _ => "something else",
@@ -166,7 +167,7 @@ fn descriptors_are_the_abis() {
         let abort = section.abort_ip.wrapping_sub(section.start_ip);
         assert!(abort >= section.post_commit_offset, "the abort handler is outside of the section");
         let before = std::ptr::with_exposed_provenance::<u32>(section.abort_ip as usize - 4);
-        // SAFETY: code of this program, before a label in it.
+        // SAFETY: code of this program, before one of its labels.
         assert_eq!(unsafe { before.read_unaligned() }, signature);
     }
 }

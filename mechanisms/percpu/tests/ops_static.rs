@@ -1,4 +1,4 @@
-//! A statically linked program: its libc has no symbols to look up, but may have registered all the same.
+//! A statically linked program: its libc has no symbols to look up, but may have registered threads nevertheless.
 #![cfg(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64"))]
 
 use std::path::Path;
@@ -9,7 +9,7 @@ use dormouse_testing::{Lack, has_target, skip};
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 const MUSL: &str = "x86_64-unknown-linux-musl";
 
-/// Builds the program for a target, statically; runs it with and without libc's registration.
+/// Builds the program statically for a target, and runs it with and without libc's registration.
 fn run(target: &str) -> Option<[String; 2]> {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("static");
     let build = Command::new(env!("CARGO"))
@@ -46,7 +46,7 @@ fn run(target: &str) -> Option<[String; 2]> {
 #[test]
 fn a_static_program_finds_what_its_libc_has_registered() {
     let Some([plain, tuned]) = run(TARGET) else { return };
-    // With a libc that registers; an older one leaves it to us in both runs.
+    // Some libcs register threads; an older one leaves it to this crate in both runs.
     if dormouse_percpu::Rseq::of_libc().is_some() {
         assert_eq!((plain.as_str(), tuned.as_str()), ("Some(Libc)", "Some(Own)"));
     } else {

@@ -1,4 +1,5 @@
-//! The session's memory as writers and readers see it: typed access by offset, drawing pages, planning transactions.
+//! A view of the session's memory for writers and readers: typed access by offset, drawing of pages, planning of
+//! transactions.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -13,36 +14,37 @@ use dormouse_abi::txn::{Store, Txn};
 
 use crate::retained::Retained;
 
-/// How often a reader looks for two words that belong together. Honest writers change them less often.
+/// Maximum number of attempts of a reader to see two words that belong together. Correct writers change them less
+/// often.
 const LOOKS_MAX: u32 = 10_000;
 
-/// The session's number for its owner. Processes have others.
+/// Process number of the session owner. Processes have other numbers.
 const OWNER: u16 = 0;
 
-/// How many of its own pages a stream gives up until it looks again for one that has more.
+/// Number of its own pages that a stream gives up until it looks again for a stream that retains more.
 const EVICTIONS_PER_LOOK: u64 = 8;
 
-/// How a session's memory is to begin, beside its geometry.
+/// Options for a session's memory, beside its geometry.
 #[derive(Debug, Clone, Copy)]
 pub struct Setup<'a> {
     /// [`MODE_DISCARD`](dormouse_abi::session::MODE_DISCARD) or [`MODE_OVERWRITE`].
     pub mode: u32,
     /// [`CLOCK_TSC`](dormouse_abi::session::CLOCK_TSC) or [`CLOCK_MONOTONIC`](dormouse_abi::session::CLOCK_MONOTONIC).
     pub clock: u32,
-    /// The trace's identity.
+    /// Identity of the trace.
     pub uuid: [u8; 16],
-    /// Of all event records.
+    /// Kind of all event records.
     pub kind: RecordKind,
-    /// Pages that may be drawn; those beyond are withheld.
+    /// Number of pages that may be drawn; pages beyond it are withheld.
     pub page_limit: u32,
-    /// Streams that have pages of their own.
+    /// Streams that have kept pages.
     pub kept_for: &'a [u32],
-    /// How many pages each of them has.
+    /// Number of kept pages of each of them.
     pub kept_each: u32,
 }
 
 impl Setup<'_> {
-    /// What the header of a session of this geometry says for ever.
+    /// Returns the layout in the header of a session of this geometry, which never changes.
     pub fn layout(&self, geometry: &Geometry) -> SessionLayout {
         SessionLayout {
             magic: MAGIC,
@@ -67,12 +69,12 @@ impl Setup<'_> {
     }
 }
 
-/// Where a page is, as its owner word says.
+/// Numbers of pages, by the state in their owner words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Census {
     /// Pages that may be drawn.
     pub limit: u32,
-    /// Of these, pages that nobody holds.
+    /// Pages below the limit that are free.
     pub free: u32,
     /// Pages that are written to, or are about to be.
     pub drawn: u32,
@@ -82,9 +84,9 @@ pub struct Census {
     pub beyond: u32,
 }
 
-/// A view of a session's memory. Copying it copies the address only; whoever made it keeps the mapping alive.
+/// A view of a session's memory. Copying it copies only the address; the code that made it keeps the mapping alive.
 ///
-/// What the session is made with was read once and checked: whatever is written over the header since, the view stays as it is.
+/// The session's layout was read once and checked: if the header is overwritten later, the view does not change.
 #[derive(Debug, Clone, Copy)]
 pub struct Memory {
     base: *mut u8,
@@ -96,12 +98,13 @@ pub struct Memory {
     uuid: [u8; 16],
 }
 
-/// What the budget asks of who draws from it. A function from streams to used pages does.
+/// The callbacks through which the budget draws a page. A function from streams to numbers of used pages implements it.
 pub trait Drawer {
-    /// How many pages of a stream are no longer needed: a page queued with a lower number is as good as free.
+    /// Returns the number of pages of a stream that are no longer needed: a page queued with a lower number counts as
+    /// free.
     fn used(&self, stream: u32) -> u64;
 
-    /// Page `index` is the caller's, and is about to be written to.
+    /// Prepares page `index`, which the caller has drawn and is about to write to.
     fn make_ready(&self, _index: u32) {}
 }
 
@@ -111,15 +114,15 @@ impl<F: Fn(u32) -> u64> Drawer for F {
     }
 }
 
-// SAFETY: the view is an address and numbers; everything behind it that can change is reached through atomics, through raw
-// copies of bytes that only one writer owns at a time (module documentation), or under rseq.
+// SAFETY: the view is an address and numbers; the memory behind it is accessed through atomics, through raw copies of
+// bytes that only one writer owns at a time (module documentation), or under rseq.
 unsafe impl Send for Memory {}
-// SAFETY: nothing of the view itself changes; what is behind it is reached through atomics, through raw copies of bytes that
-// one writer owns at a time, or under rseq.
+// SAFETY: nothing in the view itself changes; the memory behind it is accessed through atomics, through raw copies of
+// bytes that only one writer owns at a time, or under rseq.
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Views `size_bytes` bytes at `base`.
+    /// Returns a view of `size_bytes` bytes at `base`.
     ///
     /// # Errors
     /// A sentence that says why the memory is not a session's.
@@ -130,19 +133,20 @@ impl Memory {
         if size_bytes < dormouse_abi::session::HEADER_SIZE_BYTES {
             return Err("the session's memory is smaller than its header");
         }
-        // SAFETY: mapped, aligned and large enough by the caller's word and the check above; a header is atomics.
+        // SAFETY: the caller guarantees mapped and aligned memory, and the check above that it is large enough; a
+        // header consists of atomics.
         let layout = unsafe { &*base.cast::<SessionHeader>() }.layout();
-        // SAFETY: the caller has promised memory of this size, mapped as long as the view; the layout is the one that was read from it.
+        // SAFETY: the caller guarantees memory of this size, mapped as long as the view; the layout was read from it.
         unsafe { Memory::with_layout(base, size_bytes, &layout) }
     }
 
-    /// As [`Memory::from_raw`], by a layout that the caller knows, whatever the header says by now.
+    /// Like [`Memory::from_raw`], but with a layout that the caller knows; the header is not read.
     ///
     /// # Errors
-    /// A sentence that says why no such memory is a session's.
+    /// A sentence that says why memory of this layout is not a session's.
     ///
     /// # Safety
-    /// That of [`Memory::from_raw`].
+    /// The conditions of [`Memory::from_raw`].
     pub unsafe fn with_layout(
         base: *mut u8,
         size_bytes: usize,
@@ -152,7 +156,7 @@ impl Memory {
         Ok(Memory::view(base, geometry, layout))
     }
 
-    /// Of a layout that is valid.
+    /// Returns a view with a layout that is valid.
     fn view(base: *mut u8, geometry: Geometry, layout: &SessionLayout) -> Memory {
         Memory {
             base,
@@ -165,15 +169,18 @@ impl Memory {
         }
     }
 
-    /// Lays a session out: the header, and whose pages are whose. Zeroes are empty streams and rings already.
+    /// Lays a session out: writes the header, the kept pages and the withheld pages. Zeroes are already empty streams
+    /// and rings.
     ///
     /// # Safety
-    /// `geometry` is valid; its `size_bytes` bytes at `base` are mapped for reading and writing, aligned to 4 KiB, zero,
-    /// nobody else's yet, and stay mapped while any copy of the view is used. The streams of `setup` are the geometry's, its pages fit.
+    /// `geometry` is valid; its `size_bytes` bytes at `base` are mapped for reading and writing, aligned to 4 KiB,
+    /// zero, not used by any other thread yet, and stay mapped while any copy of the view is used. The streams of
+    /// `setup` exist in the geometry, and its pages fit.
     pub unsafe fn initialise(base: *mut u8, geometry: &Geometry, setup: &Setup<'_>) -> Memory {
         let layout = setup.layout(geometry);
         debug_assert!(layout.kept_page_count <= setup.page_limit && setup.page_limit <= geometry.page_count);
-        // SAFETY: the caller's word; the geometry begins with room for a header.
+        // SAFETY: the caller guarantees zeroed memory that is mapped and not shared yet; the geometry begins with room
+        // for a header.
         unsafe { base.cast::<SessionHeader>().write(SessionHeader::new(layout, setup.page_limit)) };
         let memory = Memory::view(base, *geometry, &layout);
         for (place, &stream) in setup.kept_for.iter().enumerate() {
@@ -186,41 +193,43 @@ impl Memory {
         memory
     }
 
-    /// What headers event records have.
+    /// Returns the kind of headers that event records have.
     pub fn record_kind(&self) -> RecordKind {
         self.record_kind
     }
 
-    /// The session's clock: [`CLOCK_TSC`](dormouse_abi::session::CLOCK_TSC) or [`CLOCK_MONOTONIC`](dormouse_abi::session::CLOCK_MONOTONIC).
+    /// Returns the session's clock: [`CLOCK_TSC`](dormouse_abi::session::CLOCK_TSC) or
+    /// [`CLOCK_MONOTONIC`](dormouse_abi::session::CLOCK_MONOTONIC).
     pub fn clock(&self) -> u32 {
         self.clock
     }
 
-    /// The trace's identity.
+    /// Returns the trace's identity.
     pub fn uuid(&self) -> [u8; 16] {
         self.uuid
     }
 
-    /// Where the memory starts.
+    /// Returns the start of the memory.
     pub fn base(&self) -> *mut u8 {
         self.base
     }
 
-    /// The geometry.
+    /// Returns the geometry.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
 
-    /// The session's header, of which every word may change at any time.
+    /// Returns the session's header, of which every word may change at any time.
     pub fn header(&self) -> &SessionHeader {
-        // SAFETY: there is room for a header where the geometry begins, mapped by the word of who made the view; it is atomics.
+        // SAFETY: the geometry begins with room for a header, and the code that made the view guarantees that it is
+        // mapped; it consists of atomics.
         unsafe { &*self.base.cast::<SessionHeader>() }
     }
 
-    /// Where programs enter themselves, if the session has such a place.
+    /// Returns the register of processes, if the session has one.
     pub fn register(&self) -> Option<&Register> {
         let offset = self.geometry.register_offset()?;
-        // SAFETY: inside the memory by the geometry, aligned as a register is, and all of it is atomics.
+        // SAFETY: inside the memory by the geometry, aligned for a register, which consists of atomics.
         Some(unsafe { &*self.at(offset).cast::<Register>() })
     }
 
@@ -234,12 +243,12 @@ impl Memory {
         self.base.wrapping_add(offset)
     }
 
-    /// Offset of the control blocks, for those who compute addresses themselves.
+    /// Returns the start of the control blocks, for code that computes addresses itself.
     pub fn streams_base(&self) -> *mut u8 {
         self.at(self.geometry.streams_offset())
     }
 
-    /// Control block of a stream. Panics when there is no such stream.
+    /// Returns the control block of a stream. Panics if there is no such stream.
     pub fn stream(&self, stream: u32) -> &StreamControl {
         assert!(stream < self.geometry.stream_count);
         let offset = self.geometry.streams_offset() + stream as usize * STREAM_STRIDE_BYTES;
@@ -247,7 +256,7 @@ impl Memory {
         unsafe { &*self.at(offset).cast::<StreamControl>() }
     }
 
-    /// Where the virtqueue of a stream starts.
+    /// Returns the start of a stream's virtqueue.
     pub fn ring(&self, stream: u32) -> *mut u8 {
         assert!(stream < self.geometry.stream_count);
         self.at(self.geometry.rings_offset() + stream as usize * self.geometry.ring_stride_bytes())
@@ -256,11 +265,11 @@ impl Memory {
     fn owner(&self, index: u32) -> &AtomicU64 {
         assert!(index < self.geometry.page_count);
         let offset = self.geometry.owners_offset() + 8 * index as usize;
-        // SAFETY: inside the memory by the geometry, aligned to 8, and only ever used as an atomic or by a transaction.
+        // SAFETY: inside the memory by the geometry, aligned to 8, and only used as an atomic or by a transaction.
         unsafe { &*self.at(offset).cast::<AtomicU64>() }
     }
 
-    /// Who owns page `index` of the budget; `None` for a word that nobody writes.
+    /// Returns the owner of page `index` of the budget; `None` for a word that is not valid.
     pub fn owner_of(&self, index: u32) -> Option<Owner> {
         // (B) pairs with (D).
         Owner::from_word(self.owner(index).load(Ordering::Acquire))
@@ -270,28 +279,32 @@ impl Memory {
         // The size is a power of two.
         let index = seq as usize & (self.geometry.ring_size() as usize - 1);
         let offset = self.geometry.chain_in_ring_region() + 4 * index;
-        // SAFETY: inside the stream's ring region by the geometry, aligned to 4, only used as an atomic or by a transaction.
+        // SAFETY: inside the stream's ring region by the geometry, aligned to 4, only used as an atomic or by a
+        // transaction.
         unsafe { &*self.ring(stream).wrapping_add(offset).cast::<AtomicU32>() }
     }
 
-    /// Unit of page number `seq` of a stream, as long as the page is retained or was not yet used.
+    /// Returns the unit of page number `seq` of a stream, as long as the page is retained or was not yet used.
     pub fn chain(&self, stream: u32, seq: u64) -> u32 {
         // (C) pairs with (A): a slot is written before the state word that counts it.
         self.chain_slot(stream, seq).load(Ordering::Acquire)
     }
 
-    /// Where the page at `unit` starts, if a page of the budget does.
+    /// Returns the start of the page at `unit`, if a page of the budget starts there.
     pub fn page(&self, unit: u32) -> Option<*mut u8> {
         self.geometry.page_of_unit(unit).map(|_| self.at(unit as usize * UNIT_BYTES))
     }
 
-    /// All of it, for those who copy from it: others may write to it at any time, so every word is loaded once and by itself.
+    /// Returns the whole memory, for code that copies from it: it may be written at any time, so each word is loaded
+    /// once and separately.
     pub fn words(&self) -> &[AtomicU64] {
-        // SAFETY: so many bytes are mapped by the word of who made the view, and aligned to 4 KiB; an atomic may change at any time.
+        // SAFETY: the code that made the view guarantees that this many bytes are mapped and aligned to 4 KiB; an
+        // atomic may change at any time.
         unsafe { core::slice::from_raw_parts(self.base.cast::<AtomicU64>(), self.geometry.size_bytes() / 8) }
     }
 
-    /// The words of the page at `unit`, if a page of the budget starts there. What is committed does not change; the other words mean nothing.
+    /// Returns the words of the page at `unit`, if a page of the budget starts there. Committed words do not change;
+    /// the others are undefined.
     pub fn page_words(&self, unit: u32) -> Option<&[AtomicU64]> {
         let start = unit as usize * UNIT_BYTES / 8;
         self.page(unit)?;
@@ -304,45 +317,45 @@ impl Memory {
         unsafe { &*page.wrapping_add(field).cast::<AtomicU64>() }
     }
 
-    /// A 64-bit field of a page's header ([`dormouse_abi::page`]'s offsets from `timestamp_begin` on).
+    /// Returns a 64-bit field of a page's header ([`dormouse_abi::page`]'s offsets from `timestamp_begin` on).
     pub fn page_field(&self, unit: u32, field: usize) -> u64 {
         // (C) pairs with (A): a header is written before the state word that opens or closes its page.
         self.page_word(unit, field).load(Ordering::Acquire)
     }
 
     pub(crate) fn store_bytes<const N: usize>(&self, offset: usize, bytes: &[u8; N]) {
-        // SAFETY: `bytes` is readable for its length.
+        // SAFETY: `bytes` is readable for its length; the callers own the page that they write to.
         unsafe { self.copy_in(offset, bytes.as_ptr(), N) }
     }
 
-    /// Copies into the memory.
+    /// Copies `len` bytes into the memory.
     ///
     /// # Safety
-    /// `len` bytes at `source` may be read, and the caller owns that part of the memory for now.
+    /// `len` bytes at `source` may be read, and the caller currently owns that part of the memory.
     pub(crate) unsafe fn copy_in(&self, offset: usize, source: *const u8, len: usize) {
         assert!(offset + len <= self.geometry.size_bytes());
-        // SAFETY: the source by the caller's word, the target by the check; they cannot overlap in any way that matters,
-        // because nobody else writes a page that is drawn or claimed.
+        // SAFETY: the caller guarantees that the source may be read, and the check that the target is inside the
+        // memory. No other thread writes a page that is drawn or claimed.
         unsafe { core::ptr::copy(source, self.at(offset), len) }
     }
 
-    /// Number of the page that `state` speaks of, not wrapping. Zero for a stream that never had one.
+    /// Returns the number of the page in `state`, not wrapped. Zero for a stream that never had a page.
     fn seq_full(&self, state: State) -> u64 {
         if state.unit == 0 { 0 } else { self.page_field(state.unit, page::OFFSET_SEQ) }
     }
 
-    /// Says that a stream is written to, or loses an event, before it happens. Wait-free; async-signal-safe.
+    /// Marks a stream as used, before it is written to or loses an event. Wait-free; async-signal-safe.
     pub fn use_stream(&self, stream: u32) {
         let Some(word) = self.header().used_streams.get(stream as usize / 64) else { return };
         let bit = 1 << (stream % 64);
-        // Relaxed: who has set it, has done so before.
+        // Relaxed: a thread that has set the bit did so before it wrote.
         if word.load(Ordering::Relaxed) & bit == 0 {
-            // (U) pairs with (U'): whoever sees what is written to the stream sees the bit.
+            // (U) pairs with (U'): a reader that sees a write to the stream sees the bit.
             word.fetch_or(bit, Ordering::AcqRel);
         }
     }
 
-    /// The streams that were ever written to, or have lost an event.
+    /// Iterates over the streams that were ever written to, or have lost an event.
     pub fn used_streams(&self) -> impl Iterator<Item = u32> + use<'_> {
         let count = self.geometry.stream_count;
         (0..count.div_ceil(64))
@@ -352,37 +365,38 @@ impl Memory {
                 let bits = core::iter::successors(Some(word), |word| Some(word & word.wrapping_sub(1)));
                 bits.take_while(|word| *word != 0).map(move |word| index * 64 + word.trailing_zeros())
             })
-            // Bits beyond the streams are nobody's.
+            // Bits beyond the streams have no meaning.
             .take_while(move |stream| *stream < count)
     }
 
-    /// How many pages are kept for one stream or another: the first ones of the budget.
+    /// Returns the number of kept pages of all streams: the first pages of the budget.
     pub fn kept_page_count(&self) -> u32 {
         self.kept_page_count
     }
 
-    /// How many pages may be drawn: the first ones of the budget.
+    /// Returns the number of pages that may be drawn: the first pages of the budget.
     pub fn page_limit(&self) -> u32 {
-        // (V) pairs with (V'): pages below it are there.
+        // (V) pairs with (V'): the memory of pages below the limit exists.
         self.header().page_limit.0.load(Ordering::Acquire).min(self.geometry.page_count)
     }
 
-    /// Pages of the budget that nobody but `stream` draws.
+    /// Returns the pages of the budget that only `stream` draws.
     fn kept(&self, stream: u32) -> core::ops::Range<u32> {
-        // Relaxed: written before the memory is handed out.
+        // Relaxed: written before the memory is shared.
         let word = self.stream(stream).kept.load(Ordering::Relaxed);
         let first = (word >> 32) as u32;
         let end = first.saturating_add(word as u32).min(self.kept_page_count);
         first.min(end)..end
     }
 
-    /// Draws a free page for `stream` and fills in the part of its header that never changes. Those that are kept for the stream come last.
+    /// Draws a free page for `stream` and writes the part of its header that never changes. Pages that are kept for the
+    /// stream are drawn last.
     ///
     /// Lock-free; async-signal-safe.
     pub fn draw(&self, process: u16, stream: u32, drawer: impl Drawer) -> Option<u32> {
         let limit = self.page_limit();
         let kept = self.kept_page_count.min(limit);
-        // Processors begin far apart, so that the words of their pages do not share cache lines; so do the other streams.
+        // CPUs begin far apart, so that the words of their pages do not share cache lines; so do the other streams.
         let Geometry { cpu_count, stream_count, .. } = self.geometry;
         let (place, places) =
             if stream < cpu_count { (stream, cpu_count) } else { (stream - cpu_count, stream_count - cpu_count) };
@@ -395,7 +409,8 @@ impl Memory {
         Some(self.prepared(index, stream, &drawer))
     }
 
-    /// As [`Memory::draw`], of one page only. Panics when there is no page `index`. Wait-free; async-signal-safe.
+    /// Draws page `index`, if it is free and not kept for another stream. Panics if there is no page `index`.
+    /// Wait-free; async-signal-safe.
     pub fn draw_page(&self, process: u16, stream: u32, index: u32, drawer: impl Drawer) -> Option<u32> {
         let is_kept_for_another = index < self.kept_page_count && !self.kept(stream).contains(&index);
         if is_kept_for_another || index >= self.page_limit() {
@@ -405,7 +420,7 @@ impl Memory {
         self.take_if_free(index, drawn, &drawer).then(|| self.prepared(index, stream, &drawer))
     }
 
-    /// The unit of a page that was just drawn, with its header.
+    /// Prepares a page that was just drawn, writes its header, and returns its unit.
     fn prepared(&self, index: u32, stream: u32, drawer: &impl Drawer) -> u32 {
         drawer.make_ready(index);
         let unit = self.geometry.unit_of_page(index);
@@ -413,9 +428,10 @@ impl Memory {
         unit
     }
 
-    /// Makes a page that nobody needs `taker`'s.
+    /// Makes `taker` the owner of a page that is free; returns whether it was.
     fn take_if_free(&self, index: u32, taker: Owner, drawer: &impl Drawer) -> bool {
-        // (B) Acquire pairs with the Release of whoever freed the page (D), so that its bytes are no longer read.
+        // (B) Acquire pairs with the Release (D) of the thread that freed the page, so that its bytes are no longer
+        // read.
         let word = self.owner(index).load(Ordering::Acquire);
         let is_free = match Owner::from_word(word) {
             Some(Owner::Free) => true,
@@ -427,9 +443,9 @@ impl Memory {
         is_free && self.change_owner(index, word, taker)
     }
 
-    /// Makes a page `to`'s whose owner word still is `from`. False if it is another one.
+    /// Makes `to` the owner of a page if its owner word is still `from`. False if it is another one.
     fn change_owner(&self, index: u32, from: u64, to: Owner) -> bool {
-        // (B) again, and (D) for whoever looks at the word next.
+        // (B), and (D) for the next thread that reads the word.
         self.owner(index).compare_exchange(from, to.to_word(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
@@ -446,19 +462,19 @@ impl Memory {
         self.store_bytes(unit as usize * UNIT_BYTES, &header);
     }
 
-    /// Gives a page back that was drawn and not linked. Wait-free; async-signal-safe.
+    /// Returns a page that was drawn and not linked. Wait-free; async-signal-safe.
     pub fn give_back(&self, process: u16, stream: u32, unit: u32) {
         if let Some(index) = self.geometry.page_of_unit(unit) {
             let drawn = Owner::Drawn { process, stream: stream as u16 }.to_word();
-            // A failure means that the owner has taken it from a process it believes dead.
+            // A failure means that the owner has taken it from a process that it believes dead.
             let _ = self.change_owner(index, drawn, Owner::Free);
-            // (J') pairs with (J): whoever sees the count finds the page.
+            // (J') pairs with (J): a thread that sees the count finds the page.
             self.header().freed.0.fetch_add(1, Ordering::Release);
         }
     }
 
-    /// Takes back what a process held that writes no more, its number last. Gives how many streams it had claimed, each for a write that it has
-    /// not ended.
+    /// Takes back everything that a process held that writes no more: claims, pages and, last, its process number.
+    /// Returns the number of streams that it had claimed, each for a write that it has not ended.
     pub fn take_back(&self, process: u16) -> u64 {
         let claimed_count = self.release_claims(process);
         self.reclaim_drawn(process);
@@ -468,16 +484,16 @@ impl Memory {
         claimed_count
     }
 
-    /// Releases the streams that a process has claimed, which writes no more. Gives how many.
+    /// Releases the streams that a process has claimed, which writes no more. Returns their number.
     pub fn release_claims(&self, process: u16) -> u64 {
         let mut count = 0;
         for stream in self.used_streams().filter(|stream| *stream >= self.geometry.cpu_count) {
             let claimed = &self.stream(stream).claim;
-            // (H) pairs with (I), the claimant's last.
+            // (H) pairs with (I) of the last claimant.
             let word = claimed.load(Ordering::Acquire);
             if claim::process(word) == Some(process) {
-                // What the claimant had not committed is above the stream's offset, and means nothing.
-                // (I) pairs with (H), the next claimant's.
+                // Bytes that the claimant had not committed are above the stream's offset, and are undefined. (I) pairs
+                // with (H) of the next claimant.
                 let released = claimed.compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed);
                 count += u64::from(released.is_ok());
             }
@@ -485,9 +501,9 @@ impl Memory {
         count
     }
 
-    /// Frees every page that `process` had drawn and not linked. For the session owner, once the process is dead.
+    /// Session owner: frees every page that `process` had drawn and not linked, once the process is dead.
     ///
-    /// Returns how many there were.
+    /// Returns the number of these pages.
     pub fn reclaim_drawn(&self, process: u16) -> u32 {
         let mut reclaimed = 0;
         for index in 0..self.geometry.page_count {
@@ -498,7 +514,7 @@ impl Memory {
                 continue;
             }
             if !self.is_linked(stream as u32, self.geometry.unit_of_page(index)) {
-                // The owner word is read again by the exchange: a page that was linked and closed meanwhile is QUEUED.
+                // The exchange reads the owner word again: a page that was linked and closed in the meantime is QUEUED.
                 reclaimed += self.change_owner(index, word, Owner::Free) as u32;
             }
         }
@@ -521,11 +537,11 @@ impl Memory {
             let state = State::from_word(before);
             return state.unit == unit || spare::unit_for(next, state.seq.wrapping_add(1)) == Some(unit);
         }
-        // Better a page too few than one that two streams write.
+        // Losing a page is better than one that two streams write.
         true
     }
 
-    /// Pages of a stream that are closed and not yet taken back (overwrite mode).
+    /// Returns the number of pages of a stream that are closed and not yet given up (overwrite mode).
     pub fn retained(&self, stream: u32) -> u32 {
         self.retained_by(stream).count
     }
@@ -535,30 +551,32 @@ impl Memory {
         Retained::of(&control.reclaimed, &control.state)
     }
 
-    /// Overwrite mode: gives up the oldest page of the stream that retains the most (as it was found a few pages ago), so that [`Memory::draw_page`] can have it.
+    /// Overwrite mode: gives up the oldest page of the stream that retains the most (according to a count that may be a
+    /// few pages old), so that [`Memory::draw_page`] can draw it.
     ///
-    /// Returns its index in the budget, or `None` when no stream retains any. Lock-free; async-signal-safe.
+    /// Returns its index in the budget, or `None` if no stream retains any. Lock-free; async-signal-safe.
     pub fn evict(&self, stream: u32) -> Option<u32> {
         let (victim, retained) = self.victim(stream)?;
-        // A failure means that somebody else has just given it up: as good.
+        // A failure means that another thread has just given it up, which is as good.
         let _ = retained.give_up(&self.stream(victim).reclaimed);
-        // A slot that somebody has scribbled over names another page, which is drawn only if it is free.
+        // A slot that was overwritten by a stray pointer names another page, which is drawn only if it is free.
         Some(self.geometry.page_of_unit(self.chain(victim, retained.oldest)).unwrap_or(0))
     }
 
-    /// The stream that retains the most, and what it retains.
+    /// Returns the stream that retains the most, and its retained pages.
     fn victim(&self, stream: u32) -> Option<(u32, Retained)> {
         let mut victim = (stream, self.retained_by(stream));
         let Retained { oldest, count } = victim.1;
-        // All streams together retain no more pages than there are. Who has the most of them need not look at the others, each
-        // of which lies in an `os_page` of its own. Who shares with others looks now and then, and as long as that finds
-        // somebody who has more: its own count stays where it is meanwhile.
+        // All streams together retain no more pages than there are. A stream that has more than half of them need not
+        // look at the others, each of which is in an `os_page` of its own. A stream that shares with others looks once
+        // in `EVICTIONS_PER_LOOK` pages, and at each page while another stream has more: its own `oldest` does not
+        // change meanwhile.
         let may_lead = self.page_limit().saturating_sub(count) > count.saturating_add(1);
         let is_turn = oldest.is_multiple_of(EVICTIONS_PER_LOOK);
         let looks = may_lead && (is_turn || count == 0);
         for other in self.used_streams().take_while(|_| looks) {
             let retained = self.retained_by(other);
-            // A tie goes to the stream that asks; a lead of one is not worth another stream's history.
+            // A tie goes to the stream that asks; a lead of one page is not worth another stream's history.
             if retained.count > victim.1.count.saturating_add(1) {
                 victim = (other, retained);
             }
@@ -566,11 +584,11 @@ impl Memory {
         (victim.1.count > 0).then_some(victim)
     }
 
-    /// Session owner: sets how many pages may be drawn. More of them: the memory of those that come is there, zeroed or as it was left.
-    /// Fewer: whoever holds one of the others keeps it until it is closed, and [`Memory::withhold`] takes it then. At least the pages
-    /// that are kept for a stream stay.
+    /// Session owner: sets the number of pages that may be drawn. To raise it, the memory of the added pages must
+    /// exist, zeroed or as it was left. If it is lowered, the holder of a page beyond the limit keeps it until it is
+    /// closed, and then [`Memory::withhold`] takes it. The limit is never below the number of kept pages.
     pub fn set_page_limit(&self, limit: u32) {
-        // Whatever a stray pointer has left in the header, there are no more pages than there are.
+        // If a stray pointer has overwritten the header, the limit still does not exceed the number of pages.
         let least = self.kept_page_count.clamp(1, self.geometry.page_count);
         let limit = limit.clamp(least, self.geometry.page_count);
         for index in 0..limit {
@@ -578,18 +596,19 @@ impl Memory {
         }
         // (V') pairs with (V).
         self.header().page_limit.0.store(limit, Ordering::Release);
-        // (J') pairs with (J): whoever has found no page looks again.
+        // (J') pairs with (J): a thread that has found no page looks again.
         self.header().freed.0.fetch_add(1, Ordering::Release);
     }
 
-    /// Session owner: takes page `index` out of the budget if it lies beyond the limit and nobody needs it. True if it did, and the
-    /// page's memory may go.
+    /// Session owner: takes page `index` out of the budget if it is beyond the limit and free. True if it did, and the
+    /// page's memory may be released.
     pub fn withhold(&self, index: u32, used: impl Fn(u32) -> u64) -> bool {
         index >= self.page_limit() && self.take_if_free(index, Owner::Withheld, &used)
     }
 
-    /// Session owner, overwrite mode: moves a retained page from beyond the limit to below it, at the price of the oldest one if need be.
-    /// True if it did, and the page's memory may go. Nobody else may read retained pages meanwhile.
+    /// Session owner, overwrite mode: moves a retained page from beyond the limit to below it, giving up the oldest one
+    /// if necessary. True if it did, and the page's memory may be released. No other thread may read retained pages
+    /// during the call.
     pub fn relocate(&self, index: u32) -> bool {
         let Some(queued @ Owner::Queued { stream, seq }) = self.owner_of(index) else { return false };
         let stream = stream as u32;
@@ -599,7 +618,8 @@ impl Memory {
             return false;
         }
         let from = self.geometry.unit_of_page(index);
-        // Held, so that nobody draws it and no later page of the stream is in it, even if writers give it up meanwhile.
+        // The page is held, so that it is not drawn and the stream stores no later page in it, even if writers give it
+        // up in the meantime.
         if !self.hold(stream, seq, from) {
             return false;
         }
@@ -610,17 +630,18 @@ impl Memory {
             })
         });
         let Some(to) = drawn else {
-            // Everything else is being written to: the page stays where it is, for now. (D) pairs with (B).
+            // All other pages are being written to: the page stays where it is for now. (D) pairs with (B).
             self.owner(index).store(queued.to_word(), Ordering::Release);
             return false;
         };
-        // A closed page is changed by nobody who keeps to the protocol, and the other one is this caller's. Relaxed: the slot below says where
-        // the page is.
+        // Processes that keep to the protocol do not change a closed page, and the other page is this caller's.
+        // Relaxed: the slot below publishes the page's place.
         if let (Some(from), Some(to)) = (self.page_words(from), self.page_words(to)) {
             from.iter().zip(to).for_each(|(from, to)| to.store(from.load(Ordering::Relaxed), Ordering::Relaxed));
         }
         let slot = self.chain_slot(stream, seq);
-        // (C') Release pairs with (C). A failure means that the stream has given the page up, and has another one there.
+        // (C') Release pairs with (C). A failure means that the stream has given the page up, and has another one in
+        // the slot.
         let is_moved = slot.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         if let Some(target) = self.geometry.page_of_unit(to) {
             let now = if is_moved { queued } else { Owner::Free };
@@ -632,32 +653,34 @@ impl Memory {
         true
     }
 
-    /// Session owner, overwrite mode: keeps what a closed page holds until [`Memory::let_go`], whatever writers give up meanwhile. False if it
-    /// is given up already. While pages are held, writers need others.
+    /// Session owner, overwrite mode: keeps the contents of a closed page until [`Memory::let_go`], even if writers
+    /// give the page up in the meantime. False if it is already given up. While pages are held, writers need others.
     pub fn hold(&self, stream: u32, seq: u64, unit: u32) -> bool {
         let Some(index) = self.geometry.page_of_unit(unit) else { return false };
         let queued = Owner::Queued { stream: stream as u16, seq }.to_word();
-        // A page that was given up may still be there, but somebody may be about to draw it: one of us does.
+        // A page that was given up may still be there, but a writer may be about to draw it: only one of the exchanges
+        // succeeds.
         self.change_owner(index, queued, Owner::Drawn { process: OWNER, stream: stream as u16 })
     }
 
-    /// Session owner: ends a hold. The page is the stream's again or, if it was given up meanwhile, free.
+    /// Session owner: ends a hold. The page is the stream's again or, if it was given up in the meantime, free.
     pub fn let_go(&self, stream: u32, seq: u64, unit: u32) {
         if let Some(index) = self.geometry.page_of_unit(unit) {
-            // (D) pairs with (B): what the holder has read, it has read.
+            // (D) pairs with (B): the holder's reads are complete.
             self.owner(index).store(Owner::Queued { stream: stream as u16, seq }.to_word(), Ordering::Release);
             // (J') pairs with (J).
             self.header().freed.0.fetch_add(1, Ordering::Release);
         }
     }
 
-    /// Session owner that takes a session up: ends the holds of an owner that has ended amid them, and frees the pages that it was moving others to.
+    /// Session owner that takes over a session: ends the holds of the previous owner, if it ended with pages held, and
+    /// frees the pages to which it was moving others.
     pub fn end_holds(&self) {
         for index in 0..self.geometry.page_count {
             let Some(Owner::Drawn { process: OWNER, stream }) = self.owner_of(index) else { continue };
             let (stream, unit) = (u32::from(stream), self.geometry.unit_of_page(index));
             let seq = self.page_field(unit, page::OFFSET_SEQ);
-            // The slot says which page of the stream is where: of two copies, the one that counts.
+            // The slot names the unit of the stream's page: of two copies, it selects the valid one.
             if stream < self.geometry.stream_count && self.chain(stream, seq) == unit && self.is_closed(stream, seq) {
                 self.let_go(stream, seq, unit);
             }
@@ -671,7 +694,7 @@ impl Memory {
         seq.checked_sub(oldest).is_some_and(|place| place < u64::from(count))
     }
 
-    /// Where the pages are at about this moment.
+    /// Counts the pages by state, at about this moment.
     pub fn census(&self, used: impl Fn(u32) -> u64) -> Census {
         let mut census = Census { limit: self.page_limit(), ..Census::default() };
         for index in 0..self.geometry.page_count {
@@ -690,17 +713,17 @@ impl Memory {
         census
     }
 
-    /// Plans to keep a drawn page as the stream's next one. The guard is the spare word itself.
+    /// Plans to store a drawn page as the stream's next one. The guard is the spare word itself.
     pub fn plan_spare(&self, stream: u32, seen: u64, seq_next: u16, unit: u32) -> Txn {
         let word = &self.stream(stream).spare;
         let last = Store { target: word.as_ptr().cast(), value: spare::to_word(seq_next, unit), width: 8 };
         Txn::new(word.as_ptr(), seen, last)
     }
 
-    /// Plans to close the current page (if there is one) and to make `unit` the next, which [`Memory::open`] opens.
+    /// Plans to close the current page (if there is one) and to make `unit` the next one, which [`Memory::open`] opens.
     ///
-    /// `timestamp` was read after `seen`, the stream's state word: the guard makes sure that nothing was written since, so it
-    /// is neither before the old page's last record nor after the new page's first.
+    /// `timestamp` was read after `seen`, the stream's state word: the guard ensures that nothing was written since, so
+    /// the timestamp is neither before the old page's last record nor after the new page's first.
     pub fn plan_switch(&self, stream: u32, seen: u64, unit: u32, timestamp: u64) -> Txn {
         let control = self.stream(stream);
         let state = State::from_word(seen);
@@ -723,32 +746,32 @@ impl Memory {
         txn.store(field(page::OFFSET_SEQ), seq_next, 8);
         txn.store(field(page::OFFSET_TIMESTAMP_BEGIN), timestamp, 8);
         txn.store(control.begin_timestamp.as_ptr().cast(), timestamp, 8);
-        // Until the new page is open: whoever dies before that leaves the old one to be closed by the next writer, and not to be
-        // written to for longer than it may be.
+        // The expiry is 0 until the new page is open: a writer that dies before that leaves a current page to which no
+        // record is written, and which the next writer closes.
         txn.store(control.expiry.as_ptr().cast(), 0, 8);
         txn
     }
 
-    /// After a switch with this timestamp was committed: lets records go into the page. However late that is, it does no harm: later pages
-    /// have later expiries, and an earlier one only has a page closed early.
+    /// Opens the page for records, after a switch with this timestamp was committed. A late call does no harm: later
+    /// pages have later expiries, and an earlier expiry only makes a page close early.
     pub fn open(&self, stream: u32, timestamp: u64) {
         // (A) pairs with (C).
         self.stream(stream).expiry.store(expiry(timestamp), Ordering::Release);
     }
 
-    /// Events of a stream that were dropped so far, for whatever cause.
+    /// Returns the number of events of a stream that were dropped so far, for any reason.
     pub fn discarded(&self, stream: u32) -> u64 {
         let control = self.stream(stream);
-        // Two counters, each exact; their sum is read without stopping anybody and is exact once the writers rest.
-        // (C) as the state word: what was counted before the caller looked is counted.
+        // Two counters, each exact; their sum is read without stopping writers and is exact once they rest. (C), like
+        // the state word: events that were counted before the caller read the state are included.
         let lost_full = control.records_lost_full.0.load(Ordering::Acquire);
         lost_full.wrapping_add(control.records_lost_big.load(Ordering::Acquire))
     }
 
-    /// Events that were dropped so far, of all streams, by [`lost_class_index`](dormouse_abi::session::lost_class_index). `None`
-    /// beyond the last index.
+    /// Returns the number of events of all streams that were dropped so far, by
+    /// [`lost_class_index`](dormouse_abi::session::lost_class_index). `None` beyond the last index.
     pub fn discarded_by_class(&self, index: usize) -> Option<u64> {
-        // (C) as the counts of all classes together.
+        // (C), like the counts of all classes together.
         let count = |stream| self.stream(stream).records_lost_by_class[index].load(Ordering::Acquire);
         let sum = || self.used_streams().fold(0, |sum: u64, stream| sum.saturating_add(count(stream)));
         (index < LOST_CLASS_COUNT).then(sum)

@@ -1,4 +1,4 @@
-//! Pages given up by several threads while their stream closes others, under a model checker.
+//! Tests in a model checker: several threads give up pages while their stream closes others.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use loom::thread;
 use atomic::{AtomicU64, Ordering};
 use retained::Retained;
 
-/// What `retained.rs` finds in place of `core`'s atomics.
+/// The checker's atomics, which `retained.rs` uses in place of `core`'s.
 mod atomic {
     pub(super) use loom::sync::atomic::{AtomicU64, Ordering};
 }
@@ -25,7 +25,7 @@ fn word(seq: u16) -> u64 {
     State { seq, unit: 1, offset: 0 }.to_word()
 }
 
-/// A stream closes pages while others, which all want a page, give up its oldest.
+/// A stream closes pages while two threads, which both want a page, give up its oldest.
 #[test]
 fn a_page_is_not_given_up_before_it_is_closed() {
     for (first, last) in [(1, 1), (1, 2), (0, 2)] {

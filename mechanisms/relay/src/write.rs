@@ -1,4 +1,4 @@
-//! Records and the path for writers that hold their stream exclusively.
+//! Records, and the write path for a thread that holds its stream exclusively.
 
 use core::mem::offset_of;
 use core::sync::atomic::Ordering;
@@ -11,8 +11,9 @@ use crate::Memory;
 
 /// A run of bytes to copy into a record.
 ///
-/// The critical section copies `words` × 8 bytes and then `tail` more, and the next run begins `advance` bytes on.
-/// So a run whose source is padded may be copied by whole words ([`Segment::padded`]); any other is copied exactly.
+/// The critical section copies `words` × 8 bytes and then `tail` more bytes; the next run starts `advance` bytes
+/// further on in the record. So a run whose source is padded may be copied in whole words ([`Segment::padded`]); any
+/// other is copied exactly.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Segment {
@@ -22,72 +23,73 @@ pub struct Segment {
     advance: u32,
 }
 
-// Where critical sections find them.
+// The critical sections use these offsets.
 const _: () = assert!(offset_of!(Segment, source) == 0 && offset_of!(Segment, words) == 8);
 const _: () = assert!(offset_of!(Segment, tail) == 16 && offset_of!(Segment, advance) == 20);
 const _: () = assert!(size_of::<Segment>() == 24);
 
 impl Segment {
-    /// No bytes.
+    /// A run of no bytes.
     pub const EMPTY: Segment = Segment { source: core::ptr::null(), words: 0, tail: 0, advance: 0 };
 
-    /// `len` bytes at `source`, copied exactly.
+    /// Makes a run of `len` bytes at `source`, copied exactly.
     #[inline(always)]
     pub fn exact(source: *const u8, len: usize) -> Segment {
         Segment { source, words: len as u64 / 8, tail: len as u32 % 8, advance: saturated(len) }
     }
 
-    /// `len` bytes at `source`, where up to seven more bytes may be read.
+    /// Makes a run of `len` bytes at `source`, after which up to seven more bytes may be read.
     #[inline(always)]
     pub fn padded(source: *const u8, len: usize) -> Segment {
         Segment { source, words: (len as u64).div_ceil(8), tail: 0, advance: saturated(len) }
     }
 
-    /// Bytes that the run adds to the record.
+    /// Returns the number of bytes that the run adds to the record.
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.advance as usize
     }
 
-    /// The bytes of the run.
+    /// Returns the bytes of the run.
     ///
     /// # Safety
-    /// The source that the run was made of may be read.
+    /// The source from which the run was made may be read.
     pub unsafe fn bytes(&self) -> &[u8] {
         if self.is_empty() {
             return &[];
         }
-        // SAFETY: by the caller's word; constructors were told this length.
+        // SAFETY: the caller guarantees that the source may be read; the constructors were given this length.
         unsafe { core::slice::from_raw_parts(self.source, self.len()) }
     }
 
-    /// Whether it adds no bytes.
+    /// Whether the run adds no bytes.
     pub fn is_empty(&self) -> bool {
         self.advance == 0
     }
 }
 
-/// No page has room for a run of 4 GiB, so a length beyond that need not be exact, as long as it is not less.
+/// Returns the length as 32 bits, saturated. No page has room for a run of 4 GiB, so a longer one need not be exact,
+/// but must not become shorter.
 #[inline(always)]
 const fn saturated(len: usize) -> u32 {
     if len > u32::MAX as usize { u32::MAX } else { len as u32 }
 }
 
-/// A record to write: its head and the runs of its fields.
+/// A record to write: its header's contents and the runs of its fields.
 #[derive(Debug)]
 pub struct Record<'a> {
     /// Event class id.
     pub id: u16,
-    /// [`record::context_word`], for records that have it.
+    /// [`record::context_word`], for records that have a context.
     pub context: u64,
-    /// Bytes of the fields.
+    /// Size of the fields, in bytes.
     pub fields_size_bytes: usize,
-    /// The fields.
+    /// Runs of the fields.
     pub segments: &'a [Segment],
 }
 
 impl<'a> Record<'a> {
-    /// A record of these runs.
+    /// Makes a record of these runs.
     #[inline(always)]
     pub fn new(id: u16, context: u64, segments: &'a [Segment]) -> Record<'a> {
         let mut fields_size_bytes = 0;
@@ -97,7 +99,8 @@ impl<'a> Record<'a> {
         Record { id, context, fields_size_bytes, segments }
     }
 
-    /// The form in which it is written at this time to a stream of this epoch; both matter only for records without context.
+    /// Returns the form in which the record is written with this timestamp to a stream of this epoch; both matter only
+    /// for records without context.
     pub fn form(&self, kind: RecordKind, timestamp: u64, epoch: u64) -> Form {
         match kind {
             RecordKind::Ids => Form::Context,
@@ -106,26 +109,26 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Bytes of header and fields.
+    /// Returns the size of header and fields, in bytes.
     #[inline(always)]
     pub fn size_bytes(&self, form: Form) -> usize {
         form.header_size_bytes() + self.fields_size_bytes
     }
 }
 
-/// A record's header; [`dormouse_abi::record`] has the pictures.
+/// The form of a record's header; [`dormouse_abi::record`] has the pictures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// Id, timestamp, context.
+    /// Id, timestamp and context.
     Context,
     /// Id and the lower half of the timestamp.
     Compact,
-    /// Id and timestamp in full.
+    /// Id and the full timestamp.
     Extended,
 }
 
 impl Form {
-    /// Bytes of the header.
+    /// Returns the size of the header, in bytes.
     #[inline(always)]
     pub const fn header_size_bytes(self) -> usize {
         match self {
@@ -140,11 +143,11 @@ impl Form {
 #[repr(u32)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Written {
-    /// Committed.
+    /// The record is committed.
     Done = 0,
-    /// Preempted, migrated or interrupted: nothing happened, try again from the choice of the CPU on.
+    /// Preempted, migrated or interrupted: nothing happened; try again, beginning with the choice of the CPU.
     Aborted = 1,
-    /// No room in the current page, or the page spans too much time: switch pages.
+    /// The current page has no room, or it spans too much time: switch pages.
     Full = 2,
     /// The session word no longer holds this session.
     Gone = 3,
@@ -158,13 +161,14 @@ pub enum Written {
 /// The caller has claimed `stream`, which is below the geometry's `stream_count`; every segment's source may be read.
 pub unsafe fn write_exclusive(memory: &Memory, stream: u32, record: &Record<'_>, now: impl FnOnce() -> u64) -> Written {
     let control = memory.stream(stream);
-    // Relaxed: only the claimant writes the word, and claiming has synchronised with the claimant before.
+    // Relaxed: only the claimant writes the word, and claiming has synchronised with the previous claimant.
     let state = State::from_word(control.state.load(Ordering::Relaxed));
     let timestamp = now();
-    // (Y) pairs with (Y'); a claimant has seen it anyway.
+    // (Y) pairs with (Y'); a claimant sees it in any case.
     let form = record.form(memory.record_kind(), timestamp, control.epoch.load(Ordering::Acquire));
     let end = state.offset as usize + record.size_bytes(form);
-    // The page is looked up again, so that a process that has overwritten the word cannot lead this writer out of the memory.
+    // The page is checked again, so that a process that has overwritten the word cannot lead this writer outside the
+    // memory.
     if end + page::SLACK_BYTES > memory.geometry().page_size_bytes as usize || memory.page(state.unit).is_none() {
         return Written::Full;
     }
@@ -182,12 +186,14 @@ pub unsafe fn write_exclusive(memory: &Memory, stream: u32, record: &Record<'_>,
     }
     let mut at = start + form.header_size_bytes();
     for segment in record.segments {
-        // SAFETY: the caller vouches for the segment's source; `len` never exceeds what its constructor was told.
+        // SAFETY: the caller guarantees that the segment's source may be read; `len` never exceeds its constructor's
+        // length.
         unsafe { memory.copy_in(at, segment.source, segment.len()) };
         at += segment.len();
     }
     let committed = State { offset: end as u32, ..state }.to_word();
-    // (A) Release pairs with the consumer's Acquire (C) of the state word: the bytes come before the offset that covers them.
+    // (A) Release pairs with the consumer's Acquire (C) of the state word: the bytes are stored before the offset that
+    // covers them.
     control.state.store(committed, Ordering::Release);
     if form == Form::Extended {
         begin_epoch(control, timestamp);
@@ -195,11 +201,11 @@ pub unsafe fn write_exclusive(memory: &Memory, stream: u32, record: &Record<'_>,
     Written::Done
 }
 
-/// Records the epoch of an extended record that was committed to the stream before. If a writer does not
-/// get here, or gets here late, the next record is extended as well: [`dormouse_abi::record`].
+/// Records the epoch of an extended record that was just committed to the stream. If a writer does not call this, or
+/// calls it late, the next record is extended as well: [`dormouse_abi::record`].
 ///
 /// Wait-free. Async-signal-safe.
 pub fn begin_epoch(control: &StreamControl, timestamp: u64) {
-    // (Y') Release pairs with (Y): the record comes before its epoch.
+    // (Y') Release pairs with (Y): the record is stored before its epoch.
     control.epoch.store(record::epoch(timestamp), Ordering::Release);
 }

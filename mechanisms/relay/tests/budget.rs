@@ -1,4 +1,4 @@
-//! Pages that are kept for a stream, a budget that grows and shrinks, and streams that nobody has used.
+//! Pages that are kept for a stream, a budget that grows and shrinks, and streams that were never used.
 
 use std::sync::atomic::Ordering;
 
@@ -26,7 +26,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// Sixteen pages, two of them for each online CPU.
+    /// Makes a session of sixteen pages, two of them kept for each online CPU.
     fn new(mode: u32) -> Bench {
         let mut backing = vec![OsPage([0; 4096]); GEOMETRY.size_bytes().div_ceil(4096)];
         let setup = Setup {
@@ -43,7 +43,8 @@ impl Bench {
         Bench { backing, memory }
     }
 
-    /// Pages that are no longer needed: in overwrite mode those that were given up, otherwise none.
+    /// Returns the number of pages that are no longer needed: in overwrite mode those that were given up, otherwise
+    /// none.
     fn used(&self, stream: u32) -> u64 {
         self.memory.stream(stream).reclaimed.load(Ordering::Relaxed)
     }
@@ -58,11 +59,11 @@ impl Bench {
         self.memory.use_stream(stream);
         let seen = self.memory.stream(stream).state.load(Ordering::Relaxed);
         let txn = self.memory.plan_switch(stream, seen, GEOMETRY.unit_of_page(index), 5);
-        // SAFETY: planned in the bench's memory, whose only writer this is.
+        // SAFETY: planned in the bench's memory, whose only writer is this thread.
         assert_eq!(unsafe { apply_exclusive(&txn) }, Commit::Done);
     }
 
-    /// As writers do in overwrite mode.
+    /// Switches pages like a writer in overwrite mode.
     fn switch(&self, stream: u32) -> u32 {
         let evicted = || {
             (0..GEOMETRY.page_count).find_map(|_| {
@@ -80,7 +81,7 @@ impl Bench {
         self.memory.census(|stream| self.used(stream))
     }
 
-    /// Numbers of the pages that a stream retains, as their headers say.
+    /// Returns the numbers of the pages that a stream retains, from their headers.
     fn retained(&self, stream: u32) -> Vec<u64> {
         let state = State::from_word(self.memory.stream(stream).state.load(Ordering::Relaxed));
         let number = |seq: u64| {
@@ -118,7 +119,7 @@ fn a_stream_that_nobody_uses_costs_no_memory() {
 #[test]
 fn a_busy_stream_leaves_the_others_what_is_theirs() {
     let bench = Bench::new(MODE_DISCARD);
-    // A stream without pages of its own gets what is everybody's, one with them gets those too.
+    // A stream without kept pages gets the others; a stream with kept pages gets those too.
     let everybodys = 16 - 4;
     let mut drawn: Vec<u32> = std::iter::from_fn(|| bench.draw(9)).collect();
     drawn.sort_unstable();
@@ -128,7 +129,7 @@ fn a_busy_stream_leaves_the_others_what_is_theirs() {
     assert_eq!([bench.draw(130), bench.draw(130), bench.draw(130)], [Some(2), Some(3), None]);
     assert_eq!(bench.draw(215), None);
     assert_eq!(bench.census(), Census { limit: 16, drawn: 16, ..Census::default() });
-    // What is given back is whose it was.
+    // A page that is given back stays kept for its stream.
     bench.memory.give_back(PROCESS, 130, GEOMETRY.unit_of_page(3));
     assert_eq!([bench.draw(9), bench.draw(3), bench.draw(130)], [None, None, Some(3)]);
 }
@@ -155,7 +156,7 @@ fn a_budget_grows_and_shrinks() {
         assert_eq!(bench.memory.owner_of(index), Some(Owner::Withheld));
     }
     assert_eq!(bench.census().beyond, 6);
-    // A page that is closed goes once the consumer needs it no more.
+    // A page that is closed is withheld once the consumer no longer needs it.
     let index = held.into_iter().find(|index| *index >= 10).expect("a page");
     bench.open(3, index);
     let next = bench.draw(130).expect("a page of its own");
@@ -164,7 +165,7 @@ fn a_budget_grows_and_shrinks() {
     assert!(!bench.memory.withhold(index, |_| 0));
     assert!(bench.memory.withhold(index, |_| 1));
 
-    // Never below what is promised, nor above what there is room for.
+    // The limit is never below the kept pages, nor above the pages that exist.
     bench.memory.set_page_limit(1);
     assert_eq!(bench.memory.page_limit(), 4);
     bench.memory.set_page_limit(1_000);
@@ -189,7 +190,7 @@ fn a_flight_recorder_that_shrinks_keeps_its_newest_pages() {
         let gone = bench.memory.withhold(index, |stream| bench.used(stream)) || bench.memory.relocate(index);
         rest.extend((!gone).then_some(index));
     }
-    // Only what is written to just now stays where it is.
+    // Only the current pages stay where they are.
     let current = |stream: u32| {
         let state = State::from_word(bench.memory.stream(stream).state.load(Ordering::Relaxed));
         GEOMETRY.page_of_unit(state.unit).expect("a page")
@@ -203,7 +204,7 @@ fn a_flight_recorder_that_shrinks_keeps_its_newest_pages() {
         let index = GEOMETRY.page_of_unit(unit).expect("a page");
         assert!(index < 12 && unit as usize * UNIT_BYTES < GEOMETRY.size_bytes());
     }
-    // It goes on, and the last pages leave with the next switches.
+    // Writing continues, and the last pages are moved by the next switches.
     for _ in 0..20 {
         bench.switch(3);
         bench.switch(130);
@@ -227,7 +228,7 @@ fn what_is_held_is_not_overwritten() {
     assert!(held.len() > 8);
     assert!(held.iter().all(|&(seq, unit)| bench.memory.hold(3, seq, unit)));
     assert!(held.iter().all(|&(seq, unit)| !bench.memory.hold(3, seq, unit)), "once");
-    // Writers take the others, again and again, and give up the held ones.
+    // Writers take the other pages repeatedly, and give up the held ones.
     for _ in 0..100 {
         bench.switch(3);
         bench.switch(130);
@@ -238,7 +239,7 @@ fn what_is_held_is_not_overwritten() {
         bench.memory.let_go(3, seq, unit);
         assert!(bench.memory.owner_of(GEOMETRY.page_of_unit(unit).unwrap()).is_some());
     }
-    // Given up meanwhile, they are free now; one that was not is the stream's again.
+    // Held pages that were given up in the meantime are free now; one that was not is the stream's again.
     assert_eq!(bench.census().free as usize, held.len());
     let newest = *bench.retained(3).last().unwrap();
     let unit = bench.memory.chain(3, newest);

@@ -1,5 +1,5 @@
-//! Sections for records without context: what they write, and that everything out of the ordinary goes to the slow path with nothing
-//! written.
+//! Sections for records without context: what they write, and that every exceptional case takes the slow path with
+//! nothing written.
 #![cfg(target_arch = "x86_64")]
 
 use std::mem::MaybeUninit;
@@ -15,7 +15,7 @@ use dormouse_relay::{Form, Memory, Record, Segment, Setup, Written};
 mod section;
 use section::{GEOMETRY, NONE, OsPage, RSEQ_OFFSET, SESSION, SLOW, set_context, slow};
 
-/// The same for segments.
+/// Counts a call of the slow path for segments.
 unsafe extern "C" fn slow_runs(
     _: *const u32,
     _: usize,
@@ -31,14 +31,14 @@ macro_rules! define {
     ($($name:ident $compact:ident $fields:tt $arguments:tt $slow:ident),*) => {$(
         dormouse_relay::define_record! {
             /// # Safety
-            /// As the macro says.
+            /// The conditions of `define_record!`.
             fn $name(
                 ids $fields $arguments, session: SESSION, rseq_offset: RSEQ_OFFSET, context: "test_context", slow: $compact
             )
         }
         dormouse_relay::define_record! {
             /// # Safety
-            /// As the macro says.
+            /// The conditions of `define_record!`.
             fn $compact(
                 compact $fields $arguments, session: SESSION, rseq_offset: RSEQ_OFFSET, context: "test_context", slow: $slow
             )
@@ -52,7 +52,7 @@ define!(
     record_runs compact_runs runs [first: *const Segment, end: *const Segment] slow_runs
 );
 
-/// A session's memory, the one stream of the CPU that the thread stays on, and a page of it.
+/// A session's memory, the stream of the CPU that the thread stays on, and a page of it.
 struct Bench {
     _backing: Vec<OsPage>,
     memory: Memory,
@@ -78,7 +78,7 @@ impl Bench {
         self.memory.stream(0)
     }
 
-    /// Sets the stream up: where the next record goes, and the epoch.
+    /// Sets the stream's next offset and its epoch.
     fn open(&self, offset: usize, epoch: u64) {
         let state = State { seq: 0, unit: self.unit, offset: offset as u32 };
         self.open_at(state.to_word(), epoch);
@@ -101,18 +101,18 @@ impl Bench {
     }
 }
 
-/// A record of so many bytes of words, and whether the slow path had to be taken.
+/// Writes a record of `len` bytes of words; returns whether it was written without the slow path.
 fn write(id: u32, len: usize) -> bool {
     let before = SLOW[0].load(Ordering::Relaxed);
     let (id, size, none) = (&raw const id, HEADER_SIZE_BYTES + len, MaybeUninit::uninit());
     match len.div_ceil(8) {
-        // SAFETY: the test keeps the macro's promises: memory, registration, as many words as the length needs.
+        // SAFETY: the test fulfils the macro's conditions: memory, registration, as many words as the length needs.
         0 => unsafe { record_0(id, size, none) },
-        // SAFETY: the test keeps the macro's promises: memory, registration, as many words as the length needs.
+        // SAFETY: the test fulfils the macro's conditions: memory, registration, as many words as the length needs.
         1 => unsafe { record_1(id, size, none, 11) },
-        // SAFETY: the test keeps the macro's promises: memory, registration, as many words as the length needs.
+        // SAFETY: the test fulfils the macro's conditions: memory, registration, as many words as the length needs.
         2 => unsafe { record_2(id, size, none, 11, 12) },
-        // SAFETY: the test keeps the macro's promises: memory, registration, as many words as the length needs.
+        // SAFETY: the test fulfils the macro's conditions: memory, registration, as many words as the length needs.
         _ => unsafe { record_3(id, size, none, 11, 12, 13) },
     }
     SLOW[0].load(Ordering::Relaxed) == before
@@ -125,7 +125,7 @@ fn records_are_written_or_go_the_slow_way() {
     let start = page::HEADER_SIZE_BYTES;
     let now = || epoch(timestamp());
 
-    // Each precondition alone, the others being met.
+    // Violates each precondition alone, while the others are met.
     let written = |what: &str, id: u32| {
         let before = bench.control().state.load(Ordering::Relaxed);
         let is_written = write(id, 20);
@@ -158,7 +158,8 @@ fn records_are_written_or_go_the_slow_way() {
     bench.open_at(dormouse_abi::session::STATE_EMPTY, 0);
     assert!(!written("no page yet", 5));
 
-    // All lengths, at the first and the last place in a page. A preempted attempt goes the slow way too, so some are tried.
+    // Tries all lengths, at the first and the last place in a page. A preempted attempt takes the slow path too, so
+    // several are tried.
     for (id, len) in [(0u32, 0), (254, 3), (5, 8), (5, 16), (5, 17), (5, 24)] {
         for at in [start, 4096 - page::SLACK_BYTES - 5 - len] {
             let mut started = 0;
@@ -182,7 +183,7 @@ fn records_are_written_or_go_the_slow_way() {
     SESSION.store((&raw const NONE).cast_mut(), Ordering::Relaxed);
 }
 
-/// Records of several runs, stamped in the section or before it.
+/// Writes records of several runs, whose time is read in the section or before it.
 fn longer_records(rseq: Rseq, bench: &Bench) {
     let session_word = core::ptr::from_ref(bench.session);
     let site = || Site {
@@ -202,7 +203,7 @@ fn longer_records(rseq: Rseq, bench: &Bench) {
         let write_compact = |at: usize, epoch: u64| {
             bench.open(at, epoch);
             let before = SLOW[0].load(Ordering::Relaxed);
-            // SAFETY: the test keeps the macro's promises: memory, registration, and runs of an array.
+            // SAFETY: the test fulfils the macro's conditions: memory, registration, and runs of an array.
             unsafe { record_runs(&254, record.size_bytes(Form::Context), MaybeUninit::uninit(), start, end) };
             SLOW[0].load(Ordering::Relaxed) == before
         };
@@ -212,7 +213,7 @@ fn longer_records(rseq: Rseq, bench: &Bench) {
         assert!(!write_compact(last(Form::Compact), now() - 1));
         assert_eq!(bench.offset(), last(Form::Compact));
         let started = timestamp();
-        // A preempted attempt goes the slow way too, and the epoch may end in between.
+        // A preempted attempt takes the slow path too, and the epoch may end in between.
         assert!((0..100).any(|_| write_compact(last(Form::Compact), now())));
         let header = bench.bytes(last(Form::Compact), 5);
         let low = u32::from_le_bytes([header[1], header[2], header[3], header[4]]);

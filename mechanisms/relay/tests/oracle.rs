@@ -1,5 +1,5 @@
-//! Operations on a session's memory against an oracle that keeps every record in a list. Records are read back by the rules of the
-//! format alone, and so are their times.
+//! Operations on a session's memory, compared with an oracle that keeps every record in a list. Records and their times
+//! are read back by the rules of the format alone.
 #![cfg(target_pointer_width = "64")]
 
 use std::collections::VecDeque;
@@ -34,7 +34,7 @@ struct Bench {
     memory: Memory,
     kind: RecordKind,
     clock: u64,
-    /// Epochs that streams have had.
+    /// Epochs that each stream has had.
     epochs: Vec<Vec<u64>>,
 }
 
@@ -52,9 +52,9 @@ impl Bench {
         self.memory.stream(stream)
     }
 
-    /// Commits plainly, as a claimant does, unless it is to break off after some of the stores.
+    /// Commits by plain stores like a claimant, or stops after some of the stores.
     fn commit(&self, txn: &Txn, break_off_after: Option<usize>) -> bool {
-        // SAFETY: the planner's guard lies in the bench's memory.
+        // SAFETY: the planner's guard is in the bench's memory.
         if unsafe { txn.guard.read() } != txn.expected {
             return false;
         }
@@ -65,7 +65,7 @@ impl Bench {
                 return false;
             }
             let bytes = store.value.to_le_bytes();
-            // SAFETY: the planner's targets lie in the bench's memory, `width` bytes each.
+            // SAFETY: the planner's targets are in the bench's memory, `width` bytes each.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), store.target, store.width as usize) };
         }
         true
@@ -73,7 +73,7 @@ impl Bench {
 
     fn bytes(&self, unit: u32, len: usize) -> Vec<u8> {
         let page = self.memory.page(unit).expect("a page of the pool");
-        // SAFETY: a whole page lies there.
+        // SAFETY: a whole page is there.
         unsafe { std::slice::from_raw_parts(page, len) }.to_vec()
     }
 
@@ -82,7 +82,7 @@ impl Bench {
     }
 }
 
-/// A record as it was given.
+/// A record as it was written.
 struct Given {
     id: u16,
     timestamp: u64,
@@ -91,7 +91,7 @@ struct Given {
 
 const CONTEXT: u64 = context_word(1, 2);
 
-/// Asserts that a page's content, which begins at `begin`, is these records.
+/// Asserts that the content of a page that begins at time `begin` is these records.
 fn check_records(kind: RecordKind, mut content: &[u8], begin: u64, records: &[Given]) {
     let mut time = begin;
     for Given { id, timestamp, fields } in records {
@@ -118,7 +118,7 @@ fn check_records(kind: RecordKind, mut content: &[u8], begin: u64, records: &[Gi
     assert_eq!(content.len(), 0, "more than the records");
 }
 
-/// What a stream should hold.
+/// Expected contents of a stream.
 #[derive(Default)]
 struct Oracle {
     current: Vec<Given>,
@@ -137,17 +137,17 @@ impl Oracle {
 
 #[derive(Debug, Clone)]
 enum Operation {
-    /// A record of some runs, in `stream`.
+    /// Writes a record of some runs to `stream`.
     Write { stream: u32, id: u16, runs: Vec<Vec<u8>> },
-    /// Time passes.
+    /// Lets time pass.
     Wait { ticks: u64 },
-    /// A writer was killed before it could note the epoch, or notes that of an earlier record just now.
+    /// A writer that was killed before it recorded the epoch, or that records an earlier record's epoch late.
     LateEpoch { stream: u32, which: prop::sample::Index },
-    /// A writer that is killed after so many stores of the next page switch.
+    /// A writer that is killed after `stores` stores of the next page switch.
     KilledSwitch { stream: u32, stores: usize },
     /// The consumer has used the oldest closed page (discard mode).
     Use { stream: u32 },
-    /// A writer that has drawn a page and is killed; its process is buried.
+    /// A writer that has drawn a page and is killed; its pages are reclaimed.
     Orphan { stream: u32 },
 }
 
@@ -170,7 +170,7 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
     prop::collection::vec(operation, 1..200)
 }
 
-/// A page switch as the tracer makes it. False if no page is free.
+/// Switches pages like the tracer. False if no page is free.
 fn switch(bench: &mut Bench, oracles: &mut [Oracle], stream: u32, break_off_after: Option<usize>) -> bool {
     let memory = bench.memory;
     let state = bench.control(stream).state.load(Ordering::Relaxed);
@@ -231,7 +231,7 @@ fn write(bench: &mut Bench, oracles: &mut [Oracle], stream: u32, id: u16, runs: 
     }
     loop {
         let now = bench.clock + 1;
-        // SAFETY: one thread only; the runs are alive.
+        // SAFETY: there is one thread only; the runs are alive.
         if unsafe { write_exclusive(&memory, stream, &record, || now) } == Written::Done {
             bench.clock = now;
             oracles[stream as usize].current.push(Given { id, timestamp: now, fields: runs.concat() });
@@ -272,7 +272,7 @@ fn check(bench: &Bench, oracles: &[Oracle]) {
             assert_eq!(bench.memory.owner_of(index), Some(Owner::Queued { stream: stream as u16, seq }));
         }
     }
-    // No two places hold the same page.
+    // No page is in two places.
     let mut units: Vec<u32> = Vec::new();
     for (stream, oracle) in (0..).zip(oracles) {
         let control = bench.control(stream);
@@ -317,7 +317,7 @@ fn run(mode: u32, kind: RecordKind, operations: &[Operation]) {
         }
         check(&bench, &oracles);
     }
-    // What a live process holds is never taken from it: its pages are linked.
+    // A live process keeps what it holds: its pages are linked.
     assert_eq!(bench.memory.reclaim_drawn(PROCESS), 0);
     check(&bench, &oracles);
 }
@@ -359,7 +359,7 @@ fn a_record_of_the_largest_size_fits_an_empty_page() {
     }
 }
 
-/// Most records are compact: one in each epoch of a stream is extended, and those whose ids are too large.
+/// Most records are compact: only one in each epoch of a stream is extended, and those with large ids.
 #[test]
 fn an_epoch_costs_one_extended_record() {
     let mut bench = Bench::new(MODE_OVERWRITE, RecordKind::Compact);

@@ -1,4 +1,4 @@
-//! The direct write path: what it writes, and that everything out of the ordinary goes to the slow one with nothing written.
+//! The direct write path: what it writes, and that every exceptional case takes the slow path with nothing written.
 #![cfg(target_arch = "x86_64")]
 
 use std::mem::MaybeUninit;
@@ -13,7 +13,7 @@ use dormouse_relay::{Form, Memory, Record, Segment, Setup, Written};
 mod section;
 use section::{GEOMETRY, NONE, OsPage, RSEQ_OFFSET, SESSION, SLOW, set_context, slow};
 
-/// The same for segments, of which the bytes are added up.
+/// Counts a call of the slow path for segments, and adds up their bytes.
 unsafe extern "C" fn slow_runs(
     id: *const u32,
     size_bytes: usize,
@@ -37,7 +37,7 @@ macro_rules! define {
     ($($name:ident $fields:tt $arguments:tt $slow:ident),*) => {$(
         dormouse_relay::define_record! {
             /// # Safety
-            /// As the macro says.
+            /// The conditions of `define_record!`.
             fn $name(
                 ids $fields $arguments, session: SESSION, rseq_offset: RSEQ_OFFSET, context: "test_context", slow: $slow
             )
@@ -52,22 +52,22 @@ define!(
 
 dormouse_relay::define_record! {
     /// # Safety
-    /// As the macro says.
+    /// The conditions of `define_record!`.
     fn record_key_1(
         ids 1 [w0: u64], session: SESSION, rseq_offset: RSEQ_OFFSET, context: "test_context", slow: slow, other: other
     )
 }
 
-/// How often the class was not the one that was meant.
+/// Number of calls with a class that belongs to another owner.
 static OTHER: AtomicU64 = AtomicU64::new(0);
 
 unsafe extern "C" fn other(_: *const u32, size_bytes: usize, which: MaybeUninit<u64>, w0: u64, _: u64, _: u64) {
-    // SAFETY: the test passes one.
+    // SAFETY: the test passes an initialised word.
     assert_eq!((size_bytes, unsafe { which.assume_init() }, w0), (HEADER_SIZE_BYTES + 8, 99, 7));
     OTHER.fetch_add(1, Ordering::Relaxed);
 }
 
-/// An id and whose it is.
+/// An id and the word that names its owner.
 #[repr(C, packed(4))]
 struct Key {
     id: u32,
@@ -81,17 +81,17 @@ fn setup(mode: u32, clock: u32) -> Setup<'static> {
     Setup { mode, clock, uuid: [7; 16], kind: RecordKind::Ids, page_limit, kept_for: &[], kept_each: 0 }
 }
 
-/// A record of three words, and how often the slow path had to be taken.
+/// Writes a record of three words; returns the number of calls of the slow path.
 fn write(id: u32) -> u64 {
     let before = SLOW[0].load(Ordering::Relaxed);
-    // SAFETY: the test keeps the macro's promises: memory, registration, three words.
+    // SAFETY: the test fulfils the macro's conditions: memory, registration, three words.
     unsafe { record_3(&id, HEADER_SIZE_BYTES + 20, MaybeUninit::uninit(), 11, 12, 13) };
     SLOW[0].load(Ordering::Relaxed) - before
 }
 
 #[test]
 fn records_are_written_or_go_the_slow_way() {
-    // One stream for one CPU: the thread stays on that one.
+    // There is one stream for one CPU: the thread stays on it.
     let Some(rseq) = section::on_one_cpu() else { return };
     let mut backing = vec![OsPage([0; 4096]); GEOMETRY.size_bytes().div_ceil(4096)];
     // SAFETY: valid, zeroed, aligned, and never moved.
@@ -108,7 +108,7 @@ fn records_are_written_or_go_the_slow_way() {
     let fast = Box::leak(Box::new(Session::new(&memory, true)));
     let other = Box::leak(Box::new(Session::new(&memory, false)));
 
-    // Each precondition alone, the others being met.
+    // Violates each precondition alone, while the others are met.
     let written = |what: &str, id: u32| {
         let before = control.state.load(Ordering::Relaxed);
         let slow = write(id);
@@ -136,7 +136,7 @@ fn records_are_written_or_go_the_slow_way() {
     open(dormouse_abi::session::STATE_EMPTY, 0);
     assert!(!written("no page yet", 5));
 
-    // A preempted attempt goes the slow way too, so some are tried.
+    // A preempted attempt takes the slow path too, so several are tried.
     open(begin, later);
     let started = timestamp();
     assert!((0..100).any(|_| written("everything in order", u32::from(CLASS_ID_MAX))));
@@ -156,13 +156,13 @@ fn records_are_written_or_go_the_slow_way() {
     assert_eq!(bytes(page::HEADER_SIZE_BYTES + 8, 28), expected[..28]);
     assert_eq!(head_word(head as u16, head >> 16), head);
 
-    // Of a key: only if the class is the one that is meant.
+    // A key is written only if the class has the expected owner.
     open(begin, later);
     let key = Key { id: 8, of: 77 };
     let write_key = |which| {
         let before = [SLOW[0].load(Ordering::Relaxed), OTHER.load(Ordering::Relaxed)];
         let (id, which) = (&raw const key.id, MaybeUninit::new(which));
-        // SAFETY: the test keeps the macro's promises: memory, registration, one word; the key lies behind the id.
+        // SAFETY: the test fulfils the macro's conditions: memory, registration, one word; the owner is after the id.
         unsafe { record_key_1(id, HEADER_SIZE_BYTES + 8, which, 7) };
         [SLOW[0].load(Ordering::Relaxed) - before[0], OTHER.load(Ordering::Relaxed) - before[1]]
     };
@@ -171,7 +171,7 @@ fn records_are_written_or_go_the_slow_way() {
     assert!((0..100).any(|_| write_key(77) == [0, 0]));
     assert_ne!(control.state.load(Ordering::Relaxed), begin);
 
-    // The other lengths, and the last byte that a page takes.
+    // The other lengths, up to the last byte of a page.
     for (words, len) in [(0, 0), (1, 3), (1, 8), (2, 16)] {
         let at = 4096 - page::SLACK_BYTES - HEADER_SIZE_BYTES - len;
         let done = (0..100).any(|_| {
@@ -179,11 +179,11 @@ fn records_are_written_or_go_the_slow_way() {
             let (id, size, none) = (6, HEADER_SIZE_BYTES + len, MaybeUninit::uninit());
             let before = SLOW[0].load(Ordering::Relaxed);
             match words {
-                // SAFETY: the test keeps the macro's promises: memory, registration, so many words.
+                // SAFETY: the test fulfils the macro's conditions: memory, registration, as many words as it passes.
                 0 => unsafe { record_0(&id, size, none) },
-                // SAFETY: the test keeps the macro's promises: memory, registration, so many words.
+                // SAFETY: the test fulfils the macro's conditions: memory, registration, as many words as it passes.
                 1 => unsafe { record_1(&id, size, none, 21) },
-                // SAFETY: the test keeps the macro's promises: memory, registration, so many words.
+                // SAFETY: the test fulfils the macro's conditions: memory, registration, as many words as it passes.
                 _ => unsafe { record_2(&id, size, none, 21, 22) },
             }
             SLOW[0].load(Ordering::Relaxed) == before
@@ -194,7 +194,7 @@ fn records_are_written_or_go_the_slow_way() {
         let state = State::from_word(control.state.load(Ordering::Relaxed));
         assert_eq!(state.offset as usize, 4096 - page::SLACK_BYTES);
     }
-    // Runs of every length and kind, at the last byte that a page takes.
+    // Runs of every length and kind, up to the last byte of a page.
     let fields: Vec<u8> = (1..=200).collect();
     for len in (0..=40).chain([63, 64, 65, 100]) {
         let long = fields[100..].as_ptr();
@@ -212,7 +212,7 @@ fn records_are_written_or_go_the_slow_way() {
         let write_runs = |at: usize| {
             open(State { seq: 0, unit, offset: at as u32 }.to_word(), later);
             let before = SLOW[0].load(Ordering::Relaxed);
-            // SAFETY: the test keeps the macro's promises: memory, registration, an array of runs that may be read.
+            // SAFETY: the test fulfils the macro's conditions: memory, registration, an array of runs that may be read.
             unsafe { record_runs(&7, size, MaybeUninit::uninit(), start, end) };
             SLOW[0].load(Ordering::Relaxed) == before
         };
@@ -226,19 +226,20 @@ fn records_are_written_or_go_the_slow_way() {
         assert!(!write_runs(at + 1), "a full page");
         assert_eq!(SLOW[1].load(Ordering::Relaxed), 7 + (size + 2 * len + 12) as u64, "arguments arrive");
     }
-    // Longer than any page, by 64 bits too.
+    // Longer than any page, also in the upper half of 64 bits.
     for size in [4096, 1 << 32, u64::MAX as usize - 4096] {
         open(begin, later);
         let before = SLOW[0].load(Ordering::Relaxed);
         let none: *const Segment = core::ptr::null();
-        // SAFETY: the test keeps the macro's promises: memory, registration; there are no runs, and a size that does not fit is refused before they are read.
+        // SAFETY: the test fulfils the macro's conditions: memory and registration. There are no runs: a size that does
+        // not fit is refused before they are read.
         unsafe { record_runs(&7, size, MaybeUninit::uninit(), none, none) };
         assert_eq!(SLOW[0].load(Ordering::Relaxed), before + 1);
         assert_eq!(control.state.load(Ordering::Relaxed), begin);
     }
     SESSION.store((&raw const NONE).cast_mut(), Ordering::Relaxed);
 
-    // The section of the slow path, which is given the time.
+    // The section of the slow path, which gets the time from its caller.
     let session_word = core::ptr::from_ref(fast);
     let site = || Site {
         rseq_offset: rseq.offset(),
@@ -260,7 +261,7 @@ fn records_are_written_or_go_the_slow_way() {
     ] {
         let mut written = (0..100).map(|_| {
             open(state, 0);
-            // SAFETY: the stream of processor 0, where the thread is; the source is an array.
+            // SAFETY: the stream of CPU 0, where the thread is; the source is an array.
             unsafe { rseq_write_at(site(), &record, Form::Context, seen, 0x1234_5678_9abc) }
         });
         let found = written.find(|written| *written != Written::Aborted || expected == Written::Aborted);
@@ -272,7 +273,8 @@ fn records_are_written_or_go_the_slow_way() {
     let other = core::ptr::from_ref(other);
     let gone = Site { session: other, ..site() };
     let mut written = (0..100).map(|_| {
-        // SAFETY: the stream of processor 0, where the thread is; the source is an array; the session that the site names lives on.
+        // SAFETY: the stream of CPU 0, where the thread is; the source is an array; the session that the site names
+        // still exists.
         unsafe { rseq_write_at(gone, &record, Form::Context, last, 1) }
     });
     assert_eq!(written.find(|written| *written != Written::Aborted), Some(Written::Gone));

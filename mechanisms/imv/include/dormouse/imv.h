@@ -8,27 +8,28 @@
  *     for (i = 0; i < imv_read(batch_size); i++) { ... }   a constant in the instruction stream, no data access
  *     if (static_branch_unlikely(&audit)) { ... }          one instruction
  *     ...
- *     imv_set(batch_size, 64);                             while other threads run through the reads
+ *     imv_set(batch_size, 64);                             while other threads execute the reads
  *     static_branch_enable(&audit);
  *
- *                                     of this object                     of another object
+ *                                     in this object                     in another object
  *     in one unit                     DEFINE_IMV(type, name) = value;    EXPORT_IMV_SYMBOL(name) beside its definition
- *     in one unit, for it alone       DEFINE_STATIC_IMV(type, name) = value;
+ *     in one unit, private to it      DEFINE_STATIC_IMV(type, name) = value;
  *     in every unit that reads it     DECLARE_IMV(type, name);           IMPORT_IMV(type, name);
  *
  * and likewise DEFINE_STATIC_KEY_FALSE(name), DEFINE_STATIC_KEY_TRUE(name), DECLARE_STATIC_KEY(name),
  * EXPORT_STATIC_KEY(name) and IMPORT_STATIC_KEY(name). An object is a program or a shared library.
  *
- * A value has 1, 2, 4 or 8 bytes: an integer, bool, an enum, a float, a pointer to data or to a function. A read gives
- * what its variable holds, also before the constructors and where program text cannot be patched. It may stand wherever
- * an expression may within a function: inline functions, templates, lambdas. It orders nothing, like a relaxed load.
+ * A value has 1, 2, 4 or 8 bytes: an integer, bool, an enum, a float, a pointer to data or to a function. A read
+ * returns the contents of its variable, also before the constructors and if program text cannot be patched. It may be
+ * used wherever an expression may within a function: inline functions, templates, lambdas. It orders nothing, like a
+ * relaxed load.
  *
- * An exported name is a symbol of C, `name__imv` or `name__key`: in C++, define what is exported outside of namespaces
- * or in extern "C" { }. A program exports to its libraries only if it is linked so (-rdynamic, or
+ * An exported name is a symbol of C, `name__imv` or `name__key`: in C++, define an exported variable outside of
+ * namespaces or in extern "C" { }. A program exports to its libraries only if it is linked for that (-rdynamic, or
  * -Wl,--export-dynamic-symbol='*__imv').
  *
  * Link with -ldormouse_imv, or with -ldormouse, which contains it. On AArch64 branches are patched, values are loads.
- * On other architectures than that and x86-64, and with DORMOUSE_GENERIC defined, all of this is plain variables and
+ * On architectures other than AArch64 and x86-64, and with DORMOUSE_GENERIC defined, all of this is plain variables and
  * needs no library. Define it for every object of a process or for none. With DORMOUSE_NO_SHORT_NAMES defined there are
  * only the names with DORMOUSE_ in front.
  */
@@ -43,7 +44,7 @@
 #define DORMOUSE_I_HIDDEN __attribute__((visibility("hidden")))
 #define DORMOUSE_I_EXPORTED __attribute__((visibility("default")))
 #define DORMOUSE_I_UNUSED __attribute__((unused))
-/* Written by the loader only. */
+/* A word that only the loader writes. */
 #define DORMOUSE_I_SLOT __attribute__((unused, section(".data.rel.ro.dormouse_imv")))
 
 #ifdef __cplusplus
@@ -53,47 +54,50 @@ extern "C" {
 #define DORMOUSE_I_STATIC_ASSERT _Static_assert
 #endif
 
-/* One change of a dormouse_imv_update(). DORMOUSE_IMV_CHANGE, DORMOUSE_STATIC_KEY_ENABLE and _DISABLE initialise it. */
+/* A change for dormouse_imv_update(). DORMOUSE_IMV_CHANGE, DORMOUSE_STATIC_KEY_ENABLE and _DISABLE initialise it. */
 struct dormouse_imv_change {
     void *variable;      /* the variable or the key */
     uint64_t bits;       /* the value, in the lowest bytes */
     uint32_t operation;  /* DORMOUSE_IMV_OPERATION_... */
     uint32_t size_bytes; /* of the value */
-    uint64_t former;     /* the library's */
+    uint64_t former;     /* private */
 };
 
 #define DORMOUSE_IMV_OPERATION_SET 0
 #define DORMOUSE_IMV_OPERATION_ENABLE 1
 #define DORMOUSE_IMV_OPERATION_DISABLE 2
 
-/* What the library says of itself. */
+/* The state of the library. */
 struct dormouse_imv_state {
-    char writer[16];  /* how sites are written: unprobed, mprotect, procmem, none */
-    char reason[112]; /* why so, one line */
-    size_t objects;   /* that have sites */
-    size_t sites;     /* of all of them */
-    size_t patched;   /* sites that have what their value or key says in the instruction; the rest read it */
+    char writer[16];  /* way in which sites are written: unprobed, mprotect, procmem, none */
+    char reason[112]; /* reason for this writer, one line */
+    size_t objects;   /* number of registered objects with sites */
+    size_t sites;     /* number of sites in all objects */
+    size_t patched;   /* number of sites whose instruction agrees with the value or key; the others read it */
 };
 
 #ifndef DORMOUSE_I_GENERIC
 
 /*
- * Makes changes together, with one synchronisation of the CPUs. When it returns 0, every later read gives the
- * new value, and every later execution of a gate the new answer; until then each on its own may give either.
+ * Makes changes together, with one synchronisation of the CPUs. When it returns 0, every later read returns the new
+ * value, and every later execution of a gate the new answer; until then each of them separately may return the old or
+ * the new one.
  *
  * Errors: -EDEADLK  called by a signal handler that interrupted an update of the same thread; nothing was changed
- *         -EACCES   program text can no longer be written, and some site holds an old value or sleeps: no value was
+ *         -EACCES   program text can no longer be written, and some site has an old value or is still dormant: no value was
  *                   changed, all keys were
- *         -EINVAL   a key was disabled more often than enabled, and left out, but all else is done; or an operation or
- *                   a size is unknown or a variable not aligned to its size, and nothing was changed
+ *         -EINVAL   a key was disabled more often than enabled, and left out, but all other changes are made; or an operation
+ *                   or a size is unknown or a variable is not aligned to its size, and nothing was changed
  * MT-safe, blocking, async-signal-safe.
  */
 int dormouse_imv_update(struct dormouse_imv_change *changes, size_t count);
 
-/* Sets a variable of `size_bytes` bytes, aligned to them, to what is at `value`. Otherwise as dormouse_imv_update(). */
+/* Sets a variable of `size_bytes` bytes, aligned to its size, to the bytes at `value`. Errors and properties are
+ * those of dormouse_imv_update(). */
 int dormouse_imv_set(void *variable, const void *value, size_t size_bytes);
 
-/* Errors: -EDEADLK as above. MT-safe, blocking, async-signal-safe. */
+/* Stores the state of the library. Errors: -EDEADLK, as for dormouse_imv_update(). MT-safe, blocking,
+ * async-signal-safe. */
 int dormouse_imv_status(struct dormouse_imv_state *state);
 
 #else
@@ -144,7 +148,7 @@ static inline int dormouse_imv_status(struct dormouse_imv_state *state)
 
 #endif
 
-/* The variable that `symbol` is or, imported, holds the address of. */
+/* Returns the variable: the symbol itself or, if imported, the address that it contains. */
 static inline void *dormouse_i_variable(void *symbol, int is_import)
 {
     return is_import ? *(void *volatile *)symbol : symbol;
@@ -187,7 +191,8 @@ inline struct dormouse_static_key *key_of(struct dormouse_static_key_import *imp
               : dormouse_i_imported_key)(key))
 #endif
 
-/* What a name means in this unit: its type, and whether it is a variable or an import, the address of one. */
+/* The meaning of a name in this unit: its type, and whether it is a variable or an import, which is the address of
+ * one. */
 #define DORMOUSE_I_NAME_IMV(type, name, place)                                                                         \
     typedef __typeof__(type) name##__imv_type DORMOUSE_I_UNUSED;                                                       \
     typedef char name##__imv_place[place] DORMOUSE_I_UNUSED;                                                           \
@@ -196,7 +201,7 @@ inline struct dormouse_static_key *key_of(struct dormouse_static_key_import *imp
 #define DORMOUSE_I_IS_IMPORT(name) (sizeof(name##__imv_place) == 2)
 #define DORMOUSE_I_VARIABLE(name) ((name##__imv_type *)dormouse_i_variable((void *)&name, DORMOUSE_I_IS_IMPORT(name)))
 
-/* Changes atomically, so it is aligned to its size. */
+/* The variable changes atomically, so it is aligned to its size. */
 #define DORMOUSE_DECLARE_IMV(type, name)                                                                               \
     DORMOUSE_I_NAME_IMV(type, name, 1);                                                                                \
     extern name##__imv_type name DORMOUSE_I_HIDDEN __attribute__((aligned(sizeof(type))))
@@ -207,14 +212,14 @@ inline struct dormouse_static_key *key_of(struct dormouse_static_key_import *imp
     DORMOUSE_I_NAME_IMV(type, name, 1);                                                                                \
     static name##__imv_type name __attribute__((aligned(sizeof(type))))
 
-/* The symbol that other objects use is another one, so that this object's own code need not ask the loader. */
+/* Other objects use a separate symbol, so that this object's own code need not ask the loader. */
 #define DORMOUSE_EXPORT_IMV_SYMBOL(name)                                                                               \
     extern name##__imv_type name##__imv_exported __asm__(DORMOUSE_I_EXPORTED_IMV(name)) DORMOUSE_I_EXPORTED            \
         __attribute__((alias(#name)))
 
 /*
  * The word is volatile and looks writable, so that neither compiler nor linker replaces it by the address: a program
- * that is not position-independent would get a copy of the variable for itself.
+ * that is not position-independent would get its own copy of the variable.
  */
 #define DORMOUSE_IMPORT_IMV(type, name)                                                                                \
     DORMOUSE_I_NAME_IMV(type, name, 2);                                                                                \
@@ -238,7 +243,7 @@ inline struct dormouse_static_key *key_of(struct dormouse_static_key_import *imp
         dormouse_i_loaded;                                                                                             \
     })
 
-/* 0 or a negative errno, as dormouse_imv_set(). */
+/* Sets the variable. 0 or a negative errno, like dormouse_imv_set(). */
 #define DORMOUSE_IMV_SET(name, value_)                                                                                 \
     __extension__({                                                                                                    \
         name##__imv_type dormouse_i_value = (value_);                                                                  \
@@ -289,12 +294,12 @@ inline struct dormouse_static_key *key_of(struct dormouse_static_key_import *imp
  *     site:  E9 (slow - next)                so that the immediate is aligned to 8             patched: A9 ...
  *     next:  bits = immediate                REX B8+r imm64
  *     after:
- *     slow:  bits = variable, or what the import points to; goto after
+ *     slow:  bits = variable, or the variable that the import names; goto after
  *   section dormouse_sites += { site - ., kind, name - ., 0 }
  *
  * The assembler chooses by size and place, which are constants, so there is one form for every type. Bits are always
- * zero-extended: the compiler takes the value from the lowest of them, and extends it itself if it has to. Volatile,
- * because it changes behind the compiler's back; memory is not clobbered, because a read orders nothing.
+ * zero-extended: the compiler takes the value from the lowest of them, and extends it itself if necessary. Volatile,
+ * because it changes without the compiler's knowledge; memory is not clobbered, because a read orders nothing.
  */
 #define DORMOUSE_IMV_READ(name)                                                                                        \
     __extension__({                                                                                                    \
@@ -341,7 +346,7 @@ inline struct dormouse_static_key *key_of(struct dormouse_static_key_import *imp
      ((is_import) ? DORMOUSE_SITE_INDIRECT : 0) |                                                                      \
      ((size) == 8 ? 3 : (size) == 4 ? 2 : (size) == 2 ? 1 : 0) << DORMOUSE_SITE_WIDTH_SHIFT)
 
-/* The literals of the template. */
+/* The template contains these literals. */
 DORMOUSE_I_STATIC_ASSERT(DORMOUSE_SITE_VALUE == 1 && DORMOUSE_SITE_GATED_VALUE == 2, "");
 DORMOUSE_I_STATIC_ASSERT(DORMOUSE_SITE_INDIRECT == 32, "");
 DORMOUSE_I_STATIC_ASSERT(DORMOUSE_X86_VALUE_LEN == 8 && DORMOUSE_X86_GATED_IMMEDIATE_OFFSET == 7, "");
@@ -367,7 +372,7 @@ DORMOUSE_I_STATIC_ASSERT(DORMOUSE_X86_VALUE_LEN == 8 && DORMOUSE_X86_GATED_IMMED
     extern struct dormouse_static_key name##__key_exported __asm__(DORMOUSE_I_EXPORTED_KEY(name)) DORMOUSE_I_EXPORTED; \
     static struct dormouse_static_key_import name DORMOUSE_I_SLOT = { &name##__key_exported }
 
-/* Whether the branch is to be taken, and where the compiler puts its code: a jump is taken when the key is enabled. */
+/* Whether the branch is taken, with a hint for the placement of its code: a jump is taken when the key is enabled. */
 #define DORMOUSE_STATIC_BRANCH_UNLIKELY(key) DORMOUSE_I_KEY_BRANCH(key, 0)
 #define DORMOUSE_STATIC_BRANCH_LIKELY(key) DORMOUSE_I_KEY_BRANCH(key, 1)
 #define DORMOUSE_I_KEY_BRANCH(key, expected)                                                                           \
@@ -375,7 +380,7 @@ DORMOUSE_I_STATIC_ASSERT(DORMOUSE_X86_VALUE_LEN == 8 && DORMOUSE_X86_GATED_IMMED
          *(key), sizeof *(key) == sizeof(struct dormouse_static_key) ? DORMOUSE_SITE_BRANCH : DORMOUSE_SITE_INDIRECT,  \
          DORMOUSE_I_KEY_OF(key), expected, "") != 0)
 
-/* A key counts who wants its branch taken: increment and enable are two names of one thing. 0 or a negative errno. */
+/* A key counts the users that have enabled it: increment and enable are the same operation. 0 or a negative errno. */
 #define DORMOUSE_STATIC_BRANCH_ENABLE(key) dormouse_static_key_enable(DORMOUSE_I_KEY_OF(key))
 #define DORMOUSE_STATIC_BRANCH_DISABLE(key) dormouse_static_key_disable(DORMOUSE_I_KEY_OF(key))
 

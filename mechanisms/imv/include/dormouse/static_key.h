@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Static branches for C11 and C++11: gates that sleep in the instruction stream and are patched while the program runs.
+ * Static branches for C11 and C++11: gates that are dormant in the instruction stream and patched while the program runs.
  *
  *     static struct dormouse_static_key verbose = DORMOUSE_STATIC_KEY_INIT;
  *     ...
  *     if (DORMOUSE_STATIC_BRANCH(verbose)) { ... }         one instruction, no data access, while the key is disabled
  *     ...
- *     dormouse_static_key_enable(&verbose);                while other threads run through the gate
+ *     dormouse_static_key_enable(&verbose);                while other threads execute the gate
  *
- * A site is born as a jump to a slow path that reads the key; the object's constructor registers its sites and has them
- * put to sleep. So where program text cannot be patched, and before the constructor, a gate is only slower.
+ * A site is born as a jump to a slow path that reads the key; the object's constructor registers its sites, which makes
+ * them dormant. So if program text cannot be patched, and before the constructor, a gate is only slower.
  *
- * The key belongs to the object (program or shared library) that holds the gate: make it `static`, or give it hidden
+ * The key belongs to the object (program or shared library) that contains the gate: make it `static`, or give it hidden
  * visibility. A local static of a C++ inline function or template is visible to other objects, and g++ -fPIC refuses it
  * ("asm operand 0 probably does not match constraints"); use DORMOUSE_INLINE_STATIC_KEY there:
  *
@@ -19,7 +19,7 @@
  *
  * Link with -ldormouse, or with -ldormouse_imv if the program has no events. x86-64 and AArch64 are patched. Elsewhere,
  * and with DORMOUSE_GENERIC defined, gates read their key and need no library. Define it for every object of a process
- * or for none: what it compiles changes keys without telling the library.
+ * or for none: code that is compiled with it changes keys without telling the library.
  */
 #ifndef DORMOUSE_STATIC_KEY_H
 #define DORMOUSE_STATIC_KEY_H
@@ -38,9 +38,9 @@
 #endif
 
 /*
- * Constraint of an operand that is the address of something in this object, and the letter that has it printed as it is.
- * In the large code model gcc takes no address for a constant, and still has the symbol in an operand of any kind. Text and
- * keys have to lie within 2 GiB there too: the linker refuses a program in which they do not.
+ * Constraint of an operand that is the address of a symbol in this object, and the modifier that prints it unchanged.
+ * In the large code model gcc does not treat an address as a constant, but accepts the symbol in an operand of any
+ * kind. Text and keys must be within 2 GiB there too: the linker refuses a program in which they are not.
  */
 #ifdef __aarch64__
 #define DORMOUSE_I_ADDRESS "S"
@@ -53,14 +53,14 @@
 #define DORMOUSE_I_PLAIN "c"
 #endif
 
-/* An operand of the assembler's that is such an address. */
+/* An assembler operand that is the address of a symbol. */
 #define DORMOUSE_I_SYMBOL(name) "%" DORMOUSE_I_PLAIN "[" #name "]"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* A count of those who want the branch taken; above zero means enabled. Changed by the library only. */
+/* A count of the users that have enabled the branch; above zero means enabled. Only the library changes it. */
 struct dormouse_static_key {
     int32_t enabled;
 };
@@ -68,15 +68,16 @@ struct dormouse_static_key {
 #define DORMOUSE_STATIC_KEY_INIT { 0 }
 #define DORMOUSE_STATIC_KEY_INIT_ENABLED { 1 }
 
-/* The way to another object's key: a word that the loader fills in. */
+/* A reference to another object's key: a word that the loader fills in. */
 struct dormouse_static_key_import {
     struct dormouse_static_key *volatile key;
 };
 
 /*
- * Records of some kind in a section of every object, bounded by the linker. Each contributes, be it nothing: else an object
- * without records would find another object's bounds. The first of the object's translation units that is constructed registers
- * them, and the last one that is destroyed forgets them: one after another, in the loader.
+ * Records of one kind in a section of every object, bounded by the linker. Each translation unit opens the section,
+ * even without a record: otherwise an object without records would find another object's bounds. The first of the
+ * object's translation units whose constructor runs registers the records, and the last one whose destructor runs
+ * forgets them. The loader runs them sequentially.
  */
 #define DORMOUSE_I_RECORDS(kind, flags, type, constructor_, destructor_, add, forget)                                  \
     __asm__(".pushsection dormouse_" #kind ",\"" flags "\",%progbits\n\t.balign 8\n\t.popsection");                    \
@@ -99,22 +100,22 @@ struct dormouse_static_key_import {
 #ifndef DORMOUSE_I_GENERIC
 
 /*
- * Counts one who wants the branch more, or less. When it returns 0, every later execution of a gate takes its branch if
+ * Increments or decrements the count of a key. When it returns 0, every later execution of a gate takes its branch if
  * the key is enabled, and none does if it is not.
  *
  * Errors: -EDEADLK  called by a signal handler that interrupted an update of the same thread; nothing was changed
  *         -EINVAL   disabled more often than enabled
- *         -EACCES   program text can no longer be written, and some site of the enabled key still sleeps
+ *         -EACCES   program text can no longer be written, and some site of the enabled key is still dormant
  * MT-safe, blocking, async-signal-safe.
  */
 int dormouse_static_key_enable(struct dormouse_static_key *key);
 int dormouse_static_key_disable(struct dormouse_static_key *key);
 
 /*
- * Registers the sites of an object, bounded by its dormouse_sites section, and forgets them again. This header's
- * constructor and destructor call them. Registering the same start again changes nothing.
+ * Register the sites of an object, bounded by its dormouse_sites section, and forget them. This header's constructor
+ * and destructor call these functions. Registering the same start again changes nothing.
  *
- * Errors: -EDEADLK as above; -ENOSPC too many objects, whose sites then read their keys. MT-safe, blocking.
+ * Errors: -EDEADLK, as for enabling a key; -ENOSPC too many objects: this one's sites read their keys. MT-safe, blocking.
  */
 int dormouse_imv_register(const struct dormouse_site_record *start, const struct dormouse_site_record *stop);
 int dormouse_imv_unregister(const struct dormouse_site_record *start);
@@ -154,7 +155,7 @@ DORMOUSE_I_RECORDS(sites, "aR", dormouse_site_record, constructor, destructor, d
  */
 
 /*
- *   site:  jmp slow                    born, armed        a nop as long: dormant
+ *   site:  jmp slow                    born, armed        a nop of that length: dormant
  *   next:
  *   section dormouse_sites += { site - ., kind, key - ., slow - . }
  *   announcement
@@ -165,7 +166,7 @@ DORMOUSE_I_RECORDS(sites, "aR", dormouse_site_record, constructor, destructor, d
     "773:\n\t"                                                                                                         \
     DORMOUSE_I_SITE_RECORD(DORMOUSE_I_SYMBOL(dormouse_i_key), slow " - .") announcement
 
-/* The record of site 772. The arguments are texts of the assembler. */
+/* The record of site 772. The arguments are assembler text. */
 #define DORMOUSE_I_SITE_RECORD(key, slow)                                                                              \
     ".pushsection dormouse_sites,\"aR?\",%%progbits\n\t"                                                               \
     ".balign 8\n\t"                                                                                                    \
@@ -208,8 +209,8 @@ DORMOUSE_I_RECORDS(sites, "aR", dormouse_site_record, constructor, destructor, d
 /*
  *   site -> slow;  next:  ...       slow: if key.enabled > 0 goto taken;  goto next
  *
- * A statement that jumps to the label `taken` if the key is enabled: less for a compiler to do than a value that is asked.
- * The slow path is at the end of the section. A plain load is an acquire on x86-64; a barrier for the compiler has to
+ * A statement that jumps to the label `taken` if the key is enabled: it is less work for a compiler than a value that
+ * is tested. The slow path is at the end of the section. A plain load is an acquire on x86-64; a compiler barrier must
  * follow the label.
  */
 #define DORMOUSE_I_GATE(key_lvalue, announcement, taken)                                                               \
@@ -245,11 +246,11 @@ DORMOUSE_I_RECORDS(sites, "aR", dormouse_site_record, constructor, destructor, d
 
 /*
  * clang before 17 takes the labels of one asm goto for targets of every other in the function, and refuses two gates.
- * So there, and on AArch64, the slow path is assembly too, at the end of the section:
+ * So for that compiler, and on AArch64, the slow path is assembly too, at the end of the section:
  *
  *   count = 0;  site -> slow;  next: answer = count > 0;  slow: count = key.enabled (acquire); goto next
  *
- * A plain load is an acquire on x86-64; the empty asm keeps the compiler to it.
+ * A plain load is an acquire on x86-64; the empty asm prevents the compiler from reordering.
  */
 #define DORMOUSE_I_STATIC_BRANCH(key_lvalue, kind, key_pointer, expected, announcement)                                \
     __extension__({                                                                                                    \
@@ -290,7 +291,7 @@ DORMOUSE_I_RECORDS(sites, "aR", dormouse_site_record, constructor, destructor, d
 
 #endif
 
-/* Whether the branch is to be taken: an int, 0 while the key is disabled. */
+/* Whether the branch is taken: an int, 0 while the key is disabled. */
 #define DORMOUSE_STATIC_BRANCH(key_lvalue)                                                                             \
     DORMOUSE_I_STATIC_BRANCH(key_lvalue, DORMOUSE_SITE_BRANCH, &(key_lvalue), 0, "")
 

@@ -1,6 +1,6 @@
-//! AArch64: a gate is `b slow` or, dormant, `nop`. Both are among the instructions that may be changed while other threads execute
-//! them (Arm Architecture Reference Manual, B2.2.5 "Concurrent modification and execution of instructions"); moves of
-//! immediates are not, so values are loads.
+//! AArch64: a gate is `b slow` or, if dormant, `nop`. Both are among the instructions that may be changed while other
+//! threads execute them (Arm Architecture Reference Manual, B2.2.5 "Concurrent modification and execution of
+//! instructions"); moves of immediates are not, so values are loads.
 
 use core::arch::asm;
 
@@ -8,15 +8,15 @@ use crate::site::{Form, Site, Store};
 
 /// Whether sites exist and can be patched.
 pub(crate) const PATCHED: bool = true;
-/// Bytes of a gate.
+/// Size of a gate, in bytes.
 pub(crate) const GATE_LEN: usize = 4;
 
 const NOP: u32 = 0xD503_201F;
 const B: u32 = 0x1400_0000;
 
-/// Granularity of `mprotect`: 4, 16 or 64 KiB.
+/// Granularity of `mprotect`: 4, 16 or 64 KiB; returned in bytes.
 pub(crate) fn os_page_bytes() -> usize {
-    // SAFETY: sysconf(3) of a number that it knows.
+    // SAFETY: sysconf(3) with a name that it knows.
     unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn publish_store(store: Store) {
     }
 }
 
-/// `b slow`: 26 bits of the distance, in words.
+/// Returns `b slow`, which contains 26 bits of the distance, in words.
 fn jump(site: Site) -> u32 {
     B | (site.slow.wrapping_sub(site.address) >> 2) as u32 & 0x03FF_FFFF
 }
@@ -50,8 +50,8 @@ fn seen(site: Site) -> u32 {
     u32::from_le_bytes(site.bytes())
 }
 
-/// The store that makes a gate agree with its key, if it needs one and is in a state that allows one. All four bytes change, so there is
-/// none if only single bytes can be written.
+/// Returns the store that makes a gate agree with its key, if it needs one and is in a state that allows one. All four
+/// bytes change, so there is no store if only single bytes can be written.
 pub(crate) fn next_store(site: Site, bytes_only: bool) -> Option<Store> {
     if bytes_only || site.form() != Form::Branch || !site.address.is_multiple_of(4) {
         return None;

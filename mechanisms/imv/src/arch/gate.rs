@@ -1,4 +1,4 @@
-//! The gate of a static branch, apart from its instruction, which `__gate!` of the architecture writes.
+//! The gate of a static branch, except for its instruction, which the architecture's `__gate!` defines.
 
 use dormouse_abi::site::{SITE_BRANCH, SiteRecord};
 
@@ -9,16 +9,16 @@ use dormouse_abi::site::{SITE_BRANCH, SiteRecord};
 ///   static_branch!(KEY, announce("section", function))
 /// ```
 ///
-/// `KEY` is the path of a `static` [`StaticKey`](crate::StaticKey), which may be private to a block. The gate may stand
-/// in generic functions, closures and inline functions; each copy that the compiler makes is a site of its own.
+/// `KEY` is the path of a `static` [`StaticKey`](crate::StaticKey), which may be private to a block. The gate may be
+/// used in generic functions, closures and inline functions; each copy that the compiler makes is a site of its own.
 ///
 /// The second form also announces: it appends a 16-byte pair to a section of the object, the address of the key and of
 /// a function, each minus the address of its own field (the layout of `dormouse_abi::site::EventRecord`). The function
-/// may be generic over the parameters of the function around it, so each instance announces its own. It is announced
+/// may be generic over the parameters of the enclosing function, so each instance announces its own. It is announced
 /// whether or not the gate is ever reached.
 ///
 /// ```text
-///   site:      jmp slow                    born, armed        a nop as long: dormant
+///   site:      jmp slow                    born, armed        a nop of that length: dormant
 ///   next:      answer = false
 ///   slow:      answer = KEY.enabled > 0
 ///   section dormouse_sites += { site - ., SITE_BRANCH, KEY - ., slow - . }
@@ -27,7 +27,7 @@ use dormouse_abi::site::{SITE_BRANCH, SiteRecord};
 ///
 /// On architectures without a patcher there is no site: the gate reads its key with an acquire load.
 ///
-/// Why these operands and options:
+/// Reasons for the operands and options:
 ///
 /// * Not `pure`: the answer changes without the compiler's knowledge, so the block may not be merged with another or moved
 ///   out of a loop.
@@ -71,7 +71,7 @@ macro_rules! static_branch {
     };
 }
 
-/// A gate with a site: the instruction that jumps to `{slow}`, and what it does not clobber.
+/// A gate with a site: the instruction that jumps to `{slow}`, and the options that its states allow.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __patched_gate {
@@ -79,9 +79,9 @@ macro_rules! __patched_gate {
         $key:path, { $($jump:tt)* }, { $($announcement:tt)* }, { $($operand:tt)* }, ($($option:ident),*)
     ) => {
         'gate: {
-            // SAFETY: every state of the site is one instruction that touches neither memory nor stack; it either falls
-            // through or goes to `slow`, which are the block's two declared exits. The directives add read-only data to
-            // other sections.
+            // SAFETY: every state of the site is one instruction that accesses neither memory nor stack; it either
+            // falls through or jumps to `slow`, which are the block's two declared exits. The directives add read-only
+            // data to other sections.
             unsafe {
                 ::core::arch::asm!(
                     "2:",
@@ -99,7 +99,8 @@ macro_rules! __patched_gate {
     };
 }
 
-/// The directives that append a record of the site at label `2`, with texts of the assembler for its fields.
+/// Returns the directives that append a record of the site at label `2`; the arguments are assembler text for its
+/// fields.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __site_record {
@@ -122,5 +123,5 @@ macro_rules! __site_record {
     };
 }
 
-// The literals of the templates, which cannot name constants.
+// The templates contain these literals, because they cannot name constants.
 const _: () = assert!(SITE_BRANCH == 0 && size_of::<SiteRecord>() == 16);

@@ -1,31 +1,31 @@
-//! Architectures without a patcher: the gate reads its key, and no code leaves sites.
+//! Architectures without a patcher: the gate reads its key, and code has no sites.
 
 use crate::site::{Site, Store};
 
 /// Whether sites exist and can be patched.
 pub(crate) const PATCHED: bool = false;
-/// Bytes of a gate: there are none.
+/// Size of a gate, in bytes: there are no gates.
 pub(crate) const GATE_LEN: usize = 0;
 
-/// Unused granularity: nothing is ever made writable.
+/// Granularity of `mprotect`, in bytes; unused, because text is never made writable.
 pub(crate) const fn os_page_bytes() -> usize {
     4096
 }
 
-/// Nothing is ever stored.
+/// Does nothing, because nothing is ever stored.
 pub(crate) const fn publish_store(_store: Store) {}
 
-/// The store that a site needs: none does.
+/// Returns the store that a site needs: none.
 pub(crate) fn next_store(_site: Site, _bytes_only: bool) -> Option<Store> {
     None
 }
 
-/// Whether a site gives another answer than its variable: none does.
+/// Whether a site gives another answer than its variable: never.
 pub(crate) fn is_stale(_site: Site) -> bool {
     false
 }
 
-/// Whether a site is in the state that its variable requires.
+/// Whether a site is in the state that its variable requires: never, because there are no sites.
 pub(crate) fn is_in_line(_site: Site) -> bool {
     false
 }

@@ -1,6 +1,6 @@
-//! Values where instructions with immediates cannot be patched: plain variables.
+//! Values on architectures where instructions with immediates cannot be patched: plain variables.
 
-/// The value of an immediate. Here it is a relaxed load of the variable.
+/// Reads the value of an immediate. Here it is a relaxed load of the variable.
 ///
 /// ```text
 ///   imv_read!(BATCH_SIZE)

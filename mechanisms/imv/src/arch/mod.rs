@@ -1,4 +1,4 @@
-//! The differences between architectures: the gate and the value, their states, and where an object has its records.
+//! The differences between architectures: the gate and the value, their states, and the bounds of an object's records.
 
 #[cfg(all(target_arch = "x86_64", target_pointer_width = "64", target_os = "linux", not(feature = "generic")))]
 #[path = "x86_64.rs"]

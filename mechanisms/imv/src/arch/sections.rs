@@ -1,18 +1,20 @@
-//! Where an object has its records, and how a tunable's gets there. No instruction, so it is the same for every architecture.
+//! The bounds of an object's records, and the record of a tunable. They need no instruction, so all architectures share
+//! them.
 
 use dormouse_abi::site::{SITES_SECTION, SiteRecord, TUNABLES_SECTION, TunableRecord};
 
-/// A function that returns the first and one-past-last record of a section, of the object that contains this code.
+/// Defines a function that returns the first and one-past-last record of a section, in the object that contains this
+/// code.
 ///
 /// ```text
-///   section += nothing      so the object has the section, and the linker its bounds
+///   section += nothing      so that the object has the section, and the linker its bounds
 ///   hidden: never another object's
 /// ```
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __own_records {
     ($function:ident, $record:ty, $section:literal = $name:ident, $flags:literal) => {
-        /// First and one-past-last record of the object that contains this code.
+        /// Returns the first and one-past-last record of the object that contains this code.
         pub(crate) fn $function() -> (*const $record, *const $record) {
             unsafe extern "C" {
                 #[link_name = ::core::concat!("__start_", $section)]
@@ -20,8 +22,8 @@ macro_rules! __own_records {
                 #[link_name = ::core::concat!("__stop_", $section)]
                 static STOP: $record;
             }
-            // SAFETY: no instruction; the directives open a section and say how symbols are bound, which the linker defines
-            // (ELF linkers define `__start_` and `__stop_` for C-named sections).
+            // SAFETY: no instruction; the directives open a section and set the binding of symbols, which the linker
+            // defines (ELF linkers define `__start_` and `__stop_` for sections whose names are C identifiers).
             unsafe {
                 ::core::arch::asm!(
                     ::core::concat!(".pushsection ", $section, ",\"", $flags, "\",%progbits"),
@@ -45,7 +47,7 @@ macro_rules! __own_records {
 __own_records!(own_sites, SiteRecord, "dormouse_sites" = SITES_SECTION, "aR");
 __own_records!(own_tunables, TunableRecord, "dormouse_tunables" = TUNABLES_SECTION, "awR");
 
-/// `==` of text, which is no constant function yet.
+/// Whether two texts are equal; `==` is not usable in constant functions yet.
 #[doc(hidden)]
 pub const fn is_same_text(one: &str, other: &str) -> bool {
     let (one, other) = (one.as_bytes(), other.as_bytes());
@@ -56,7 +58,7 @@ pub const fn is_same_text(one: &str, other: &str) -> bool {
     index == one.len() && index == other.len()
 }
 
-/// The record that [`tunable!`](crate::tunable) makes, from inside a function that the linker keeps:
+/// Adds the record of a [`tunable!`](crate::tunable), from inside a function that the linker keeps:
 ///
 /// ```text
 ///   section dormouse_tunables += { name, description, variable, type, 0, min, max }      retained

@@ -1,5 +1,5 @@
-//! x86-64: a branch is `jmp rel32` or, dormant, a `nop` of the same five bytes; a value is a load or a move of an immediate, eight
-//! bytes long in both states.
+//! x86-64: a branch is `jmp rel32` or, if dormant, a `nop` of five bytes; a value is a load or a move of an immediate,
+//! eight bytes long in both states.
 
 use core::arch::asm;
 
@@ -12,16 +12,17 @@ use crate::site::{Form, Site, Store};
 
 /// Whether sites exist and can be patched.
 pub(crate) const PATCHED: bool = true;
-/// Bytes of a branch.
+/// Size of a branch, in bytes.
 pub(crate) const GATE_LEN: usize = X86_BRANCH_LEN;
 
-/// Granularity of `mprotect`; x86-64 has no other base page.
+/// Granularity of `mprotect`, in bytes; x86-64 has no other base page.
 pub(crate) const fn os_page_bytes() -> usize {
     4096
 }
 
-/// Makes a store to text visible to instruction fetches. For a CPU every store is visible. valgrind executes translations of the
-/// text, and has to be told: this is its client request to discard some (valgrind.h, `VALGRIND_DISCARD_TRANSLATIONS`).
+/// Makes a store to text visible to instruction fetches. On a CPU every store is visible. valgrind executes
+/// translations of the text, and must be told: this is its client request to discard some (valgrind.h,
+/// `VALGRIND_DISCARD_TRANSLATIONS`).
 ///
 /// ```text
 ///   rotate rdi by 3 + 13 + 61 + 51 = 128 bits; exchange rbx with itself      for a CPU: nothing
@@ -31,7 +32,7 @@ pub(crate) fn publish_store(store: Store) {
     const DISCARD_TRANSLATIONS: u64 = 0x1002;
     let span = store.span();
     let request = [DISCARD_TRANSLATIONS, span.start as u64, span.len() as u64, 0, 0, 0];
-    // SAFETY: changes no register but the flags and, under valgrind, `rdx`; valgrind reads six words.
+    // SAFETY: changes no register except the flags and, under valgrind, `rdx`; valgrind reads six words.
     unsafe {
         asm!(
             "rol rdi, 3",
@@ -46,11 +47,13 @@ pub(crate) fn publish_store(store: Store) {
     }
 }
 
-/// The store that brings a site nearer to its variable's state, if it needs one and is in a state that allows one (any other
-/// state, for example a debugger's breakpoint, is not changed). A branch may need three and a gated value two, one after the other.
+/// Returns the next store that brings a site towards its variable's state, if it needs one and is in a state that
+/// allows one. (A site in any other state, for example with a debugger's breakpoint, is not changed.) A branch may need
+/// three stores and a gated value two, in sequence.
 ///
-/// With `bytes_only`, only one byte changes at a time for certain. That is enough for a branch. A value's instruction
-/// then stays as it is, because a thread may be about to execute it, and a gated value is read behind its gate.
+/// With `bytes_only`, only single bytes are certain to change at once. That is enough for a branch. A value's
+/// instruction then stays unchanged, because a thread may be about to execute it, and a gated value is read by the slow
+/// path of its gate.
 pub(crate) fn next_store(site: Site, bytes_only: bool) -> Option<Store> {
     let wanted = site.wanted();
     match site.form() {
@@ -103,7 +106,7 @@ pub(crate) fn is_in_line(site: Site) -> bool {
 /// First byte of a dormant branch.
 const NOP: u8 = X86_NOP[0];
 
-/// `jmp slow`.
+/// Returns the bytes of `jmp slow`.
 fn jump(site: Site) -> [u8; X86_BRANCH_LEN] {
     with_opcode(X86_JMP, (site.slow.wrapping_sub(site.address + X86_BRANCH_LEN) as u32).to_le_bytes())
 }
@@ -113,13 +116,15 @@ fn with_opcode(opcode: u8, rest: [u8; 4]) -> [u8; X86_BRANCH_LEN] {
     [opcode, a, b, c, d]
 }
 
+/// Returns the next store of a branch:
+///
 /// ```text
-///   nop = 0F 1F 44 00 00 ◀──first byte──▶ A9 1F 44 00 00 ◀──the others──▶ A9 distance ◀──first byte──▶ E9 distance = jmp slow
-///                                                     test eax, …
+///   nop = 0F 1F 44 00 00 ◀──first byte──▶ A9 1F 44 00 00 ◀──other bytes──▶ A9 distance ◀──first byte──▶ E9 distance = jmp slow
+///                                                      test eax, …
 /// ```
-/// In each state the five bytes are one instruction, and each step changes its first byte or an immediate that has no effect.
-/// So the others may change one by one, a writer of single bytes is enough, and the site may lie across two cache lines. Every core
-/// serialises between two steps.
+/// In each state the five bytes are one instruction, and each step changes its first byte or an immediate that has no
+/// effect. So the other bytes may change one by one, a writer of single bytes is enough, and the site may span two
+/// cache lines. Every core serialises between two steps.
 fn branch_store(site: Site, armed: bool) -> Option<Store> {
     let seen: [u8; X86_BRANCH_LEN] = site.bytes();
     let wanted = if armed { jump(site) } else { X86_NOP };
@@ -147,12 +152,13 @@ const REX_B: u8 = 1;
 const REX_R: u8 = 4;
 const MOV_IMMEDIATE: u8 = 0xC7;
 
-/// Whether the eight bytes of a value have the form that is written here.
+/// Whether the eight bytes of a value have the patched form.
 fn is_immediate(bytes: [u8; X86_VALUE_LEN]) -> bool {
     bytes[0] == PREFIX && bytes[1] & !REX_B == REX && bytes[2] == MOV_IMMEDIATE && bytes[3] & 0xF8 == 0xC0
 }
 
-/// `3E REX C7 /0 imm32` for the register that the instruction in `bytes` loads (in either form), or `None` if it is neither.
+/// Returns `3E REX C7 /0 imm32` for the register that the instruction in `bytes` loads (in either form), or `None` if
+/// it has neither form.
 ///
 /// ```text
 ///   3E REX 8B /r      3E 3E 8B /r      3E 0F xx /r      REX 0F xx /r       /r: [rip + disp32]; xx: B6, B7, BE, BF
@@ -178,7 +184,7 @@ fn immediate_instruction(bytes: [u8; X86_VALUE_LEN], value: u32) -> Option<[u8; 
     Some(patched)
 }
 
-/// Flags are clobbered, because between its two states a site is a `test`.
+/// The gate of this architecture. Flags are clobbered, because a site is a `test` between its two states.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __gate {
@@ -189,14 +195,14 @@ macro_rules! __gate {
     };
 }
 
-/// The value of an immediate: a constant in the instruction stream, which [`Imv::set`](crate::Imv::set) changes.
+/// Reads the value of an immediate: a constant in the instruction stream, which [`Imv::set`](crate::Imv::set) changes.
 ///
 /// ```text
 ///   imv_read!(BATCH_SIZE)
 /// ```
 ///
-/// The argument is the path of a `static` [`Imv`](crate::Imv). It may stand wherever [`static_branch!`](crate::static_branch)
-/// may; each copy that the compiler makes is a site of its own.
+/// The argument is the path of a `static` [`Imv`](crate::Imv). It may be used wherever
+/// [`static_branch!`](crate::static_branch) may; each copy that the compiler makes is a site of its own.
 ///
 /// ```text
 ///   1, 2, 4 bytes:
@@ -209,9 +215,10 @@ macro_rules! __gate {
 ///   section dormouse_sites += { site - ., form, width and sign, variable - ., 0 }
 /// ```
 ///
-/// The operands and options have the same reasons as those of [`static_branch!`](crate::static_branch). A read orders nothing, like a relaxed
-/// load; until a setter returns, threads may see the old value or the new one, never a mixture. The prefix `3E` has no effect on
-/// these instructions; it gives them the length and the alignment that one store can replace, without a `nop`.
+/// The operands and options are explained at [`static_branch!`](crate::static_branch). A read orders nothing, like a
+/// relaxed load; until a setter returns, threads may see the old value or the new one, never a mixture. The prefix `3E`
+/// has no effect on these instructions; it gives them the length and the alignment that one store can replace, without
+/// a `nop`.
 ///
 /// Wait-free; async-signal-safe.
 ///
@@ -240,9 +247,9 @@ macro_rules! imv_read {
             (4, _) => $crate::imv_read!(@value $key, ".byte 0x3e\n{{rex}} mov {0:e}, dword ptr [rip + {1}]", "9"),
             _ => {
                 let bits: u64;
-                // SAFETY: the instruction reads no stack and no memory but the variable, whose address it has from the
-                // linker; both ways through the gate set the register, and the directives add read-only data to other
-                // sections.
+                // SAFETY: the instruction reads no stack and no memory except the variable, whose address the linker
+                // provides; both paths through the gate set the register, and the directives add read-only data to
+                // other sections.
                 unsafe {
                     ::core::arch::asm!(
                         ".balign 8, 0x3e",
@@ -267,13 +274,13 @@ macro_rules! imv_read {
                 bits
             }
         };
-        // SAFETY: the bits are those of a value that was set, or of the first one.
+        // SAFETY: the bits are those of a value that was set, or of the initial one.
         unsafe { $crate::value_of(&$key, bits) }
     }};
     (@value $key:path, $load:literal, $kind:literal) => {{
         let bits: u32;
-        // SAFETY: both states of the site are one whole instruction that sets the register; as a load it reads the variable,
-        // which is a static. The directives add read-only data to another section.
+        // SAFETY: both states of the site are one whole instruction that sets the register; if it is a load, it reads
+        // the variable, which is a static. The directives add read-only data to another section.
         unsafe {
             ::core::arch::asm!(
                 ".balign 8, 0x3e",
@@ -296,5 +303,5 @@ const _: () = assert!(kind(SITE_VALUE, 0, 0) == 1 && kind(SITE_VALUE, 0, SITE_SI
 const _: () = assert!(kind(SITE_VALUE, 1, 0) == 5 && kind(SITE_VALUE, 1, SITE_SIGNED) == 21);
 const _: () = assert!(kind(SITE_VALUE, 2, 0) == 9 && kind(SITE_GATED_VALUE, 3, 0) == 14);
 
-// The literals of the template, which cannot name constants.
+// The template contains these literals, because it cannot name constants.
 const _: () = assert!(X86_JMP == 0xE9 && X86_BRANCH_LEN == 1 + 4);

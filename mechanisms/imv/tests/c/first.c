@@ -23,7 +23,7 @@ EXPORT struct dormouse_static_key *shared_key_address(void)
     return &shared_key;
 }
 
-/* Stands for libdormouse: keeps what the constructor hands over, for the test to register. */
+/* A stub for libdormouse: it records the constructor's arguments, for the test to register. */
 EXPORT const struct dormouse_site_record *registered_start, *registered_stop;
 const struct dormouse_site_record *registered_start, *registered_stop;
 EXPORT int registered_count;

@@ -1,4 +1,4 @@
-/* What the two units of the test library share. */
+/* Declarations that the two units of the test library share. */
 #include <dormouse/static_key.h>
 
 extern struct dormouse_static_key shared_key __attribute__((visibility("hidden")));

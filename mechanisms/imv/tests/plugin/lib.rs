@@ -10,13 +10,13 @@ pub extern "C" fn plugin_gate() -> bool {
     static_branch!(KEY)
 }
 
-/// Enables or disables the key and answers whether that worked.
+/// Enables or disables the key and returns whether that worked.
 #[unsafe(no_mangle)]
 pub extern "C" fn plugin_set(enabled: bool) -> bool {
     if enabled { enable(&KEY) } else { disable(&KEY) }.is_ok()
 }
 
-/// Sites that stand as the key wants, or -1 if some do not.
+/// Returns the number of sites that are in the state that the key requires, or -1 if some are not.
 #[unsafe(no_mangle)]
 pub extern "C" fn plugin_sites_patched() -> i32 {
     match key_sites(&KEY) {

@@ -1,4 +1,4 @@
-//! What must not be done, and what comes of it: x86-64.
+//! Forbidden ways of patching, and their effects: x86-64.
 
 use std::os::unix::process::ExitStatusExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,12 +10,13 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::alone;
 
-/// Where a cache line ends.
+/// Size of a cache line, in bytes.
 const LINE: usize = 64;
-/// Tears or crashes come within milliseconds; a run that has seen none after so long cannot detect them.
+/// Time after which a run that has seen no tear and no crash is considered unable to detect them; they usually occur
+/// within milliseconds.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Code of the test's own, writable and executable, full of undefined instructions.
+/// Maps writable and executable code for the test, filled with undefined instructions.
 fn scratch_code() -> *mut u8 {
     const LEN: usize = 1 << 20;
     // SAFETY: a new mapping (mmap(2)).
@@ -29,34 +30,34 @@ fn scratch_code() -> *mut u8 {
     };
     let code = code.expect("memory to execute").cast::<u8>();
     for offset in (0..LEN).step_by(2) {
-        // SAFETY: inside the mapping, which nobody executes yet.
+        // SAFETY: inside the mapping, which no thread executes yet.
         unsafe { code.wrapping_add(offset).cast::<[u8; 2]>().write_volatile([0x0F, 0x0B]) };
     }
     code
 }
 
-/// One store, wherever it lies, as the CPU does it.
+/// Makes one store at any alignment, like the CPU does.
 fn store_anywhere(at: *mut u8, value: u64) {
-    // SAFETY: the callers' own mapping.
+    // SAFETY: inside the callers' own mapping.
     unsafe {
         std::arch::asm!("mov qword ptr [{at}], {value}", at = in(reg) at, value = in(reg) value, options(nostack))
     };
 }
 
-/// A function of eight bytes at most, the changed part of which starts `before` bytes before the end of a cache line.
+/// Makes a function of at most eight bytes, whose changed part starts `before` bytes before the end of a cache line.
 fn function_at(code: *mut u8, before: usize, lead: &[u8], states: [u64; 2]) -> (extern "C" fn(u64) -> u64, *mut u8) {
     let at = code.wrapping_add(64 * LINE - before);
     let start = at.wrapping_sub(lead.len());
     for (offset, byte) in lead.iter().enumerate() {
-        // SAFETY: inside the mapping, which nobody executes yet.
+        // SAFETY: inside the mapping, which no thread executes yet.
         unsafe { start.wrapping_add(offset).write_volatile(*byte) };
     }
     store_anywhere(at, states[0]);
-    // SAFETY: what was written is a function of that type.
+    // SAFETY: the bytes that were written are a function of that type.
     (unsafe { std::mem::transmute::<*mut u8, extern "C" fn(u64) -> u64>(start) }, at)
 }
 
-/// Two threads call a function of which a third changes the code, forwards and back.
+/// Two threads call a function while a third changes its code back and forth.
 fn rewrite(at: *mut u8, states: [u64; 2], call: impl Fn() -> bool + Sync) -> bool {
     let (stop, wrong) = (AtomicBool::new(false), AtomicU64::new(0));
     let at = at.expose_provenance();
@@ -86,7 +87,7 @@ fn rewrite(at: *mut u8, states: [u64; 2], call: impl Fn() -> bool + Sync) -> boo
     wrong.load(Ordering::SeqCst) > 0
 }
 
-/// The negative controls need two CPUs.
+/// Whether there is only one CPU; the negative controls need two.
 fn is_uniprocessor() -> bool {
     let alone = thread::available_parallelism().is_ok_and(|count| count.get() < 2);
     if alone {
@@ -108,7 +109,7 @@ fn an_immediate_across_a_cache_line_without_synchronisation_is_torn() {
 }
 
 fn torn_immediate() {
-    // mov eax, imm32 (of which two bytes lie on either line); ret; nop…
+    // mov eax, imm32 (two bytes of which are on either line); ret; nop…
     let states = [0x9090_90C3_1111_1111, 0x9090_90C3_2222_2222];
     let (function, at) = function_at(scratch_code(), 2, &[0xB8], states);
     let torn = rewrite(at, states, || matches!(function(0) as u32, 0x1111_1111 | 0x2222_2222));
@@ -129,7 +130,7 @@ fn a_store_of_five_bytes_across_a_cache_line_crashes() {
 }
 
 fn torn_branch() {
-    // nop [rax + rax] or jmp +1; then ret, nop, ret: both ways return. Half of the one and half of the other goes astray.
+    // nop [rax + rax] or jmp +1; then ret, nop, ret: both paths return. A mixture of the two instructions does not.
     let states = [0xC390_C300_0044_1F0F, 0xC390_C300_0000_01E9];
     let (function, at) = function_at(scratch_code(), 2, &[], states);
     rewrite(at, states, || {

@@ -1,5 +1,5 @@
-//! Updates while other threads run through the sites: for each width, by each writer. And, so that this is known to see
-//! anything: the same with what must not be done.
+//! Updates while other threads execute the sites: for each width, by each writer. Negative controls, which patch in
+//! forbidden ways, show that the test detects errors.
 #![cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux", not(feature = "generic")))]
 
 #[path = "../alone/mod.rs"]
@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use dormouse_imv::{StaticKey, Writer, disable, enable, imv, imv_read, static_branch, status};
 
-/// How many updates each case makes, unless the variable says so.
+/// Number of updates in each case, unless the variable sets it.
 const UPDATES: u64 = 20_000;
 const ENV_UPDATES: &str = "DORMOUSE_STRESS_UPDATES";
 
@@ -19,10 +19,10 @@ fn updates() -> u64 {
     std::env::var(ENV_UPDATES).map_or(UPDATES, |text| text.parse().expect("a number"))
 }
 
-/// What readers of a site have found.
+/// State that is shared with the readers of a site, and their findings.
 #[derive(Default)]
 struct Found {
-    /// The number of the last update that is done, and while one runs half of the way to the next.
+    /// Twice the number of the last completed update, plus one while an update runs.
     phase: AtomicU64,
     stop: AtomicBool,
     reads: AtomicU64,
@@ -30,8 +30,8 @@ struct Found {
     wrong: AtomicU64,
 }
 
-/// Two threads read without pause what a third changes `times` times by `change`. `expected` is what a read gives after so
-/// many updates, `is_possible` says whether anybody may ever read this.
+/// Two threads read without pause while a third makes `times` updates by `change`. `expected` returns the value of a
+/// read after a number of updates; `is_possible` returns whether a value may ever be read.
 ///
 /// SeqCst throughout: the test orders itself, so that only the sites can be wrong.
 fn stress(
@@ -42,8 +42,8 @@ fn stress(
     change: impl Fn(u64) + Sync,
 ) -> Found {
     let found = Found::default();
-    // An emulator has translated what it is about to execute, and the kernel's barrier, which it hands on, does not reach that: a
-    // thread may run once more through the old instruction.
+    // An emulator has already translated the code that it is about to execute, and the kernel's barrier, which it
+    // passes on, does not affect translations: a thread may execute the old instruction once more.
     let is_emulated = std::env::var_os(alone::ENV_RUNNER).is_some();
     let reader = || {
         let mut reads = 0_u64;
@@ -67,7 +67,7 @@ fn stress(
                 found.phase.fetch_add(1, Ordering::SeqCst);
                 change(number);
                 found.phase.fetch_add(1, Ordering::SeqCst);
-                // Now and then somebody is to have read what has been set.
+                // Periodically wait until a reader has read the new value.
                 let seen = found.settled.load(Ordering::SeqCst);
                 while number.is_multiple_of(1024) && found.settled.load(Ordering::SeqCst) == seen {
                     thread::yield_now();
@@ -79,7 +79,7 @@ fn stress(
     found
 }
 
-/// All bytes alike, so that a mixture of two values shows.
+/// Returns a value of equal bytes, so that a mixture of two values is detected.
 fn pattern(number: u64) -> u64 {
     (number & 0xFF) * 0x0101_0101_0101_0101
 }

@@ -18,13 +18,13 @@
  *     dormouse_percpu_add(pool, stats, offsetof(struct stats, hits), 1);
  *     buffer = dormouse_percpu_list_pop(pool, stats, offsetof(struct stats, free_buffers));
  *
- * An addition is one restartable sequence (rseq) on the CPU that the thread runs on. If no rseq is registered
- * for the thread, for example under valgrind, it is an atomic addition. Memory is private, mapped by the library for all CPUs
+ * An addition is one restartable sequence (rseq) on the CPU that the thread runs on. If no rseq is registered for the
+ * thread, for example under valgrind, it is an atomic addition. Memory is private, mapped by the library for all CPUs
  * that may ever be online, and never from malloc. A child of fork() has its own copy of counters, histograms and pools.
  * Do not use them between vfork() and exec: the kernel does not restart the sequences of such a child.
  *
- * Pointers must be to what a create function returned and nobody has destroyed, unless NULL is said to be allowed. Only the
- * create functions change errno.
+ * Pointers must be ones that a create function returned and that were not destroyed, unless NULL is said to be allowed.
+ * Only the create functions change errno.
  *
  * Link with -ldormouse; see dormouse-percpu(3).
  */
@@ -41,7 +41,7 @@ extern "C" {
 struct dormouse_percpu_counter;
 struct dormouse_percpu_histogram;
 
-/* Most bits of sub-buckets that a histogram may have. */
+/* Maximum number of bits for sub-buckets of a histogram. */
 #define DORMOUSE_PERCPU_SUB_BUCKET_BITS_MAX 16
 
 /* A bucket that is not empty: `count` values from `low` to `high`, both included. */
@@ -52,8 +52,8 @@ struct dormouse_percpu_bucket {
 };
 
 /*
- * A signed counter at 0. What a CPU has counted for itself and is not in the approximation stays below `threshold`, which is in
- * the counter's unit, from 1 to INT64_MAX.
+ * Creates a signed counter at 0. The amount that a CPU has counted and that is not in the approximation stays below
+ * `threshold`, which is in the counter's unit, from 1 to INT64_MAX.
  *
  * NULL with errno: EINVAL  the threshold is not in that range
  *                  ENOMEM  the system has no memory for it
@@ -62,7 +62,7 @@ struct dormouse_percpu_bucket {
 struct dormouse_percpu_counter *dormouse_percpu_counter_create(uint64_t threshold);
 
 /*
- * Adds `n`, which may be negative. The value wraps modulo 2^64. An addition of the threshold or more goes to words
+ * Adds `n`, which may be negative. The value wraps modulo 2^64. An addition of the threshold or more is made on words
  * that all CPUs share.
  *
  * MT-safe, wait-free, async-signal-safe.
@@ -70,35 +70,38 @@ struct dormouse_percpu_counter *dormouse_percpu_counter_create(uint64_t threshol
 void dormouse_percpu_counter_add(struct dormouse_percpu_counter *counter, int64_t n);
 
 /*
- * Approximately the value, by one load. It is off by less than the threshold for each CPU, or, if a thread was interrupted inside
- * dormouse_percpu_counter_add() by another addition on the same CPU, by at most dormouse_percpu_counter_error_max().
+ * Returns approximately the value, by one load. It is off by less than the threshold for each CPU, or, if a thread was
+ * interrupted inside dormouse_percpu_counter_add() by another addition on the same CPU, by at most
+ * dormouse_percpu_counter_error_max().
  *
  * MT-safe, wait-free, async-signal-safe.
  */
 int64_t dormouse_percpu_counter_approximate(const struct dormouse_percpu_counter *counter);
 
 /*
- * The value. It contains every addition that happened before the call; one that runs at the same time may be in it or not.
+ * Returns the value. It contains every addition that happened before the call; one that runs at the same time may be
+ * included or not.
  *
  * MT-safe, wait-free, async-signal-safe.
  */
 int64_t dormouse_percpu_counter_sum(const struct dormouse_percpu_counter *counter);
 
 /*
- * How far the approximation may be off while at most `adders` threads or signal handlers add at the same time; at most
- * UINT64_MAX. Unfinished additions of a threshold or more come on top.
+ * Returns the maximum error of the approximation while at most `adders` threads or signal handlers add at the same
+ * time; at most UINT64_MAX. Each unfinished addition of a threshold or more adds its own amount.
  *
  * MT-safe, wait-free, async-signal-safe.
  */
 uint64_t dormouse_percpu_counter_error_max(const struct dormouse_percpu_counter *counter, uint64_t adders);
 
-/* Destroys a counter that nobody uses any more. NULL is allowed. MT-safe, blocking, not async-signal-safe. */
+/* Destroys a counter that is not used any more. NULL is allowed. MT-safe, blocking, not async-signal-safe. */
 void dormouse_percpu_counter_destroy(struct dormouse_percpu_counter *counter);
 
 /*
- * An empty histogram of all 64-bit values with 2^sub_bucket_bits buckets for each power of two. A bucket is 2^-sub_bucket_bits
- * of its least value wide at most; values below 2^(sub_bucket_bits + 1) have buckets for themselves. It takes up to 16 bytes
- * for each bucket and CPU, of which those are in use that values have gone to: 5 bits are 1,920 buckets, and an error of 3.1 %.
+ * Creates an empty histogram of all 64-bit values with 2^sub_bucket_bits buckets for each power of two. The width of a
+ * bucket is at most 2^-sub_bucket_bits of its least value; values below 2^(sub_bucket_bits + 1) have buckets of their
+ * own. It takes up to 16 bytes for each bucket and CPU; only buckets that have counted a value use memory. 5 bits are
+ * 1,920 buckets, and an error of 3.1 %.
  *
  * NULL with errno: EINVAL  more than DORMOUSE_PERCPU_SUB_BUCKET_BITS_MAX bits
  *                  ENOMEM  the system has no memory for it
@@ -110,19 +113,20 @@ struct dormouse_percpu_histogram *dormouse_percpu_histogram_create(unsigned sub_
 void dormouse_percpu_histogram_record(struct dormouse_percpu_histogram *histogram, uint64_t value);
 
 /*
- * How many values were recorded, modulo 2^64: it contains every value that was recorded before the call.
+ * Returns the number of recorded values, modulo 2^64, including every value that was recorded before the call.
  *
  * MT-safe, wait-free, async-signal-safe.
  */
 uint64_t dormouse_percpu_histogram_count(const struct dormouse_percpu_histogram *histogram);
 
-/* Buckets, including empty ones: a snapshot cannot have more. MT-safe, wait-free, async-signal-safe. */
+/* Returns the number of buckets, including empty ones: the maximum for a snapshot. MT-safe, wait-free,
+ * async-signal-safe. */
 size_t dormouse_percpu_histogram_bucket_count(const struct dormouse_percpu_histogram *histogram);
 
 /*
- * Stores in `value` the greatest value of the bucket with the `q`-quantile, the value of rank max(1, ceil(q * count)) from
- * below. The quantile itself is at most this value, and less by at most the buckets' relative error. Some of the values that are
- * recorded at the same time may be in it.
+ * Stores in `value` the greatest value of the bucket with the `q`-quantile, the value of rank max(1, ceil(q * count))
+ * from below. The quantile itself is at most this value, and less by at most the buckets' relative error. Values that
+ * are recorded during the call may be included.
  *
  * 0, or: -EINVAL   `q` is not in 0 to 1, or `value` is NULL
  *        -ENODATA  nothing was recorded
@@ -131,8 +135,8 @@ size_t dormouse_percpu_histogram_bucket_count(const struct dormouse_percpu_histo
 int dormouse_percpu_histogram_quantile(const struct dormouse_percpu_histogram *histogram, double q, uint64_t *value);
 
 /*
- * Stores the buckets that are not empty, from below, at most `capacity` of them, and returns how many there are. `buckets` may be NULL
- * if `capacity` is 0. The snapshot contains every value that was recorded before the
+ * Stores the buckets that are not empty, from below, at most `capacity` of them, and returns the number of these
+ * buckets. `buckets` may be NULL if `capacity` is 0. The snapshot contains every value that was recorded before the
  * call.
  *
  * Errors: -EINVAL  `buckets` is NULL, `capacity` is not 0
@@ -141,7 +145,7 @@ int dormouse_percpu_histogram_quantile(const struct dormouse_percpu_histogram *h
 ptrdiff_t dormouse_percpu_histogram_snapshot(const struct dormouse_percpu_histogram *histogram,
                                              struct dormouse_percpu_bucket *buckets, size_t capacity);
 
-/* Destroys a histogram that nobody uses any more. NULL is allowed. MT-safe, blocking, not async-signal-safe. */
+/* Destroys a histogram that is not used any more. NULL is allowed. MT-safe, blocking, not async-signal-safe. */
 void dormouse_percpu_histogram_destroy(struct dormouse_percpu_histogram *histogram);
 
 /*
@@ -150,68 +154,70 @@ void dormouse_percpu_histogram_destroy(struct dormouse_percpu_histogram *histogr
 
 struct dormouse_percpu_pool;
 
-/* Handle of an object: the address of its copy for CPU 0. A handle of zeroes is no object. */
+/* Handle of an object: the address of its copy for CPU 0. A handle of zeroes is not an object. */
 struct dormouse_percpu_object {
     void *word;
 };
 
-/* Flag of a pool: freed bytes are poisoned, objects have red zones behind them, and both are checked. */
+/* Flag of a pool: freed bytes are poisoned, objects have red zones after them, and both are checked. */
 #define DORMOUSE_PERCPU_ROBUST 1u
-/* Flag of a pool: memory is not touched before it is used, so that CPUs that never run cost none. */
+/* Flag of a pool: memory is not touched before it is used, so that CPUs that never run use none. */
 #define DORMOUSE_PERCPU_LAZY 2u
 
-/* How a pool is made. Zeroes are the defaults. */
+/* Options for a pool. Zeroes are the defaults. */
 struct dormouse_percpu_pool_options {
     unsigned flags;      /* DORMOUSE_PERCPU_ROBUST, DORMOUSE_PERCPU_LAZY */
-    uint32_t cpu_count;  /* copies of each object; default: CPUs that there may be */
-    size_t stride_bytes; /* of a chunk, for each CPU: a power of two, at least a page; default: 64 KiB */
-    size_t limit_bytes;  /* the most memory for objects, all CPUs together; default: none */
+    uint32_t cpu_count;  /* number of copies of each object; default: all possible CPUs */
+    size_t stride_bytes; /* bytes of a chunk for each CPU: a power of two, at least an os_page; default: 64 KiB */
+    size_t limit_bytes;  /* maximum memory for objects, over all CPUs; default: none */
 };
 
-/* Why something failed. Each cause belongs to one errno. */
+/* The cause of a failure. Each cause belongs to one errno. */
 enum dormouse_percpu_cause {
-    DORMOUSE_PERCPU_TOO_BIG = 1,       /* E2BIG    no object of the pool can be so large */
-    DORMOUSE_PERCPU_BAD_ALIGNMENT = 2, /* EINVAL   no object of the pool can be aligned so, or it is not a power of two */
+    DORMOUSE_PERCPU_TOO_BIG = 1,       /* E2BIG    the object is larger than any object of the pool can be */
+    DORMOUSE_PERCPU_BAD_ALIGNMENT = 2, /* EINVAL   the alignment is larger than any of the pool, or not a power of two */
     DORMOUSE_PERCPU_FIXED = 3,         /* ENOSPC   no room is left; the memory is the caller's */
-    DORMOUSE_PERCPU_LIMIT = 4,         /* ENOSPC   no room is left; more memory would pass limit_bytes */
-    DORMOUSE_PERCPU_CHUNK_COUNT = 5,   /* ENOSPC   no room is left, and there are as many chunks as there can be */
+    DORMOUSE_PERCPU_LIMIT = 4,         /* ENOSPC   no room is left; more memory would exceed limit_bytes */
+    DORMOUSE_PERCPU_CHUNK_COUNT = 5,   /* ENOSPC   no room is left, and the pool has the maximum number of chunks */
     DORMOUSE_PERCPU_REFUSED = 6,       /* ENOMEM   the system refuses memory */
-    DORMOUSE_PERCPU_CORRUPTED = 7,     /* EUCLEAN  bytes that nobody has a right to change were changed */
+    DORMOUSE_PERCPU_CORRUPTED = 7,     /* EUCLEAN  free bytes or a red zone were overwritten */
     DORMOUSE_PERCPU_BAD_OPTION = 8,    /* EINVAL   an option or argument is not in its range */
     DORMOUSE_PERCPU_REENTERED = 9,     /* EDEADLK  this signal handler has interrupted its own thread inside the pool */
     DORMOUSE_PERCPU_DOUBLE_FREE = 10,  /* EALREADY the object has been freed before */
-    DORMOUSE_PERCPU_FOREIGN = 11,      /* ENOENT   no object of this pool is there: it is another pool's, or none */
-    DORMOUSE_PERCPU_ATTACHED = 12,     /* EPERM    the pool is attached: whoever created it allocates and frees */
+    DORMOUSE_PERCPU_FOREIGN = 11,      /* ENOENT   no object of this pool starts there: the handle is not one of its own */
+    DORMOUSE_PERCPU_ATTACHED = 12,     /* EPERM    the pool is attached: only the pool created there allocates and frees */
     DORMOUSE_PERCPU_OTHER = 13         /* a cause that this header does not know yet */
 };
 
-/* What a function that failed stores, if it is given a place: the errno, the cause, and a line of text with the numbers. */
+/* Error of a function that failed, if the caller gives a place for it: the errno, the cause, and a line of text with
+ * the numbers. */
 struct dormouse_percpu_error {
     int error;
-    uint32_t cause; /* of enum dormouse_percpu_cause */
+    uint32_t cause; /* a value of enum dormouse_percpu_cause */
     char text[248];
 };
 
-/* Allocated objects of one size. */
+/* Number of allocated objects of one size. */
 struct dormouse_percpu_leak {
-    size_t size_bytes; /* of each copy, as asked for */
+    size_t size_bytes; /* of each copy, as requested */
     size_t count;
 };
 
-/* What a pool contains, and what it can allocate. */
+/* Contents and limits of a pool. */
 struct dormouse_percpu_usage {
-    size_t object_count;    /* objects that live */
-    size_t object_bytes;    /* their sizes as asked for, for one CPU */
+    size_t object_count;    /* live objects */
+    size_t object_bytes;    /* sum of their sizes as requested, for one CPU */
     size_t chunk_count;
-    size_t mapped_bytes;    /* memory for objects, all CPUs together */
-    size_t withdrawn_bytes; /* of that, what was found corrupted and is given to nobody */
-    size_t size_bytes_max;  /* the largest object that the pool gives: 4,096 or less */
-    size_t align_bytes_max; /* the largest alignment that the pool gives: 4,096 or less */
+    size_t mapped_bytes;    /* memory for objects, over all CPUs */
+    size_t withdrawn_bytes; /* memory that was found corrupted and is never allocated again */
+    size_t size_bytes_max;  /* maximum size of an object in this pool: 4,096 or less */
+    size_t align_bytes_max; /* maximum alignment in this pool: 4,096 or less */
 };
 
 /*
- * An empty pool in private memory, which grows by chunks as far as the options and the system allow. NULL for `options`: the
- * defaults. NULL for `error` is allowed here and below; if a function succeeds, nothing is stored there.
+ * Creates an empty pool in private memory, which grows by chunks as far as the options and the system allow. NULL for
+ * `options` means the defaults. NULL for `error` is allowed here and below; if a function succeeds, nothing is stored
+ * there.
  *
  * NULL with errno by the causes BAD_OPTION, LIMIT, REFUSED.
  * MT-safe, blocking, not async-signal-safe.
@@ -220,9 +226,9 @@ struct dormouse_percpu_pool *dormouse_percpu_pool_create(const struct dormouse_p
                                                          struct dormouse_percpu_error *error);
 
 /*
- * The same in the caller's memory, which other processes may also map: in its first cpu_count * stride_bytes bytes.
- * It must be aligned to 8 bytes; it does not grow; its contents are overwritten as objects are allocated. It must stay mapped
- * until the pool is destroyed, which leaves it unchanged.
+ * Creates an empty pool in the caller's memory, which other processes may also map: in its first cpu_count *
+ * stride_bytes bytes. The memory must be aligned to 8 bytes. The pool does not grow, and allocating objects overwrites
+ * the memory. It must stay mapped until the pool is destroyed, which leaves it unchanged.
  *
  * NULL with errno by the causes BAD_OPTION, LIMIT, REFUSED.
  * MT-safe, blocking, not async-signal-safe.
@@ -232,9 +238,9 @@ struct dormouse_percpu_pool *dormouse_percpu_pool_create_in_region(void *base, s
                                                                    struct dormouse_percpu_error *error);
 
 /*
- * A pool that another process (or another pool of this one) has created in that memory, at any address here.
- * The options must be those that it was created with. An attached pool does not allocate or free: it gets objects by their
- * offsets.
+ * Attaches to a pool that another process (or another pool of this one) has created in that memory, which may be mapped
+ * at another address here. The options must be those that it was created with. An attached pool does not allocate or
+ * free: it gets objects by their offsets.
  *
  * NULL with errno by the causes BAD_OPTION, REFUSED.
  * MT-safe, blocking, not async-signal-safe.
@@ -243,11 +249,12 @@ struct dormouse_percpu_pool *dormouse_percpu_pool_attach(void *base, size_t size
                                                          const struct dormouse_percpu_pool_options *options,
                                                          struct dormouse_percpu_error *error);
 
-/* Destroys a pool and its objects, which nobody uses any more. NULL is allowed. MT-safe, blocking, not async-signal-safe. */
+/* Destroys a pool and its objects, which are not used any more. NULL is allowed. MT-safe, blocking, not
+ * async-signal-safe. */
 void dormouse_percpu_pool_destroy(struct dormouse_percpu_pool *pool);
 
 /*
- * Stores in `object` a new object of so many bytes for every CPU, zeroed on all of them.
+ * Stores in `object` a new object of `size_bytes` bytes for every CPU, zeroed on all of them.
  *
  * 0, or a negative errno by the causes TOO_BIG, BAD_ALIGNMENT, FIXED, LIMIT, CHUNK_COUNT, REFUSED, CORRUPTED (that
  * memory is never allocated again; try again), BAD_OPTION (`object` is NULL), REENTERED, ATTACHED.
@@ -257,7 +264,7 @@ int dormouse_percpu_pool_alloc(struct dormouse_percpu_pool *pool, size_t size_by
                                struct dormouse_percpu_object *object, struct dormouse_percpu_error *error);
 
 /*
- * Frees an object that nobody uses any more. A second free is recognised until the place is given to another object.
+ * Frees an object that is not used any more. A second free is recognised until the place is given to another object.
  *
  * 0, or a negative errno by the causes DOUBLE_FREE, FOREIGN, CORRUPTED (its bytes are never allocated again), REENTERED, ATTACHED.
  * MT-safe, blocking, not async-signal-safe.
@@ -266,18 +273,18 @@ int dormouse_percpu_pool_free(struct dormouse_percpu_pool *pool, struct dormouse
                               struct dormouse_percpu_error *error);
 
 /*
- * The address of the copy for `cpu` of an allocated object; NULL for a CPU that the pool does not have. Words that the operations below
- * change must be read by atomic loads, and must not be written.
+ * Returns the address of an allocated object's copy for `cpu`; NULL for a CPU that the pool does not have. Words that
+ * the operations below change must be read by atomic loads, and must not be written.
  *
  * MT-safe, wait-free, async-signal-safe.
  */
 void *dormouse_percpu_pool_address(const struct dormouse_percpu_pool *pool, struct dormouse_percpu_object object, uint32_t cpu);
 
-/* Copies of each object: CPUs from 0 on. MT-safe, wait-free, async-signal-safe. */
+/* Returns the number of copies of each object: CPUs from 0 on. MT-safe, wait-free, async-signal-safe. */
 uint32_t dormouse_percpu_pool_cpu_count(const struct dormouse_percpu_pool *pool);
 
 /*
- * The size in bytes with which the object was allocated.
+ * Returns the size with which the object was allocated, in bytes.
  *
  * Errors: -ENOENT  it is not allocated in this pool
  *         -EPERM   the pool is attached
@@ -286,10 +293,10 @@ uint32_t dormouse_percpu_pool_cpu_count(const struct dormouse_percpu_pool *pool)
 ptrdiff_t dormouse_percpu_pool_size_of(const struct dormouse_percpu_pool *pool, struct dormouse_percpu_object object);
 
 /*
- * The offset of the object in the pool's memory, for processes that have attached to it.
+ * Returns the offset of the object in the pool's memory, in bytes, for processes that have attached to it.
  *
  * Errors: -ENOENT   it is not allocated in this pool
- *         -ENOTSUP  the pool grows: its memory is not of one piece
+ *         -ENOTSUP  the pool grows: its memory is not contiguous
  *         -EPERM    the pool is attached
  * MT-safe, wait-free, async-signal-safe.
  */
@@ -298,7 +305,7 @@ ptrdiff_t dormouse_percpu_pool_offset_of(const struct dormouse_percpu_pool *pool
 /*
  * Stores in `object` the object at that offset. An attached pool does not check that an object is allocated there.
  *
- * 0, or: -ENOENT  no object is allocated there, or it lies outside the pool's memory, or the pool grows
+ * 0, or: -ENOENT  no object is allocated there, or the offset is outside the pool's memory, or the pool grows
  *        -EINVAL  `object` is NULL
  * MT-safe, wait-free, async-signal-safe.
  */
@@ -309,12 +316,12 @@ int dormouse_percpu_pool_object_at(const struct dormouse_percpu_pool *pool, size
  * Checks red zones and free bytes of a robust pool. It withdraws nothing.
  *
  * 0, or a negative errno by the causes CORRUPTED (the text has the first wrong byte), REENTERED, ATTACHED.
- * MT-safe, blocking (nobody allocates or frees meanwhile), not async-signal-safe.
+ * MT-safe, blocking (allocation and freeing wait for it), not async-signal-safe.
  */
 int dormouse_percpu_pool_audit(struct dormouse_percpu_pool *pool, struct dormouse_percpu_error *error);
 
 /*
- * Stores what the pool contains and can allocate; each number is read by itself.
+ * Stores the contents and limits of the pool; each number is read separately.
  *
  * 0, or: -EINVAL  `usage` is NULL
  *        -EPERM   the pool is attached
@@ -323,8 +330,9 @@ int dormouse_percpu_pool_audit(struct dormouse_percpu_pool *pool, struct dormous
 int dormouse_percpu_pool_usage(const struct dormouse_percpu_pool *pool, struct dormouse_percpu_usage *usage);
 
 /*
- * Stores how many objects of each size are allocated, smallest size first, at most `capacity` sizes, and returns how many sizes there are.
- * Just before the pool is destroyed, these were never freed. `leaks` may be NULL if `capacity` is 0.
+ * Stores the number of allocated objects of each size, smallest size first, at most `capacity` sizes, and returns the
+ * number of sizes. Just before the pool is destroyed, these objects were never freed. `leaks` may be NULL if `capacity`
+ * is 0.
  *
  * Errors: -EINVAL  `leaks` is NULL, `capacity` is not 0
  *         -EPERM   the pool is attached
@@ -334,8 +342,8 @@ ptrdiff_t dormouse_percpu_pool_leaks(const struct dormouse_percpu_pool *pool, st
                                      size_t capacity);
 
 /*
- * Calls work(argument) while no thread is inside the functions that allocate and free. If it calls fork(), the child finds the pool in a
- * consistent state.
+ * Calls work(argument) while no thread is inside the functions that allocate and free. If it calls fork(), the child
+ * finds the pool in a consistent state.
  *
  * 0, or: -EDEADLK  the calling thread is inside the pool already
  *        -EINVAL   `work` is NULL
@@ -345,16 +353,18 @@ ptrdiff_t dormouse_percpu_pool_leaks(const struct dormouse_percpu_pool *pool, st
 int dormouse_percpu_pool_hold(struct dormouse_percpu_pool *pool, void (*work)(void *argument), void *argument);
 
 /*
- * Operations on the copy of the CPU that the thread is on. The object is allocated; offsets are bytes from the start of a copy; words
- * have eight bytes, are aligned to eight bytes, lie inside the object, and are written by nothing but these operations.
+ * Operations on the copy of the CPU that the thread is on. The object is allocated; offsets are bytes from the start of
+ * a copy; words have eight bytes, are aligned to eight bytes, are inside the object, and are written only by these
+ * operations.
  *
- * Each happens completely or not at all, as seen by threads and handlers on the same CPU; a thread that is interrupted starts over. When they
- * return, the thread may be on another CPU. A store is a release for readers on other CPUs, who load the word with acquire.
+ * Each happens completely or not at all, as seen by threads and handlers on the same CPU; a thread that is interrupted
+ * starts over. When they return, the thread may be on another CPU. A store is a release for readers on other CPUs,
+ * which load the word with acquire.
  *
  * 0, or: -ERANGE   the thread is on a CPU that the pool does not have (cpu_count was chosen too small)
- *        -EINVAL   an offset is not a multiple of 8, the object is none, or a pointer is NULL
- *        -ENOTSUP  there are no restartable sequences: in a process without them, over memory that others may share; or, where
- *                  the C library does not register threads, in one that is ending or that another library has registered
+ *        -EINVAL   an offset is not a multiple of 8, the handle is zero, or a pointer is NULL
+ *        -ENOTSUP  there are no restartable sequences: in a process without them, over memory that others may share; or, if
+ *                  the C library does not register threads, in a thread that is ending or that another library has registered
  * MT-safe, lock-free, async-signal-safe. In a process without restartable sequences: blocking, by a lock of the CPU.
  */
 
@@ -369,13 +379,13 @@ int dormouse_percpu_add(struct dormouse_percpu_pool *pool, struct dormouse_percp
 int dormouse_percpu_store(struct dormouse_percpu_pool *pool, struct dormouse_percpu_object object, size_t offset,
                           uint64_t value);
 
-/* Stores `value` in the word at `offset` if it holds `expected`; 1 if it holds something else. */
+/* Stores `value` in the word at `offset` if it holds `expected`; returns 1 if it holds another value. */
 int dormouse_percpu_compare_and_store(struct dormouse_percpu_pool *pool, struct dormouse_percpu_object object, size_t offset,
                                       uint64_t expected, uint64_t value);
 
 /*
- * If the word at `guard_offset` holds `expected`, `size_bytes` bytes are copied from `from` to `to_offset`, and then `value` is stored in
- * the word at `last_offset`.
+ * Arguments of dormouse_percpu_copy_and_store(): if the word at `guard_offset` holds `expected`, `size_bytes` bytes are
+ * copied from `from` to `to_offset`, and then `value` is stored in the word at `last_offset`.
  */
 struct dormouse_percpu_copy {
     size_t guard_offset;
@@ -388,45 +398,45 @@ struct dormouse_percpu_copy {
 };
 
 /*
- * A guarded copy that its last store publishes; 1 if the guard holds another value. An attempt that was interrupted may have
- * copied bytes: copy to where nobody looks before the last store. Keep the copy short, because a thread that is interrupted copies from the
- * beginning.
+ * Copies bytes if the guard has the expected value, and publishes them by its last store; returns 1 if the guard holds
+ * another value. An attempt that was interrupted may have copied bytes: copy to a place that no reader reads before the
+ * last store. Keep the copy short, because a thread that is interrupted copies from the beginning.
  */
 int dormouse_percpu_copy_and_store(struct dormouse_percpu_pool *pool, struct dormouse_percpu_object object,
                                    const struct dormouse_percpu_copy *copy);
 
-/* The link of an object that can be on a list, usually its first field. A node of zeroes is on no list. */
+/* The link of an object that can be on a list, usually its first field. A zeroed node is on no list. */
 struct dormouse_percpu_node {
-    void *next; /* the list's */
+    void *next; /* private */
 };
 
-/* A list's part on each CPU: a field of an object, at a multiple of 8. A list of zeroes is empty. */
+/* A list's part on each CPU: a field of an object, at a multiple of 8. A zeroed list is empty. */
 struct dormouse_percpu_list {
-    void *heads[2];    /* the list's */
-    uint64_t popping;  /* the list's */
+    void *heads[2];    /* private */
+    uint64_t popping;  /* private */
 };
 
 /*
- * Lists of nodes, one on each CPU: last in, first out. They need no restartable sequences: without them, atomic instructions work on
- * a head of their own. In memory that processes share, nodes must lie at the same address in each.
+ * Lists of nodes, one on each CPU: last in, first out. They need no restartable sequences: without them, atomic
+ * instructions use a separate head. In memory that processes share, a node must have one address in all of them.
  *
  * MT-safe, lock-free, async-signal-safe.
  */
 
-/* Puts `node`, which belongs to the caller and is on no list, on the list of the CPU that the thread is on. */
+/* Pushes `node`, which belongs to the caller and is on no list, on the list of the CPU that the thread is on. */
 void dormouse_percpu_list_push(struct dormouse_percpu_pool *pool, struct dormouse_percpu_object object, size_t offset,
                                struct dormouse_percpu_node *node);
 
 /*
- * Takes a node off the list of the CPU that the thread is on. The caller may change it, free it, or push it again immediately. NULL: this
- * CPU's list is empty; lists of other CPUs may not be.
+ * Pops a node from the list of the CPU that the thread is on. The caller may change it, free it, or push it again
+ * immediately. NULL: no node was found; lists of other CPUs may not be empty.
  */
 struct dormouse_percpu_node *dormouse_percpu_list_pop(struct dormouse_percpu_pool *pool, struct dormouse_percpu_object object,
                                                       size_t offset);
 
 /*
- * Takes all nodes off the lists of all CPUs, and calls take(node, argument) with each, which must not push it on the same list.
- * Nobody else may use the list during the call. Not async-signal-safe unless `take` is.
+ * Takes all nodes off the lists of all CPUs, and calls take(node, argument) with each; `take` must not push it on this
+ * list. No other thread may use the list during the call. Not async-signal-safe unless `take` is.
  */
 void dormouse_percpu_list_drain(struct dormouse_percpu_pool *pool, struct dormouse_percpu_object object, size_t offset,
                                 void (*take)(struct dormouse_percpu_node *node, void *argument), void *argument);

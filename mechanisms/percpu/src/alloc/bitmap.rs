@@ -1,14 +1,16 @@
-//! Sets of granules, one bit each. Written under the pool's lock; atomic, so that no reference to them needs to be unique.
+//! Sets of granules, one bit each. They are written under the pool's lock, and are atomic so that no reference to them
+//! must be unique.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Words for so many bits.
+/// Returns the number of words that hold `bits` bits.
 pub(crate) const fn words(bits: usize) -> usize {
     bits.div_ceil(64)
 }
 
-/// The first `count` clear bits in a row inside `range` that start at a multiple of `align`, a power of two.
+/// Returns the start of the first `count` consecutive clear bits inside `range` that start at a multiple of `align`, a
+/// power of two.
 pub(crate) fn find_clear(bits: &[AtomicU64], range: Range<usize>, count: usize, align: usize) -> Option<usize> {
     let mut start = range.start;
     loop {
@@ -21,7 +23,7 @@ pub(crate) fn find_clear(bits: &[AtomicU64], range: Range<usize>, count: usize, 
     }
 }
 
-/// The first bit in `range` that is `value`.
+/// Returns the first bit in `range` that is `value`.
 pub(crate) fn next(bits: &[AtomicU64], range: Range<usize>, value: bool) -> Option<usize> {
     if range.is_empty() {
         return None;
@@ -55,7 +57,7 @@ pub(crate) fn fill(bits: &[AtomicU64], range: Range<usize>, value: bool) {
     }
 }
 
-/// The parts of `range` in which all bits are the same, with that bit.
+/// Returns the maximal parts of `range` in which all bits are equal, with that bit.
 pub(crate) fn runs(bits: &[AtomicU64], range: Range<usize>) -> impl Iterator<Item = (Range<usize>, bool)> {
     let mut start = range.start;
     core::iter::from_fn(move || {

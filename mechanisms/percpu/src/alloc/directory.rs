@@ -1,11 +1,11 @@
-//! From an address to its chunk, without a lock, while others add chunks.
+//! A map from addresses to chunks that is searched without a lock while chunks are added.
 //!
 //! ```text
-//!   address >> shift ──hash──▶ │ … │ chunk │ chunk │ null │ …       open addressing; slots go from null to a chunk, once
+//!   address >> shift ──hash──▶ │ … │ chunk │ chunk │ null │ …       open addressing; a slot changes once, from null to a chunk
 //! ```
 //!
-//! A chunk is aligned to the power of two that is not below its size, so all its addresses have one key. The pool's lock
-//! serialises inserts; lookups need no lock:
+//! A chunk is aligned to the smallest power of two that is not below its size, so all its addresses have one key. The
+//! pool's lock serialises inserts; lookups need no lock:
 //!
 //! ```text
 //!   insert: write the chunk's description; *slot = chunk (release)
@@ -34,11 +34,11 @@ impl<T> Slot<T> for AtomicPtr<T> {
     }
 }
 
-/// All slots are taken.
+/// The error of an insert when all slots are taken.
 #[derive(Debug)]
 pub(crate) struct Full;
 
-/// Slots of `key` in the order in which they are tried. `len` is a power of two.
+/// Returns the slots for `key` in the order in which they are tried. `len` is a power of two.
 fn probes(key: usize, len: usize) -> impl Iterator<Item = usize> {
     // Fibonacci hashing: neighbouring chunks get slots that are far apart.
     let hash = (key as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -46,16 +46,17 @@ fn probes(key: usize, len: usize) -> impl Iterator<Item = usize> {
     (0..len).map(move |step| (first + step) & (len - 1))
 }
 
-/// Publishes `chunk` under `key`. The caller makes sure that no other insert runs.
+/// Publishes `chunk` under `key`. The caller ensures that no other insert runs.
 pub(crate) fn insert<T, S: Slot<T>>(slots: &[S], key: usize, chunk: *mut T) -> Result<(), Full> {
-    // Relaxed: whoever filled a slot held the lock before the caller, and the pointer is not followed here.
+    // Relaxed: the thread that filled a slot held the lock before the caller, and the pointer is not followed here.
     let slot = probes(key, slots.len()).find(|slot| slots[*slot].load(Ordering::Relaxed).is_null()).ok_or(Full)?;
     // (C2) pairs with (C1).
     slots[slot].store(chunk, Ordering::Release);
     Ok(())
 }
 
-/// The chunk under `key` for which `is_it` is true. Wait-free: at most as many steps as there are slots.
+/// Returns the chunk under `key` for which `is_it` is true. Wait-free: it takes at most as many steps as there are
+/// slots.
 pub(crate) fn find<T, S: Slot<T>>(slots: &[S], key: usize, is_it: impl Fn(*mut T) -> bool) -> Option<*mut T> {
     for slot in probes(key, slots.len()) {
         // (C1) pairs with (C2): the chunk's description is visible.
@@ -82,7 +83,7 @@ mod tests {
         for (count, chunk) in addresses.iter().enumerate() {
             insert(&slots, count * 3, *chunk).unwrap();
             for key in 0..30 {
-                // SAFETY: addresses of `chunks`.
+                // SAFETY: addresses of elements of `chunks`, which lives longer.
                 let found = find(&slots, key, |chunk| unsafe { *chunk } == key);
                 assert_eq!(found, (key % 3 == 0 && key / 3 <= count).then(|| addresses[key / 3]));
             }
@@ -91,7 +92,7 @@ mod tests {
     }
 }
 
-/// The hand-over of a chunk, under a model checker.
+/// The publication of a chunk, in a model checker.
 #[cfg(test)]
 mod model {
     use std::sync::Arc;
@@ -102,12 +103,12 @@ mod model {
 
     use super::*;
 
-    /// loom watches the description, and fails if it is read without being ordered after the write.
+    /// A chunk whose description loom watches: a read that is not ordered after the write fails.
     struct Chunk(UnsafeCell<usize>);
 
     impl Chunk {
         fn key(&self) -> usize {
-            // SAFETY: what is under test. loom checks it.
+            // SAFETY: the read is ordered after the write if the directory is correct; loom checks that.
             self.0.with(|key| unsafe { *key })
         }
     }
@@ -125,7 +126,7 @@ mod model {
     /// Two slots, so that the probes of both chunks collide.
     struct Growing {
         slots: [AtomicPtr<Chunk>; 2],
-        /// An object of the chunk with that key, handed over by a program without any ordering.
+        /// Key of a chunk from which a program passes an object to another thread, with or without ordering.
         handed: AtomicUsize,
     }
 
@@ -137,9 +138,9 @@ mod model {
 
         fn grow(&self, key: usize) {
             let chunk = Box::into_raw(Box::new(Chunk(UnsafeCell::new(0))));
-            // SAFETY: nobody else knows the chunk.
+            // SAFETY: no other thread knows the chunk.
             let description = unsafe { &(*chunk).0 };
-            // SAFETY: the chunk was just made, and nobody else knows it: this is the only access.
+            // SAFETY: the chunk was just made and no other thread knows it, so this is the only access.
             description.with_mut(|word| unsafe { *word = key });
             insert(&self.slots, key, chunk).unwrap();
         }
@@ -147,7 +148,7 @@ mod model {
         fn find(&self, key: usize) -> Option<usize> {
             // SAFETY: chunks live until `free`.
             let is_it = |chunk: *mut Chunk| unsafe { &*chunk }.key() == key;
-            // SAFETY: chunks are freed by `free` alone, when nobody looks any more.
+            // SAFETY: chunks are freed only by `free`, when no thread uses the directory any more.
             find(&self.slots, key, is_it).map(|chunk| unsafe { &*chunk }.key())
         }
 
@@ -155,7 +156,7 @@ mod model {
             for slot in &self.slots {
                 let chunk = slot.load(Ordering::Acquire);
                 if !chunk.is_null() {
-                    // SAFETY: from `Box::into_raw`, and the other threads are gone.
+                    // SAFETY: the pointer is from `Box::into_raw`, and the other threads have ended.
                     drop(unsafe { Box::from_raw(chunk) });
                 }
             }
@@ -172,7 +173,7 @@ mod model {
                     for key in [2, 1] {
                         assert!(matches!(growing.find(key), None | Some(_)));
                     }
-                    // Seen without ordering: the chunk may not be there yet, but if it is, it is complete.
+                    // The load has no ordering: the chunk may not be found yet, but if it is, it is complete.
                     let key = growing.handed.load(Ordering::Relaxed);
                     if key != 0 {
                         assert!(growing.find(key).is_none_or(|found| found == key));

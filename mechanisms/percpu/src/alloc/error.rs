@@ -1,130 +1,130 @@
 use core::error::Error;
 use core::fmt;
 
-/// Why there is no object, or no pool, or why an object was not freed.
+/// An error of making a pool, or of allocating or freeing an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AllocError {
     /// The object is larger than any object of this pool can be.
     TooBig {
-        /// Asked for, per CPU.
+        /// Requested size, per CPU, in bytes.
         size_bytes: usize,
-        /// The most that the pool gives.
+        /// Maximum size that the pool can allocate, in bytes.
         size_bytes_max: usize,
     },
-    /// No object of this pool can be aligned so.
+    /// The alignment is larger than that of any object of this pool can be.
     BadAlignment {
-        /// Asked for.
+        /// Requested alignment, in bytes.
         align_bytes: usize,
-        /// The most that the pool gives.
+        /// Maximum alignment that the pool can allocate, in bytes.
         align_bytes_max: usize,
     },
     /// There is no room, and none can be made.
     Exhausted {
-        /// Asked for, per CPU. 0, like the alignment, if the pool itself cannot be made.
+        /// Requested size, per CPU, in bytes. 0, like the alignment, if the pool itself cannot be made.
         size_bytes: usize,
-        /// Asked for.
+        /// Requested alignment, in bytes.
         align_bytes: usize,
-        /// Why the pool does not grow.
+        /// Reason why the pool does not grow.
         shortage: Shortage,
     },
     /// The object has been freed before.
     DoubleFree {
-        /// The handle's word.
+        /// Word of the handle.
         address: usize,
     },
-    /// No object of this pool starts there: it is another pool's, or an address inside an object.
+    /// No object of this pool starts there: the handle belongs to another pool, or is an address inside an object.
     Foreign {
-        /// The handle's word.
+        /// Word of the handle.
         address: usize,
     },
-    /// Robust mode: free memory, or an object's red zone, has been written to. The bytes are withdrawn, with the object if it is one: they
-    /// are never allocated again.
+    /// Robust pools only: free memory, or an object's red zone, has been written to. The bytes are withdrawn, with the
+    /// object if it is one: they are never allocated again.
     Corrupted(Corruption),
     /// An option of the pool is not valid.
     BadOption {
-        /// The option's name.
+        /// Name of the option.
         option: &'static str,
-        /// Its value.
+        /// Value of the option.
         value: usize,
-        /// What it must be.
+        /// Requirement that the value does not meet.
         need: Need,
     },
-    /// A signal handler has interrupted an allocation of its own thread in the same pool.
+    /// A signal handler has interrupted its own thread inside the same pool.
     Reentered,
 }
 
-/// What an option must be.
+/// A requirement of an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Need {
-    /// Both ends included.
+    /// A range, both ends included.
     Between {
-        /// The least value that is valid.
+        /// Minimum valid value.
         least: usize,
-        /// The greatest value that is valid.
+        /// Maximum valid value.
         most: usize,
     },
-    /// A multiple of this: the size of a granule.
+    /// A multiple of this number, the size of a granule.
     MultipleOf(usize),
     /// A power of two, because addresses are computed by a shift.
     PowerOfTwo,
 }
 
-/// Why a pool does not grow.
+/// The reason why a pool does not grow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Shortage {
-    /// Its memory was given by the caller.
+    /// The caller gave the pool's memory, so it is fixed.
     Fixed {
-        /// Bytes of that memory, all CPUs together.
+        /// Size of that memory, over all CPUs, in bytes.
         size_bytes: usize,
     },
-    /// The next chunk would pass the limit.
+    /// The next chunk would exceed the limit.
     Limit {
         /// `PoolOptions::limit_bytes`.
         limit_bytes: usize,
-        /// What the pool has.
+        /// Memory that the pool has, in bytes.
         mapped_bytes: usize,
-        /// What another chunk would add.
+        /// Memory that another chunk would add, in bytes.
         chunk_bytes: usize,
     },
     /// The kernel refuses memory.
     Refused {
-        /// What the pool asked for.
+        /// Size of the request, in bytes.
         size_bytes: usize,
-        /// The kernel's answer.
+        /// Error number of the kernel.
         errno: i32,
     },
-    /// The pool has as many chunks as it can look up.
+    /// The pool has the maximum number of chunks that it can look up.
     Chunks {
-        /// That many.
+        /// Maximum number of chunks.
         chunk_count_max: usize,
     },
 }
 
-/// A byte that was overwritten by somebody else.
+/// A byte that was overwritten by faulty code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Corruption {
-    /// What the byte belongs to.
+    /// Part of the pool to which the byte belongs.
     pub part: Part,
-    /// The CPU whose stride it is in.
+    /// CPU in whose stride the byte is.
     pub cpu: u32,
-    /// The first such byte.
+    /// Address of the first corrupted byte.
     pub address: usize,
-    /// Its value.
+    /// Value of that byte.
     pub found: u8,
-    /// The value that it should have.
+    /// Value that it should have.
     pub expected: u8,
 }
 
-/// What a corrupted byte belongs to.
+/// The part of a pool to which a corrupted byte belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Part {
-    /// Behind an object: somebody has written past the object's end.
+    /// The red zone after an object: a write went past the object's end.
     RedZone,
-    /// In free memory: somebody has written to an object that was freed, or far past another.
+    /// Free memory: a write went to an object that was freed, or far past another.
     Free,
 }
 

@@ -1,18 +1,18 @@
-//! Where objects lie: chunks, what is free in them, and what a robust pool checks.
+//! The heap of a pool: chunks, their free granules, and the checks of a robust pool.
 //!
 //! ```text
-//!   chunk       │ CPU 0: a₀ b₀ … │ CPU 1: a₁ b₁ … │ …     a granule is 8 bytes, the same in every stride
-//!   beside it   used, dirty, poisoned: a bit for each granule       records: a word for each granule
+//!   chunk       │ CPU 0: a₀ b₀ … │ CPU 1: a₁ b₁ … │ …     a granule is 8 bytes, at one offset in every stride
+//!   metadata    used, dirty, poisoned: a bit for each granule       records: a word for each granule
 //! ```
 //!
 //! | granule | used | dirty | poisoned | its bytes |
 //! | --- | --- | --- | --- | --- |
 //! | never used | 0 | 0 | 0 | zeroes, as the kernel gave them |
-//! | of an object, or withdrawn | 1 | 1 | 0 | anybody's |
-//! | freed | 0 | 1 | 0, robust 1 | anything, robust [`POISON`] |
+//! | in an object, or withdrawn | 1 | 1 | 0 | any value |
+//! | freed | 0 | 1 | 0, robust 1 | any value, robust [`POISON`] |
 //!
-//! All of it changes under the pool's lock. Read without the lock: the directory of chunks, the constant part of a chunk's description,
-//! and records.
+//! All of it changes under the pool's lock. Some is read without the lock: the directory of chunks, the constant part
+//! of a chunk's description, and records.
 
 use core::ops::Range;
 use core::ptr::{self, NonNull};
@@ -28,19 +28,20 @@ use super::{Leak, OBJECT_SIZE_BYTES_MAX, PoolOptions, Region, Usage};
 
 /// Value of freed bytes in a robust pool.
 pub(crate) const POISON: u8 = 0x5a;
-/// Value of the bytes behind an object in a robust pool.
+/// Value of the bytes after an object in a robust pool.
 pub(crate) const RED_ZONE: u8 = 0xb5;
-/// Least size of a red zone.
+/// Minimum size of a red zone, in bytes.
 pub(crate) const RED_ZONE_SIZE_BYTES: usize = 16;
 
-/// Objects start and end at multiples of this in their strides.
+/// Size of a granule, in bytes; objects start and end at multiples of it in their strides.
 const GRANULE: usize = 8;
 const STRIDE_SIZE_BYTES_MAX: usize = 1 << 40;
 const CPU_COUNT_MAX: u32 = 1 << 16;
-/// Chunks of a pool. The directory has twice as many slots, of which only the pages that are used take memory.
+/// Maximum number of chunks in a pool. The directory has twice as many slots, of which only the os_pages that are used
+/// take memory.
 const CHUNK_COUNT_MAX: usize = 1 << 15;
 
-/// A granule's record: of the object that starts there, or of the last one that started there.
+/// A granule's record: it describes the object that starts there, or the last one that did.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Record {
     kind: Kind,
@@ -71,25 +72,25 @@ impl Record {
     }
 }
 
-/// The machine's nodes; tests replace them.
+/// Enumerates CPUs and their nodes, as `topology::nodes` does; tests replace it.
 pub(crate) type Nodes = fn(&mut dyn FnMut(u32, u32)) -> u32;
 
-/// What does not change during the life of a pool.
+/// Constants of a pool.
 struct Shape {
     cpu_count: usize,
     stride_bytes: usize,
     chunk_bytes: usize,
-    /// All addresses of a chunk are the same from this bit on.
+    /// Number of the lowest address bit that is equal in all addresses of a chunk, as are the bits above it.
     key_shift: u32,
-    /// Of a stride.
+    /// Number of granules in a stride.
     granule_count: usize,
-    /// Calls back with each CPU and its node, and returns how many nodes there are.
+    /// Calls back with each CPU and its node, and returns the number of nodes.
     nodes: Nodes,
     node_count: u32,
     limit_bytes: usize,
     chunk_count_max: usize,
     is_robust: bool,
-    /// Least bytes behind an object that are its red zone.
+    /// Minimum size of the red zone after an object, in bytes.
     red_zone_bytes: usize,
     is_lazy: bool,
     is_fixed: bool,
@@ -98,55 +99,55 @@ struct Shape {
 }
 
 impl Shape {
-    /// Granules of an object with its red zone, in each stride.
+    /// Returns the number of granules that an object and its red zone take in each stride.
     fn granules(&self, size: usize) -> usize {
         (size.max(1) + self.red_zone_bytes).div_ceil(GRANULE)
     }
 
-    /// The bytes of granules on all CPUs.
+    /// Returns the size of that many granules on all CPUs, in bytes.
     fn bytes(&self, granules: usize) -> usize {
         granules * GRANULE * self.cpu_count
     }
 }
 
-/// One chunk's description. It lies at the start of a mapping of its own, with the bitmaps and records behind it.
+/// A chunk's description. It is at the start of a mapping of its own, followed by the bitmaps and records.
 pub(crate) struct Chunk {
     base: *mut u8,
     used: NonNull<[AtomicU64]>,
     dirty: NonNull<[AtomicU64]>,
     poisoned: NonNull<[AtomicU64]>,
     records: NonNull<[AtomicU32]>,
-    /// The chunk's memory, unless the caller gave it.
+    /// Memory of the chunk, unless the caller gave it.
     memory: Option<Mapping>,
-    /// The mapping in which all this lies.
+    /// Mapping that contains this description, the bitmaps and the records.
     metadata: Mapping,
-    // The fields below are written under the lock only.
+    // The fields below are written only under the lock.
     next: AtomicPtr<Chunk>,
     free_count: AtomicUsize,
-    /// No granule below this one is free.
+    /// Lower bound of the free granules: no granule below it is free.
     first_free: AtomicUsize,
-    /// There is no free run of so many granules.
+    /// Upper bound of the free runs: no run of this many free granules exists.
     unfit_count: AtomicUsize,
 }
 
 impl Chunk {
     fn used(&self) -> &[AtomicU64] {
-        // SAFETY: in the same mapping as the chunk, atomics for which the mapping's zeroes are valid.
+        // SAFETY: in the chunk's metadata mapping, which lives as long as the chunk; zeroes are valid atomics.
         unsafe { self.used.as_ref() }
     }
 
     fn dirty(&self) -> &[AtomicU64] {
-        // SAFETY: in the same mapping as the chunk, which lives as long; atomics, for which the mapping's zeroes are valid.
+        // SAFETY: in the chunk's metadata mapping, which lives as long as the chunk; zeroes are valid atomics.
         unsafe { self.dirty.as_ref() }
     }
 
     fn poisoned(&self) -> &[AtomicU64] {
-        // SAFETY: in the same mapping as the chunk, which lives as long; atomics, for which the mapping's zeroes are valid.
+        // SAFETY: in the chunk's metadata mapping, which lives as long as the chunk; zeroes are valid atomics.
         unsafe { self.poisoned.as_ref() }
     }
 
     fn records(&self) -> &[AtomicU32] {
-        // SAFETY: in the same mapping as the chunk, which lives as long; atomics, for which the mapping's zeroes are valid.
+        // SAFETY: in the chunk's metadata mapping, which lives as long as the chunk; zeroes are valid atomics.
         unsafe { self.records.as_ref() }
     }
 
@@ -159,7 +160,7 @@ impl Chunk {
     }
 }
 
-/// Bytes of a stride that belong together: a red zone, or a run of granules.
+/// Contiguous bytes of a stride: a red zone, or a run of granules.
 #[derive(Clone, Copy)]
 struct Bytes {
     start: *mut u8,
@@ -169,11 +170,11 @@ struct Bytes {
 }
 
 impl Bytes {
-    /// The first byte that is not `expected`.
+    /// Checks that all bytes are `expected`; the error names the first one that is not.
     fn check(self, expected: u8) -> Result<(), Corruption> {
         let wrong = (0..self.len).find_map(|offset| {
             let at = self.start.wrapping_add(offset);
-            // SAFETY: inside the chunk. Who writes here has no right to, so it may happen meanwhile: hence atomic.
+            // SAFETY: inside the chunk. A faulty program may write to these bytes at the same time: hence atomic.
             let found = unsafe { AtomicU8::from_ptr(at) }.load(Relaxed);
             (found != expected).then_some((at.addr(), found))
         });
@@ -184,26 +185,28 @@ impl Bytes {
     }
 
     fn fill(self, value: u8) {
-        // SAFETY: inside the chunk, and nobody's: the caller holds the pool's lock and the bytes are of no object, or of
-        // one that is being made or freed.
+        // SAFETY: inside the chunk. The caller holds the pool's lock, and the bytes are in no object, or in one that is
+        // being allocated or freed.
         unsafe { ptr::write_bytes(self.start, value, self.len) };
     }
 
-    /// Zeroes what is not zero. Reading a page that was never touched does not give it memory of its own. Granules only.
+    /// Zeroes the words that are not zero, for granules only. Reading an os_page that was never touched does not give
+    /// it memory of its own.
     fn zero_lazily(self) {
         for offset in (0..self.len).step_by(8) {
             let word = self.start.wrapping_add(offset).cast::<u64>();
-            // SAFETY: inside the chunk, and nobody's: the caller holds the pool's lock and the bytes are of no object, or of
-            // one that is being made or freed; granules are aligned to words and multiples of them.
+            // SAFETY: inside the chunk. The caller holds the pool's lock, and the bytes are in no object, or in one
+            // that is being allocated or freed. Granules are aligned to words and multiples of them.
             if unsafe { word.read() } != 0 {
-                // SAFETY: the word that was just read, which is nobody's while the caller holds the pool's lock.
+                // SAFETY: the word that was just read; no other thread accesses it while the caller holds the pool's
+                // lock.
                 unsafe { word.write(0) };
             }
         }
     }
 }
 
-/// Numbers of the heap that change, each written under the lock only.
+/// Totals of the heap, each written only under the lock.
 #[derive(Default)]
 struct Totals {
     chunk_count: AtomicUsize,
@@ -227,9 +230,9 @@ pub(crate) struct Heap {
     first: AtomicPtr<Chunk>,
     last: AtomicPtr<Chunk>,
     directory: NonNull<[AtomicPtr<Chunk>]>,
-    /// Allocated objects, by size.
+    /// Number of allocated objects, indexed by size.
     live: NonNull<[AtomicUsize]>,
-    /// The mapping that contains these two.
+    /// Mapping that contains `directory` and `live`.
     _metadata: Mapping,
 }
 
@@ -252,7 +255,7 @@ impl Cutter {
     }
 }
 
-/// A mapping that the kernel refused: for an object, or for none while the pool is made.
+/// Returns the shortage for a mapping that the kernel refused.
 fn refused(size_bytes: usize, errno: rustix::io::Errno) -> Shortage {
     Shortage::Refused { size_bytes, errno: errno.raw_os_error() }
 }
@@ -261,7 +264,7 @@ fn check_option(option: &'static str, value: usize, is_met: bool, need: Need) ->
     if is_met { Ok(()) } else { Err(AllocError::BadOption { option, value, need }) }
 }
 
-/// What an area must satisfy, for every party that computes addresses in it.
+/// Checks the options that every party that computes addresses in the area must agree on.
 pub(crate) fn check_options(options: &PoolOptions) -> Result<(), AllocError> {
     let PoolOptions { cpu_count, stride_bytes, .. } = *options;
     let cpus = Need::Between { least: 1, most: CPU_COUNT_MAX as usize };
@@ -272,7 +275,7 @@ pub(crate) fn check_options(options: &PoolOptions) -> Result<(), AllocError> {
     check_option("stride_bytes", stride_bytes, stride_bytes.is_power_of_two(), Need::PowerOfTwo)
 }
 
-/// What a region must satisfy.
+/// Checks that a region is aligned and large enough for the options.
 pub(crate) fn check_region(options: &PoolOptions, region: Region) -> Result<(), AllocError> {
     let base = region.base.addr();
     check_option("region.base", base, base != 0 && base.is_multiple_of(GRANULE), Need::MultipleOf(GRANULE))?;
@@ -283,7 +286,7 @@ pub(crate) fn check_region(options: &PoolOptions, region: Region) -> Result<(), 
 }
 
 impl Heap {
-    /// A heap of options that [`check_options`] and [`check_region`] have accepted.
+    /// Makes a heap from options that [`check_options`] and [`check_region`] have accepted.
     pub(crate) fn new(options: &PoolOptions, region: Option<Region>, nodes: Nodes) -> Result<Heap, AllocError> {
         let PoolOptions { stride_bytes, limit_bytes, is_robust, is_lazy, .. } = *options;
         let cpu_count = options.cpu_count as usize;
@@ -334,7 +337,7 @@ impl Heap {
         Ok(heap)
     }
 
-    /// Where the first chunk starts.
+    /// Returns the address of the first chunk.
     pub(crate) fn base(&self) -> *mut u8 {
         self.first_chunk().map_or(ptr::null_mut(), |chunk| chunk.base)
     }
@@ -349,27 +352,28 @@ impl Heap {
     }
 
     fn first_chunk(&self) -> Option<&Chunk> {
-        // SAFETY: null, or a chunk, which lives as long as the heap. Written once, before the heap is shared.
+        // SAFETY: null, or a chunk, which lives as long as the heap. It is written once, before the heap is shared.
         unsafe { self.first.load(Relaxed).as_ref() }
     }
 
-    /// All chunks, oldest first. Under the lock.
+    /// Iterates over all chunks, oldest first. The caller holds the lock.
     fn chunks(&self) -> impl Iterator<Item = &Chunk> {
-        // SAFETY: null, or a chunk, which lives as long as the heap; the lock orders its being written before this.
+        // SAFETY: null, or a chunk, which lives as long as the heap; the lock orders the write of its description
+        // before this.
         core::iter::successors(self.first_chunk(), |chunk| unsafe { chunk.next.load(Relaxed).as_ref() })
     }
 
     fn directory(&self) -> &[AtomicPtr<Chunk>] {
-        // SAFETY: in the heap's mapping, whose zeroes are null pointers.
+        // SAFETY: in the heap's metadata mapping, which lives as long as the heap; zeroes are null pointers.
         unsafe { self.directory.as_ref() }
     }
 
     fn live(&self) -> &[AtomicUsize] {
-        // SAFETY: in the heap's mapping, whose zeroes are valid.
+        // SAFETY: in the heap's metadata mapping, which lives as long as the heap; zeroes are valid atomics.
         unsafe { self.live.as_ref() }
     }
 
-    /// The chunk in which `address` may be the start of an object. Wait-free.
+    /// Returns the chunk in which `address` may be the start of an object. Wait-free.
     fn chunk_of(&self, address: usize) -> Option<&Chunk> {
         // Handles of objects point into the stride of CPU 0.
         let stride = |chunk: &Chunk| chunk.base.addr()..chunk.base.addr() + self.shape.stride_bytes;
@@ -377,14 +381,15 @@ impl Heap {
         if self.shape.is_fixed {
             return self.first_chunk().filter(|chunk| holds(chunk));
         }
-        // SAFETY: from the directory: whole, and as long-lived as the heap.
+        // SAFETY: the directory contains only complete chunks, which live as long as the heap.
         let is_it = |chunk: *mut Chunk| holds(unsafe { &*chunk });
         let chunk = directory::find(self.directory(), address >> self.shape.key_shift, is_it)?;
-        // SAFETY: the directory holds whole chunks, which live as long as the heap.
+        // SAFETY: the directory contains only complete chunks, which live as long as the heap.
         Some(unsafe { &*chunk })
     }
 
-    /// Chunk, granule and record of the object that the handle belongs to, or belonged to before it was freed. Wait-free.
+    /// Returns chunk, granule and record of the object that the handle belongs to, or belonged to before it was freed.
+    /// Wait-free.
     fn look_up(&self, address: usize) -> Option<(&Chunk, usize, Record)> {
         let chunk = self.chunk_of(address)?;
         let offset = address - chunk.base.addr();
@@ -394,19 +399,19 @@ impl Heap {
         is_handle.then_some((chunk, granule, record))
     }
 
-    /// The size with which an allocated object was allocated. Wait-free.
+    /// Returns the size with which an allocated object was allocated, in bytes. Wait-free.
     pub(crate) fn size_of(&self, address: usize) -> Option<usize> {
         let (_, _, record) = self.look_up(address)?;
         (record.kind == Kind::Object).then_some(record.size)
     }
 
-    // Growth.
+    // Adds a chunk.
     //
     // ```text
     //   memory = mmap; each stride prefers its CPU's node; touch, unless lazy
     //   metadata = mmap; write the description
     //   last.next = chunk
-    //   directory[key] = chunk        ◀─ release: those who look up without the lock find it from here on
+    //   directory[key] = chunk        ◀─ release: lookups without the lock find it from here on
     // ```
     fn grow(&self, region: Option<Region>) -> Result<&Chunk, Shortage> {
         let shape = &self.shape;
@@ -449,15 +454,15 @@ impl Heap {
             first_free: AtomicUsize::new(0),
             unfit_count: AtomicUsize::new(usize::MAX),
         };
-        // SAFETY: the first bytes of the mapping just made, aligned to a page.
+        // SAFETY: the first bytes of the mapping just made, aligned to an os_page.
         unsafe { place.write(description) };
-        // SAFETY: just written; nobody writes to it as a whole before the heap is dropped.
+        // SAFETY: just written; the description is not written as a whole until the heap is dropped.
         let chunk = unsafe { &*place };
         if region.is_some() {
-            // The caller may have left anything there.
+            // The caller may have left any bytes there.
             bitmap::fill(chunk.dirty(), 0..shape.granule_count, true);
         }
-        // SAFETY: null, or a chunk.
+        // SAFETY: null, or a chunk, which lives as long as the heap.
         match unsafe { self.last.load(Relaxed).as_ref() } {
             Some(last) => last.next.store(place, Relaxed),
             None => self.first.store(place, Relaxed),
@@ -472,7 +477,7 @@ impl Heap {
         Ok(chunk)
     }
 
-    /// A chunk's memory, on the node where it should lie.
+    /// Maps a chunk's memory, and prefers each CPU's node for its stride.
     fn map_chunk(&self) -> Result<Mapping, rustix::io::Errno> {
         let shape = &self.shape;
         let memory = Mapping::new(shape.chunk_bytes, 1 << shape.key_shift)?;
@@ -494,7 +499,7 @@ impl Heap {
         Ok(memory)
     }
 
-    /// The address of a new object's copy for CPU 0.
+    /// Returns the address of a new object's copy for CPU 0.
     pub(crate) fn alloc(&self, size: usize, align: usize) -> Result<NonNull<u8>, AllocError> {
         let shape = &self.shape;
         if size > shape.size_bytes_max {
@@ -506,7 +511,7 @@ impl Heap {
         let exhausted = |shortage| AllocError::Exhausted { size_bytes: size, align_bytes: align, shortage };
         let align = (align / GRANULE).max(1);
         let work = || {
-            // An empty chunk has room for every object.
+            // The loop ends: an empty chunk has room for every object.
             loop {
                 for chunk in self.chunks() {
                     if let Some(start) = self.place(chunk, size, align)? {
@@ -520,7 +525,8 @@ impl Heap {
         Ok(NonNull::new(at).unwrap_or(NonNull::dangling()))
     }
 
-    /// Puts an object into `chunk`, zeroed: its first granule; `None` if there is no room. Under the lock.
+    /// Allocates a zeroed object in `chunk` and returns its first granule; `None` if there is no room. The caller holds
+    /// the lock.
     fn place(&self, chunk: &Chunk, size: usize, align: usize) -> Result<Option<usize>, AllocError> {
         let shape = &self.shape;
         let count = shape.granules(size);
@@ -544,7 +550,7 @@ impl Heap {
         if shape.is_robust
             && let Err(corruption) = self.check_free(chunk, granules.clone())
         {
-            // Whoever wrote there may write again. The granules stay used.
+            // The faulty code may write there again, so the granules stay used.
             bitmap::fill(chunk.poisoned(), granules, false);
             add(&self.totals.withdrawn_bytes, shape.bytes(count));
             return Err(AllocError::Corrupted(corruption));
@@ -586,7 +592,7 @@ impl Heap {
         if shape.is_robust
             && let Err(corruption) = self.check_red_zones(chunk, start, record.size)
         {
-            // Neither allocated nor free.
+            // The granules stay used without an object: neither allocated nor free.
             add(&self.totals.withdrawn_bytes, shape.bytes(count));
             return Err(AllocError::Corrupted(corruption));
         }
@@ -601,23 +607,24 @@ impl Heap {
         Ok(())
     }
 
-    /// Where a granule is in the stride of CPU 0.
+    /// Returns the address of a granule in the stride of CPU 0.
     fn at(&self, chunk: &Chunk, granule: usize) -> *mut u8 {
         chunk.base.wrapping_add(granule * GRANULE)
     }
 
-    /// The bytes behind each copy of an object of that size.
+    /// Returns the bytes after each copy of an object of that size.
     fn red_zones(&self, chunk: &Chunk, start: usize, size: usize) -> impl Iterator<Item = Bytes> {
         let len = self.shape.granules(size) * GRANULE - size;
         self.on_each_cpu(self.at(chunk, start).wrapping_add(size), len, Part::RedZone)
     }
 
-    /// The bytes of granules that are free, or are being freed or taken, in every stride.
+    /// Returns the bytes of granules in every stride, for granules that are free or are being freed or allocated.
     fn images(&self, chunk: &Chunk, granules: Range<usize>) -> impl Iterator<Item = Bytes> {
         self.on_each_cpu(self.at(chunk, granules.start), granules.len() * GRANULE, Part::Free)
     }
 
-    /// The bytes from `start`, which is in the stride of CPU 0, and those at the same place in the other strides.
+    /// Returns the `len` bytes from `start`, which is in the stride of CPU 0, and their counterparts in the other
+    /// strides.
     fn on_each_cpu(&self, start: *mut u8, len: usize, part: Part) -> impl Iterator<Item = Bytes> {
         (0..self.shape.cpu_count).map(move |cpu| {
             let start = start.wrapping_add(cpu * self.shape.stride_bytes);
@@ -625,7 +632,7 @@ impl Heap {
         })
     }
 
-    /// Whether free granules have the contents that they should.
+    /// Checks that free granules have the contents that they should.
     fn check_free(&self, chunk: &Chunk, granules: Range<usize>) -> Result<(), Corruption> {
         for (run, is_poisoned) in bitmap::runs(chunk.poisoned(), granules) {
             if is_poisoned {
@@ -641,12 +648,12 @@ impl Heap {
         Ok(())
     }
 
-    /// Whether the red zones of an allocated object are intact.
+    /// Checks that the red zones of an allocated object are intact.
     fn check_red_zones(&self, chunk: &Chunk, start: usize, size: usize) -> Result<(), Corruption> {
         self.red_zones(chunk, start, size).try_for_each(|bytes| bytes.check(RED_ZONE))
     }
 
-    /// Checks all that can be checked without freeing anything.
+    /// Checks everything that can be checked without freeing objects.
     pub(crate) fn audit(&self) -> Result<(), AllocError> {
         let work = || {
             if !self.shape.is_robust {
@@ -671,14 +678,14 @@ impl Heap {
         self.lock.with(work).map_err(|Reentered| AllocError::Reentered)?.map_err(AllocError::Corrupted)
     }
 
-    /// The smallest size from `size_bytes` on of which objects are allocated. Wait-free.
+    /// Returns the smallest size, from `size_bytes` on, of which objects are allocated. Wait-free.
     pub(crate) fn leak_from(&self, size_bytes: usize) -> Option<Leak> {
         (size_bytes..=OBJECT_SIZE_BYTES_MAX)
             .map(|size_bytes| Leak { size_bytes, count: self.live()[size_bytes].load(Relaxed) })
             .find(|leak| leak.count > 0)
     }
 
-    /// Wait-free; each number is read by itself.
+    /// Returns the heap's totals. Wait-free; each number is read separately.
     pub(crate) fn usage(&self) -> Usage {
         let totals = &self.totals;
         let chunk_count = totals.chunk_count.load(Relaxed);
@@ -698,7 +705,8 @@ impl Drop for Heap {
     fn drop(&mut self) {
         let mut next = self.first.load(Relaxed);
         while !next.is_null() {
-            // SAFETY: a chunk, which nobody uses any more; it is moved out of the mapping that it owns.
+            // SAFETY: a chunk, which is not used any more because the heap is dropped; it is moved out of the mapping
+            // that it owns.
             let Chunk { next: after, memory, metadata, .. } = unsafe { next.read() };
             next = after.load(Relaxed);
             drop(memory);
@@ -711,13 +719,13 @@ impl Drop for Heap {
 mod tests {
     use super::*;
 
-    /// Three nodes, of which one has no CPU; most machines that run tests have one.
+    /// Three nodes, of which one has no CPU; most machines that run tests have one node.
     fn three_nodes(node_of: &mut dyn FnMut(u32, u32)) -> u32 {
         [(0, 0), (2, 0), (1, 2), (3, 2), (4, 2), (9, 2)].into_iter().for_each(|(cpu, node)| node_of(cpu, node));
         3
     }
 
-    /// Two nodes with three CPUs, while nine may come.
+    /// Two nodes with three online CPUs, of nine possible ones.
     fn few_of_many(node_of: &mut dyn FnMut(u32, u32)) -> u32 {
         [(0, 0), (1, 0), (8, 1)].into_iter().for_each(|(cpu, node)| node_of(cpu, node));
         2

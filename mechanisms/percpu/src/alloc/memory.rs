@@ -1,26 +1,26 @@
-//! Memory from the kernel, and on which node it lies. Never from malloc: the caller may be a wrapper of malloc.
+//! Memory from the kernel, and its placement on nodes. It is never from malloc: the caller may be a wrapper of malloc.
 
 use core::ptr;
 
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-/// Private, zeroed memory of its own.
+/// A mapping of private, zeroed memory, unmapped on drop.
 pub(crate) struct Mapping {
     base: *mut u8,
     len: usize,
 }
 
 impl Mapping {
-    /// `len` bytes, not touched yet, aligned to `align`, a power of two.
+    /// Maps `len` bytes, not touched yet, aligned to `align`, a power of two.
     pub(crate) fn new(len: usize, align: usize) -> Result<Mapping, Errno> {
         let os_page = os_page_size_bytes();
         let len = len.checked_next_multiple_of(os_page).ok_or(Errno::NOMEM)?;
-        // The kernel aligns to pages. The excess is given back.
+        // The kernel aligns to os_pages. The excess is unmapped.
         let reserve = align.saturating_sub(os_page);
         let len_all = len.checked_add(reserve).ok_or(Errno::NOMEM)?;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping, wherever there is room.
+        // SAFETY: a new mapping at an address that the kernel chooses.
         let start = unsafe { mmap_anonymous(ptr::null_mut(), len_all, ProtFlags::READ | ProtFlags::WRITE, flags) }?;
         let base = start.cast::<u8>().map_addr(|address| address.next_multiple_of(align.max(os_page)));
         let before = base.addr() - start.addr();
@@ -40,25 +40,26 @@ impl Drop for Mapping {
     }
 }
 
-/// Unmaps pages that this module has mapped and nobody uses.
+/// Unmaps memory that this module has mapped and that is not used any more.
 fn unmap(base: *mut u8, len: usize) {
     if len > 0 {
-        // SAFETY: part of a mapping of this module's, to which its caller has no reference left.
+        // SAFETY: part of a mapping that this module made, to which its caller has no reference left.
         let result = unsafe { munmap(base.cast(), len) };
-        // It fails only if the kernel cannot split a mapping: then the pages stay, unused.
+        // It fails only if the kernel cannot split a mapping: then the memory stays mapped, unused.
         debug_assert!(result.is_ok());
     }
 }
 
 pub(crate) fn os_page_size_bytes() -> usize {
-    // Not rustix's: it looks for the vDSO by the kernel's auxiliary vector, and faults if valgrind has hidden it.
-    // SAFETY: no pointers; libc answers from a variable.
+    // Not rustix's function: it looks for the vDSO by the kernel's auxiliary vector, and faults if valgrind has hidden
+    // it.
+    // SAFETY: the call takes no pointers; libc answers from a variable.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     usize::try_from(size).unwrap_or(4096)
 }
 
-/// Makes the pages lie on `node` if it has room, whoever touches them first (`MPOL_PREFERRED`, mbind(2)). If the kernel
-/// does not support it, that is no error: the memory is only farther away.
+/// Makes `node` the preferred node of the os_pages, regardless of the CPU that touches them first (`MPOL_PREFERRED`,
+/// mbind(2)). Failure is ignored: the memory is then only farther away.
 pub(crate) fn prefer_node(base: *mut u8, len: usize, node: u32) {
     const MPOL_PREFERRED: libc::c_long = 1;
     let mut mask = [0u64; 16];
@@ -66,26 +67,27 @@ pub(crate) fn prefer_node(base: *mut u8, len: usize, node: u32) {
     *word = 1 << (node % 64);
     // The kernel subtracts one from the number of bits before it reads the mask.
     let bits = 8 * size_of_val(&mask) + 1;
-    // SAFETY: the policy of the caller's own pages; the mask is as long as stated.
+    // SAFETY: sets the policy of the caller's own memory; the mask is as long as stated.
     let _ = unsafe { libc::syscall(libc::SYS_mbind, base, len, MPOL_PREFERRED, mask.as_ptr(), bits, 0) };
 }
 
-/// Makes the pages present and writable. `base` and `len` are of whole pages that are private, zeroed, and not used yet.
+/// Makes the memory present and writable. `base` and `len` cover whole os_pages that are private, zeroed, and not used
+/// yet.
 pub(crate) fn prefault(base: *mut u8, len: usize) {
-    // SAFETY: pages of this module's; what they hold stays (madvise(2)).
+    // SAFETY: memory that this module has mapped; madvise(2) keeps its contents.
     if unsafe { madvise(base.cast(), len, Advice::LinuxPopulateWrite) }.is_ok() {
         return;
     }
-    // Before Linux 5.14: touch each.
+    // Before Linux 5.14: touch each os_page.
     for offset in (0..len).step_by(os_page_size_bytes()) {
-        // SAFETY: inside the pages, which hold zeroes and are nobody's.
+        // SAFETY: inside the memory, which contains zeroes and is not used yet.
         unsafe { base.wrapping_add(offset).write_volatile(0) };
     }
 }
 
-/// A huge page would make a neighbour's untouched pages present too.
+/// Forbids huge pages: one would also make untouched memory of a neighbouring stride present.
 pub(crate) fn keep_lazy(base: *mut u8, len: usize) {
-    // SAFETY: pages of this module's; what they hold stays (madvise(2)).
+    // SAFETY: memory that this module has mapped; madvise(2) keeps its contents.
     let _ = unsafe { madvise(base.cast(), len, Advice::LinuxNoHugepage) };
 }
 

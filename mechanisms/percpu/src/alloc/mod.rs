@@ -1,45 +1,46 @@
 //! Pools: objects of which every CPU has a copy, allocated and freed while the program runs.
 //!
-//! # The layout
+//! # Layout
 //!
 //! ```text
 //!   chunk   │ CPU 0: a₀ b₀ c₀ … │ CPU 1: a₁ b₁ c₁ … │ …        address = object + (cpu << stride_shift)
 //! ```
 //!
-//! A handle is the address of the copy for CPU 0. The objects of one CPU share cache lines with one another and none with another
-//! CPU's.
+//! A handle is the address of the copy for CPU 0. The objects of one CPU share cache lines with one another, and none
+//! with another CPU's.
 //!
 //! # Growth
-//! A pool grows by chunks, each a mapping of its own, and gives none back before it is dropped. Computing an address
-//! needs none of the pool's structures: the handle and the view are enough. Finding the chunk of a handle (`size_of`)
-//! takes no lock either: chunks are published in a directory by a release store, which pairs with the acquire of the
-//! lookup.
+//! A pool grows by chunks, each a mapping of its own, and returns no chunk before the pool is dropped. Computing an
+//! address needs none of the pool's structures: the handle and the view are enough. Finding the chunk of a handle
+//! (`size_of`) takes no lock either: chunks are published in a directory by a release store, which pairs with the
+//! acquire of the lookup.
 //!
-//! # Which memory
-//! Each CPU's stride consists of whole pages, which prefer that CPU's node if there is more than one (mbind(2)), and
-//! are present before the first object is handed out, unless the pool is lazy. A lazy pool has memory only where it was touched: on
-//! a machine of many CPUs, a program that is confined to a few pays for their strides alone. Allocating does not change
-//! this. A robust pool does, because it writes to all copies, and so does a region of shared memory, of which a page is
-//! present as soon as it was read.
+//! # Memory
+//! Each CPU's stride consists of whole os_pages, which prefer that CPU's node if there is more than one (mbind(2)), and
+//! are present before the first object is allocated, unless the pool is lazy. A lazy pool has memory only where it was
+//! touched: on a machine of many CPUs, a program that is confined to a few uses memory only for their strides.
+//! Allocating does not change this, with two exceptions: a robust pool writes to all copies; and in a region of shared
+//! memory, an os_page is present as soon as it was read.
 //!
 //! # Fork
-//! A pool's private memory is copied, and the child's pool is its own from then on, with the same handles. A thread that
-//! was inside `alloc` or `free` does not exist in the child, and would hold the lock there for ever: if other threads
-//! use the pool, fork inside [`Pool::hold`]. A pool over shared memory has its records in private memory: after a fork
-//! parent and child use the same objects, and only one of them may allocate and free.
+//! A pool's private memory is copied, and the child's pool is its own from then on, with the same handles. A thread
+//! that was inside `alloc` or `free` does not exist in the child, where it would hold the lock for ever: if other
+//! threads use the pool, fork inside [`Pool::hold`]. A pool over shared memory has its records in private memory: after
+//! a fork, parent and child use the same objects, and only one of them may allocate and free.
 //!
 //! # Robust pools
-//! | where | holds | checked |
+//! | place | contents | checked |
 //! | --- | --- | --- |
-//! | behind each copy, 16 bytes or more | `0xb5` | when the object is freed, by `audit` |
+//! | after each copy, 16 bytes or more | `0xb5` | when the object is freed, by `audit` |
 //! | freed bytes, on every CPU | `0x5a` | when they are allocated again, by `audit` |
 //! | bytes that were never used, except in a region | zero | when they are allocated, by `audit` |
 //!
 //! Corrupted memory is reported once and withdrawn: it is neither allocated nor free from then on.
 //!
 //! # Cost
-//! Allocating and freeing take a lock (at most the time of two system calls when nobody waits) and a first-fit search over a
-//! bitmap. Records cost four bytes for every eight of a stride, in memory that is touched as it is used.
+//! Allocating and freeing take a lock (which, without contention, costs at most the time of two system calls) and a
+//! first-fit search over a bitmap. Records take four bytes for every eight of a stride, in memory that is touched as it
+//! is used.
 
 mod bitmap;
 mod directory;
@@ -59,22 +60,23 @@ pub use topology::possible_cpus;
 
 use crate::rseq::Rseq;
 
-/// The largest object, per CPU, and the largest alignment.
+/// Maximum size of an object on each CPU, and maximum alignment, in bytes.
 pub const OBJECT_SIZE_BYTES_MAX: usize = 4096;
 
-/// How a pool is made. `PoolOptions { is_robust: true, ..PoolOptions::default() }`
+/// Options for a pool: `PoolOptions { is_robust: true, ..PoolOptions::default() }`.
 #[derive(Debug, Clone, Copy)]
 pub struct PoolOptions {
-    /// Copies of each object. Default: [`possible_cpus`]. Size it by those and not by the affinity of the moment.
+    /// Number of copies of each object. Default: [`possible_cpus`]. Size it by the possible CPUs, not by the current
+    /// affinity.
     pub cpu_count: u32,
-    /// Bytes that a chunk has for each CPU: a power of two, at least a page. Default: 64 KiB.
+    /// Bytes that a chunk has for each CPU: a power of two, at least one os_page. Default: 64 KiB.
     pub stride_bytes: usize,
-    /// The most memory for objects, all CPUs together, in bytes. Default: `usize::MAX`, no limit.
+    /// Maximum memory for objects, over all CPUs, in bytes. Default: `usize::MAX`, no limit.
     pub limit_bytes: usize,
-    /// Poison freed bytes, put red zones behind objects, and check both. Default: no.
+    /// Whether to poison freed bytes, put red zones after objects, and check both. Default: no.
     pub is_robust: bool,
-    /// Do not touch memory before it is used: CPUs that never run cost address space and no memory. Default: no, every
-    /// page is present before the first object is handed out, and no access faults.
+    /// Whether memory is left untouched before it is used: CPUs that never run then cost address space and no memory.
+    /// Default: no, every os_page is present before the first object is allocated, and no access faults.
     pub is_lazy: bool,
 }
 
@@ -98,11 +100,11 @@ pub struct Region {
 }
 
 impl Region {
-    /// The `size_bytes` bytes from `base`.
+    /// Returns the region of `size_bytes` bytes from `base`.
     ///
     /// # Safety
-    /// They are mapped readable and writable and stay so as long as the pool or the attachment that gets them, and any
-    /// object of it, is used. Nobody else writes to them except through objects, and no other pool uses them.
+    /// The bytes are mapped readable and writable and stay so as long as the pool or the attachment that gets them, and
+    /// any object of it, is used. They are only written through objects, and no other pool uses them.
     pub const unsafe fn new(base: *mut u8, size_bytes: usize) -> Region {
         Region { base, size_bytes }
     }
@@ -113,20 +115,20 @@ impl Region {
 #[repr(transparent)]
 pub struct Object(NonNull<u8>);
 
-// SAFETY: a word. What is done through the address is unsafe where it is done.
+// SAFETY: a word. Every access through the address is unsafe where it is made.
 unsafe impl Send for Object {}
-// SAFETY: nothing in it can be changed through a shared reference; what is done through the address is unsafe where it is
-// done.
+// SAFETY: nothing in it can be changed through a shared reference; every access through the address is unsafe where it
+// is made.
 unsafe impl Sync for Object {}
 
 impl Object {
-    /// The handle as a word, for other languages.
+    /// Returns the handle as a word, for other languages.
     pub fn into_raw(self) -> NonNull<u8> {
         self.0
     }
 
-    /// The handle of a word that [`Object::into_raw`] gave. Any other word is a handle of no object: [`Pool::free`] refuses
-    /// it.
+    /// Returns the handle of a word that [`Object::into_raw`] returned. Any other word is not a handle of an object:
+    /// [`Pool::free`] refuses it.
     pub fn from_raw(word: NonNull<u8>) -> Object {
         Object(word)
     }
@@ -136,7 +138,7 @@ impl Object {
     }
 }
 
-/// Everything that address computation needs. A small `Copy` value that is valid as long as its pool.
+/// The numbers that address computation needs. A small `Copy` value that is valid as long as its pool.
 #[derive(Debug, Clone, Copy)]
 pub struct View {
     stride_shift: u32,
@@ -148,31 +150,33 @@ impl View {
         View { stride_shift: options.stride_bytes.trailing_zeros(), cpu_count: options.cpu_count }
     }
 
-    /// The address of `cpu`'s copy of `object`. No locks, no search, no checks: an addition and a shift.
+    /// Returns the address of `cpu`'s copy of `object`. No locks, no search, no checks: an addition and a shift.
     ///
     /// Wait-free, async-signal-safe.
     ///
     /// # Safety
-    /// `object` is of the pool (or attachment) that the view is of, and has not been freed; the pool lives;
-    /// `cpu` is less than [`View::cpu_count`].
+    /// `object` belongs to the pool (or attachment) of this view, and has not been freed; the pool lives; `cpu` is less
+    /// than [`View::cpu_count`].
     #[inline(always)]
     pub unsafe fn address(self, object: Object, cpu: u32) -> *mut u8 {
         debug_assert!(cpu < self.cpu_count);
         object.0.as_ptr().wrapping_add((cpu as usize) << (self.stride_shift & 63))
     }
 
-    /// Adds `n`, wrapping, to the copy of the CPU that the thread is on. False: aborted, or the thread is not registered;
-    /// nothing has been added. The section computes the address by itself, which is the quickest way to add.
+    /// Adds `n`, wrapping, to the copy of the CPU that the thread is on. False: aborted, or the thread is not
+    /// registered, or it is on a CPU without a copy; nothing has been added. The section computes the address by
+    /// itself, which is the quickest way to add.
     ///
     /// Wait-free (one attempt), async-signal-safe.
     ///
     /// # Safety
-    /// As [`View::address`]. The object begins with a `u64` on every CPU, aligned, which only sections on
-    /// that CPU write.
+    /// The conditions of [`View::address`], for every CPU. Each copy begins with an aligned `u64`, which only sections
+    /// on that CPU write.
     #[inline(always)]
     #[must_use = "an aborted section has added nothing"]
     pub unsafe fn add(self, rseq: Rseq, object: Object, n: u64) -> bool {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that each CPU's copy begins with an aligned word that only sections on that CPU
+        // write.
         unsafe { rseq.add_by_stride(object.0.as_ptr().cast(), self.stride_shift, self.cpu_count, n) }
     }
 
@@ -181,14 +185,14 @@ impl View {
         self.stride_shift
     }
 
-    /// Copies of each object.
+    /// Returns the number of copies of each object.
     #[inline(always)]
     pub fn cpu_count(self) -> u32 {
         self.cpu_count
     }
 }
 
-/// Objects of which every CPU has a copy.
+/// An allocator of objects of which every CPU has a copy.
 pub struct Pool {
     heap: Heap,
     view: View,
@@ -199,52 +203,54 @@ unsafe impl Send for Pool {}
 // SAFETY: every change through a shared reference is made under the heap's lock, or to atomics.
 unsafe impl Sync for Pool {}
 
-/// Live objects of one size. Laid out as C does.
+/// Number of live objects of one size. Laid out like the C structure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Leak {
-    /// Bytes of each copy, as asked for.
+    /// Size of each copy as requested, in bytes.
     pub size_bytes: usize,
-    /// Objects.
+    /// Number of objects.
     pub count: usize,
 }
 
-/// What a pool contains, and what it can allocate. Laid out as C does.
+/// Contents and limits of a pool. Laid out like the C structure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 #[non_exhaustive]
 pub struct Usage {
-    /// Live objects.
+    /// Number of live objects.
     pub object_count: usize,
-    /// Their sizes as asked for, added up, for one CPU.
+    /// Sum of their sizes as requested, for one CPU, in bytes.
     pub object_bytes: usize,
-    /// Chunks.
+    /// Number of chunks.
     pub chunk_count: usize,
-    /// Memory for objects, all CPUs together.
+    /// Memory for objects, over all CPUs, in bytes.
     pub mapped_bytes: usize,
-    /// Bytes of that memory that were found corrupted and are never allocated again.
+    /// Memory that was found corrupted and is never allocated again, over all CPUs, in bytes.
     pub withdrawn_bytes: usize,
-    /// The largest object that the pool can allocate.
+    /// Maximum size of an object that the pool can allocate, in bytes.
     pub size_bytes_max: usize,
-    /// The largest alignment that the pool can allocate.
+    /// Maximum alignment that the pool can allocate, in bytes.
     pub align_bytes_max: usize,
 }
 
 impl Pool {
-    /// A pool of private memory, which grows as far as the options and the kernel allow.
+    /// Makes a pool of private memory, which grows as far as the options and the kernel allow.
     ///
     /// # Errors
-    /// [`AllocError::BadOption`]; [`AllocError::Exhausted`] if the first chunk is over the limit or the kernel refuses it.
+    /// [`AllocError::BadOption`]; [`AllocError::Exhausted`] if the first chunk is over the limit or the kernel refuses
+    /// it.
     pub fn new(options: &PoolOptions) -> Result<Pool, AllocError> {
         heap::check_options(options)?;
         Pool::with(options, None)
     }
 
-    /// A pool of memory that the caller gives: of its first `cpu_count * stride_bytes` bytes, aligned to 8 bytes. It does not
-    /// grow. The pool neither touches the memory in advance nor prefers nodes for it: the caller may. The contents of the region
-    /// are overwritten as objects are allocated.
+    /// Makes a pool of memory that the caller gives: the first `cpu_count * stride_bytes` bytes of the region, which
+    /// must be aligned to 8 bytes. The pool does not grow. It neither touches the memory in advance nor prefers nodes
+    /// for it; the caller may do so. Allocating objects overwrites the contents of the region.
     ///
-    /// Records lie in this process: only this process allocates and frees. Others [attach](Attached) and are told offsets.
+    /// Records are in this process's memory, so only this process allocates and frees. Other processes
+    /// [attach](Attached) and receive offsets.
     ///
     /// # Errors
     /// [`AllocError::BadOption`], also for a region that is too small or not aligned; [`AllocError::Exhausted`] if the
@@ -260,54 +266,59 @@ impl Pool {
         Ok(Pool { heap, view: View::new(options) })
     }
 
-    /// An object of `layout` for every CPU, zeroed on all of them. An object of no bytes has an address of its own too.
+    /// Allocates an object of `layout` for every CPU, zeroed on all of them. An object of no bytes has an address of
+    /// its own too.
     ///
     /// Blocking (a lock, and the kernel if the pool grows), from any thread. Not async-signal-safe, but a handler that
     /// interrupts its own thread here gets an error instead of a deadlock. Never calls malloc.
     ///
     /// # Errors
-    /// [`AllocError`], but neither [`AllocError::BadOption`] nor the two of handles.
+    /// [`AllocError`], except [`AllocError::BadOption`] and the two about handles.
     pub fn alloc(&self, layout: Layout) -> Result<Object, AllocError> {
         self.heap.alloc(layout.size(), layout.align()).map(Object)
     }
 
-    /// An object that a `T` fits into, for every CPU. Its bytes are zeroes; the caller must know that they are a valid `T`.
+    /// Allocates an object that a `T` fits into, for every CPU. Its bytes are zeroes; the caller must know that they
+    /// are a valid `T`.
     ///
     /// # Errors
-    /// As [`Pool::alloc`].
+    /// The errors of [`Pool::alloc`].
     pub fn alloc_for<T>(&self) -> Result<Object, AllocError> {
         self.alloc(Layout::new::<T>())
     }
 
-    /// Frees an object. Its bytes are given to a later object that fits.
+    /// Frees an object. A later object that fits may get its bytes.
     ///
-    /// Blocking (a lock), from any thread. Not async-signal-safe, as [`Pool::alloc`].
+    /// Blocking (a lock), from any thread. Not async-signal-safe, like [`Pool::alloc`].
     ///
     /// # Errors
-    /// [`AllocError::DoubleFree`], [`AllocError::Foreign`], [`AllocError::Corrupted`], [`AllocError::Reentered`]. Nothing has changed, except that a corrupted object is withdrawn. A handle that was freed before is
-    /// recognised until its place is given to another object; after that, if no object starts there, it counts as foreign.
+    /// [`AllocError::DoubleFree`], [`AllocError::Foreign`], [`AllocError::Corrupted`], [`AllocError::Reentered`]. In
+    /// each case nothing has changed, except that a corrupted object is withdrawn. A handle that was freed before is
+    /// recognised until its place is given to another object; after that, if no object starts there, it is reported as
+    /// foreign.
     ///
     /// # Safety
-    /// Nobody uses the object's bytes from now on. Handles of objects that were freed before or come from another pool are
-    /// allowed: they are refused.
+    /// The object's bytes are not used from now on. Handles of objects that were freed before or belong to another pool
+    /// are allowed: they are refused.
     pub unsafe fn free(&self, object: Object) -> Result<(), AllocError> {
         self.heap.free(object.address())
     }
 
-    /// Everything that address computation needs. Keep it where it is used.
+    /// Returns the numbers that address computation needs. Keep a copy where it is used.
     pub fn view(&self) -> View {
         self.view
     }
 
-    /// The size with which a live object was allocated, in bytes; `None` for any other handle.
+    /// Returns the size with which a live object was allocated, in bytes; `None` for any other handle.
     ///
     /// Wait-free, async-signal-safe.
     pub fn size_of(&self, object: Object) -> Option<usize> {
         self.heap.size_of(object.address())
     }
 
-    /// The offset of the object in the pool's memory, for another process that has [attached](Attached) to it, or for
-    /// [`Pool::object_at`]. `None` if the object is not allocated, or if the pool's memory is not of one piece (it grows).
+    /// Returns the offset of the object in the pool's memory, in bytes, for another process that has
+    /// [attached](Attached) to it, or for [`Pool::object_at`]. `None` if the object is not allocated, or if the pool
+    /// can grow, because its memory is then not contiguous.
     ///
     /// Wait-free, async-signal-safe.
     pub fn offset_of(&self, object: Object) -> Option<usize> {
@@ -315,7 +326,7 @@ impl Pool {
         self.heap.is_fixed().then(|| object.address() - self.heap.base().addr())
     }
 
-    /// The live object whose offset this is.
+    /// Returns the live object at an offset that [`Pool::offset_of`] returned.
     ///
     /// Wait-free, async-signal-safe.
     pub fn object_at(&self, offset: usize) -> Option<Object> {
@@ -323,9 +334,10 @@ impl Pool {
         (self.heap.is_fixed() && self.size_of(object).is_some()).then_some(object)
     }
 
-    /// Allocated objects by size, smallest first: just before the pool is dropped, these were never freed.
+    /// Iterates over the sizes of allocated objects, smallest first: just before the pool is dropped, these objects
+    /// were never freed.
     ///
-    /// Wait-free. An object that others allocate or free at the same time may be in it or not.
+    /// Wait-free. An object that is allocated or freed at the same time may be counted or not.
     pub fn leaks(&self) -> impl Iterator<Item = Leak> {
         let mut from = 0;
         core::iter::from_fn(move || {
@@ -337,7 +349,7 @@ impl Pool {
 
     /// Checks all red zones and free bytes, if the pool is robust. Nothing is withdrawn.
     ///
-    /// Blocking: the pool is locked meanwhile.
+    /// Blocking: the pool is locked during the check.
     ///
     /// # Errors
     /// [`AllocError::Corrupted`] for the first byte that is wrong; [`AllocError::Reentered`].
@@ -345,19 +357,19 @@ impl Pool {
         self.heap.audit()
     }
 
-    /// What the pool contains, and what it can allocate. Wait-free; each number is read by itself.
+    /// Returns the contents and limits of the pool. Wait-free; each number is read separately.
     pub fn usage(&self) -> Usage {
         self.heap.usage()
     }
 
-    /// Runs `work` while no thread is inside `alloc` or `free`. If `work` forks, the child finds the pool in a consistent state.
-    /// In the child, too, the pool is unlocked when `work` returns. `work` must not call the loader, whose
-    /// constructors may wait for the pool.
+    /// Runs `work` while no thread is inside `alloc` or `free`. If `work` forks, the child finds the pool in a
+    /// consistent state, and in the child, too, the pool is unlocked when `work` returns. `work` must not call the
+    /// loader, whose constructors may wait for the pool.
     ///
     /// Blocking.
     ///
     /// # Errors
-    /// [`AllocError::Reentered`] if this thread is inside the pool already; `work` has not run.
+    /// [`AllocError::Reentered`] if this thread is already inside the pool; `work` has not run.
     pub fn hold<R>(&self, work: impl FnOnce() -> R) -> Result<R, AllocError> {
         self.heap.hold(work).map_err(|Reentered| AllocError::Reentered)
     }
@@ -365,7 +377,7 @@ impl Pool {
 
 /// A region in which another process (or another pool of this process) allocates, mapped here at any address.
 ///
-/// The allocating side tells it offsets, and it computes addresses from them in the same way. Both sides need the same
+/// The allocating side passes offsets, from which addresses are computed here in the same way. Both sides need equal
 /// options.
 #[derive(Debug)]
 pub struct Attached {
@@ -373,9 +385,9 @@ pub struct Attached {
     view: View,
 }
 
-// SAFETY: an address in memory that belongs to no thread, and which it does not change.
+// SAFETY: an address in memory that belongs to no thread, and which this type does not change.
 unsafe impl Send for Attached {}
-// SAFETY: through a shared reference it only tells addresses.
+// SAFETY: a shared reference only returns addresses.
 unsafe impl Sync for Attached {}
 
 impl Attached {
@@ -390,8 +402,8 @@ impl Attached {
         Ok(Attached { region: Region { size_bytes, ..region }, view: View::new(options) })
     }
 
-    /// The object at an offset that [`Pool::offset_of`] gave; `None` if no copy for CPU 0 can be there. Only its pool knows whether an
-    /// object is allocated there.
+    /// Returns the object at an offset that [`Pool::offset_of`] returned; `None` if no copy for CPU 0 can be there.
+    /// Only its pool knows whether an object is allocated there.
     ///
     /// Wait-free, async-signal-safe.
     pub fn object_at(&self, offset: usize) -> Option<Object> {
@@ -399,7 +411,7 @@ impl Attached {
         at.filter(|_| offset < self.region.size_bytes).map(Object)
     }
 
-    /// All that address computation needs.
+    /// Returns the numbers that address computation needs.
     pub fn view(&self) -> View {
         self.view
     }

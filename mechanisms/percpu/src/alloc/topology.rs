@@ -1,26 +1,28 @@
-//! Which CPUs may exist, and on which node each is.
+//! The CPUs that may exist, and the NUMA node of each.
 
 use core::ffi::CStr;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::path::DecInt;
 
-/// CPUs that this machine may ever have, from 0 on: present or not, online or not, allowed to this process or not.
+/// Returns the number of CPUs that this machine may ever have, from 0 on: present or not, online or not, allowed to
+/// this process or not.
 ///
-/// Reads `/sys/devices/system/cpu/possible`. If that cannot be read, it is the size of the kernel's CPU masks, which is
-/// never too small.
+/// Reads `/sys/devices/system/cpu/possible`. If that cannot be read, returns the size of the kernel's CPU masks, which
+/// is never too small.
 pub fn possible_cpus() -> u32 {
     count_in(c"/sys/devices/system/cpu/possible").unwrap_or_else(mask_bits)
 }
 
-/// CPUs from 0 to the last one of a list, including those that the list leaves out.
+/// Returns the number of CPUs from 0 to the last one of a list, including those that the list leaves out.
 fn count_in(list: &CStr) -> Option<u32> {
     let mut last = None;
     read_list(list, |_, to| last = last.max(Some(to)));
     last.and_then(|last: u32| last.checked_add(1))
 }
 
-/// The kernel copies out whole masks, and says how many bytes those are (sched_getaffinity(2)).
+/// Returns the number of bits in the kernel's CPU masks: sched_getaffinity(2) copies whole masks and returns their size
+/// in bytes.
 fn mask_bits() -> u32 {
     let mut mask = [0u64; 1024];
     // SAFETY: `mask` is as long as stated.
@@ -28,7 +30,7 @@ fn mask_bits() -> u32 {
     if bytes > 0 { bytes as u32 * 8 } else { 64 }
 }
 
-/// Calls `node_of(cpu, node)` for each CPU of each node that is online, and returns how many nodes there are: at least one.
+/// Calls `node_of(cpu, node)` for each CPU of each online node, and returns the number of nodes: at least one.
 pub(crate) fn nodes(node_of: &mut dyn FnMut(u32, u32)) -> u32 {
     let mut count = 0;
     read_list(c"/sys/devices/system/node/online", |from, to| {
@@ -43,7 +45,7 @@ pub(crate) fn nodes(node_of: &mut dyn FnMut(u32, u32)) -> u32 {
     count.max(1)
 }
 
-/// Nodes are numbered without leading zeroes.
+/// Writes the path of a node's CPU list, in which the number has no leading zeroes.
 fn cpulist_path(node: u32, path: &mut [u8; 48]) -> Option<&CStr> {
     const PREFIX: &[u8] = b"/sys/devices/system/node/node";
     let number = DecInt::new(node);
@@ -56,8 +58,8 @@ fn cpulist_path(node: u32, path: &mut [u8; 48]) -> Option<&CStr> {
     CStr::from_bytes_with_nul(&path[..at]).ok()
 }
 
-/// Calls `range(from, to)` for each part of a list such as `0-3,8`, both ends included. A file that cannot be read is an
-/// empty list.
+/// Calls `range(from, to)` for each part of a list such as `0-3,8`, both ends included. A file that cannot be read
+/// counts as an empty list.
 fn read_list(path: &CStr, range: impl FnMut(u32, u32)) {
     let Ok(file) = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return };
     let mut parser = Parser { from: None, number: None, range };
@@ -71,7 +73,7 @@ fn read_list(path: &CStr, range: impl FnMut(u32, u32)) {
     parser.push(b'\n');
 }
 
-/// Takes a list byte by byte, so the length of the list does not matter.
+/// Parses a list byte by byte, so its length does not matter.
 struct Parser<F: FnMut(u32, u32)> {
     from: Option<u32>,
     number: Option<u32>,
@@ -113,7 +115,7 @@ mod tests {
         assert_eq!(parse("\n"), []);
     }
 
-    /// A file of this text.
+    /// Returns the count in a file with the contents `list`.
     fn count_of(list: &str) -> Option<u32> {
         let file = rustix::fs::memfd_create(c"possible", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         assert_eq!(rustix::io::write(&file, list.as_bytes()), Ok(list.len()));
@@ -126,7 +128,7 @@ mod tests {
         assert_eq!(count_of("0-3,8\n"), Some(9));
         assert_eq!(count_of("0\n"), Some(1));
         assert_eq!(count_of("0-127\n"), Some(128));
-        // As long as a list may be, and longer than one read.
+        // The longest list, which takes more than one read.
         let sparse: String = (0..500).map(|cpu| format!("{},", 2 * cpu)).collect();
         assert_eq!(count_of(&sparse), Some(999));
         assert_eq!(count_of("\n"), None);

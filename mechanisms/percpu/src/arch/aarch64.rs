@@ -1,13 +1,13 @@
-//! The critical sections for aarch64 Linux.
+//! Critical sections for aarch64 Linux.
 //!
-//! What differs from x86-64:
+//! Differences from x86-64:
 //!
-//! * The thread's area is reached from `tpidr_el0`, of which libc's `__rseq_offset` is the distance.
-//! * The signature is an instruction, `brk #0x45e0` (0xd428bc00 in code, which is little-endian even where data is not), and
-//!   stands in line, because a conditional branch may not reach into another section of the program.
-//! * Other CPUs may see stores in a different order. So a final store that makes plain stores
-//!   reachable is a release (`stlr`), which pairs with the acquire by which readers load the word. On the CPU itself no
-//!   order is needed beyond the program's: between two threads on it the kernel switches, which is a full barrier.
+//! * A thread's rseq structure is found relative to `tpidr_el0`, at the distance in libc's `__rseq_offset`.
+//! * The signature is an instruction, `brk #0x45e0` (0xd428bc00 in code, which is little-endian even where data is
+//!   not). It is emitted inline, because a conditional branch may not reach into another section of the program.
+//! * Other CPUs may see stores in a different order. So a final store that makes plain stores reachable is a release
+//!   (`stlr`), which pairs with the acquire by which readers load the word. On the CPU itself program order is enough:
+//!   between two threads on it the kernel switches, which is a full barrier.
 
 use core::arch::asm;
 
@@ -17,13 +17,13 @@ use super::Outcome;
 use super::handle::Handle;
 use crate::node::Node;
 
-/// The word before every abort handler, as code.
+/// Signature before every abort handler, as an instruction.
 const SIGNATURE_CODE: u32 = 0xd428_bc00;
 
-/// The same as the kernel reads it, which is as data.
+/// Signature as the kernel reads it, which is as data.
 pub(crate) const SIGNATURE: u32 = u32::from_ne_bytes(SIGNATURE_CODE.to_le_bytes());
 
-/// How far our own block lies from the thread pointer: the same in every thread.
+/// Returns the distance of this crate's block from the thread pointer, in bytes; it is equal in all threads.
 pub(crate) fn own_offset() -> isize {
     let offset: isize;
     // SAFETY: reads a constant that the linker or the loader has made; TLS ABI for AArch64, initial-exec model.
@@ -38,7 +38,7 @@ pub(crate) fn own_offset() -> isize {
     offset
 }
 
-/// What the thread's own offsets are relative to.
+/// Returns the thread pointer, to which the offsets of thread-local objects are relative.
 #[inline]
 pub(crate) fn thread_pointer() -> *mut u8 {
     let pointer: *mut u8;
@@ -67,7 +67,7 @@ macro_rules! inject {
     };
 }
 
-/// As `sections` says; the abort handler stands in line.
+/// Wraps a body as the documentation of `sections!` says; the abort handler is inline.
 macro_rules! critical_section {
     ({ $($body:expr,)+ } [$($store:literal)?] $handle:ident, $cpu:expr, $($operands:tt)+) => {{
         let outcome: u32;
@@ -121,20 +121,20 @@ macro_rules! critical_section {
 }
 
 impl Handle {
-    /// A word of the area, which begins at byte `FIELD`.
+    /// Returns the word at byte `FIELD` of the calling thread's rseq structure.
     #[inline]
     fn word<const FIELD: usize>(self) -> u32 {
         let word: *const u32 = thread_pointer().wrapping_offset(self.offset).wrapping_add(FIELD).cast();
-        // SAFETY: four bytes of the calling thread's area, by the promise of `new`; the kernel changes the word, hence
-        // volatile.
+        // SAFETY: four bytes of the calling thread's rseq structure, which `new`'s caller guarantees to be at `offset`;
+        // the kernel changes the word, hence volatile.
         unsafe { word.read_volatile() }
     }
 
     #[cfg(test)]
     pub(crate) fn descriptor(self) -> u64 {
         let field: *const u64 = thread_pointer().wrapping_offset(self.offset).wrapping_add(OFFSET_RSEQ_CS).cast();
-        // SAFETY: eight bytes of the calling thread's area, by the promise of `new`; the kernel changes the word, hence
-        // volatile.
+        // SAFETY: eight bytes of the calling thread's rseq structure, which `new`'s caller guarantees to be at
+        // `offset`; the kernel changes the word, hence volatile.
         unsafe { field.read_volatile() }
     }
 }
@@ -207,7 +207,7 @@ sections! {
         "str {a}, [{node}]",
         inject!(4),
         inject!(5),
-        // (A) pairs with the acquire of whoever takes a list over from another CPU.
+        // (A) pairs with the acquire of the thread that drains this CPU's list.
         "stlr {node}, [{head}]",
     }
     rseq_load_cbeq_load_store {
@@ -216,7 +216,7 @@ sections! {
         "cbz {node}, 8f",
         "ldr {a}, [{node}]",
         inject!(5),
-        // (A) pairs with the acquire of whoever takes a list over from another CPU.
+        // (A) pairs with the acquire of the thread that drains this CPU's list.
         "stlr {a}, [{head}]",
     }
     rseq_load_cbne_memcpy_store {

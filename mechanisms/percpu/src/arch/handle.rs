@@ -1,9 +1,10 @@
-//! Where a thread's area lies, on architectures that have sections.
+//! Location of a thread's rseq structure, on architectures that have sections.
 
 use core::arch::global_asm;
 
-// The block that `register` gives to the kernel where libc has not given one: the area of 32 bytes, in which `cpu_id` begins as
-// RSEQ_CPU_ID_UNINITIALIZED so that a section in a thread that is not registered ends at its comparison, and the thread's state.
+// The block that `register` gives to the kernel if libc has not given it one: the rseq structure of 32 bytes, then the
+// thread's state. `cpu_id` is initially RSEQ_CPU_ID_UNINITIALIZED, so that a section in a thread that is not registered
+// ends at its comparison.
 global_asm!(
     ".pushsection .tdata.dormouse_i_rseq, \"awT\", @progbits",
     ".hidden dormouse_i_rseq",
@@ -17,7 +18,7 @@ global_asm!(
     ".popsection",
 );
 
-/// Proof that there is a registration: the distance from the thread pointer to the thread's area.
+/// Proof that there is a registration: the distance from the thread pointer to the thread's rseq structure, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Handle {
     pub(super) offset: isize,
@@ -25,7 +26,8 @@ pub(crate) struct Handle {
 
 impl Handle {
     /// # Safety
-    /// So far from the thread pointer, every thread has an area for its whole life, registered or with `cpu_id` below zero.
+    /// At that distance from the thread pointer, every thread has an rseq structure for its whole life, registered or
+    /// with `cpu_id` below zero.
     #[inline]
     pub(crate) unsafe fn new(offset: isize) -> Handle {
         Handle { offset }

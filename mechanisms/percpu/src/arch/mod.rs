@@ -1,8 +1,9 @@
-//! The critical sections, per architecture.
+//! Critical sections, per architecture.
 //!
-//! An architecture's module has its bodies of the sections, the wrap of a body, and how a thread's area is found. What is the same is in
-//! `sections`. `Handle` is a `Copy` value that proves that somebody registers restartable sequences. If an architecture has no sections yet,
-//! it is uninhabited, so that the compiler removes the rseq path.
+//! An architecture's module has its bodies of the sections, the macro that wraps a body, and the way to find a thread's
+//! rseq structure. The parts that all architectures share are in `sections`. `Handle` is a `Copy` value that proves
+//! that restartable sequences are registered. On an architecture without sections it is uninhabited, so that the
+//! compiler removes the rseq path.
 
 #[macro_use]
 #[allow(unused_macros, reason = "without sections there is nowhere to inject")]
@@ -49,14 +50,14 @@ pub(crate) enum Outcome {
     Done = 0,
     /// The guard did not hold the expected value.
     GuardChanged = 1,
-    /// The thread was on another CPU already when the section compared.
+    /// The thread was already on another CPU when the section compared.
     OtherCpu = 2,
     /// The kernel aborted the section: preemption, migration or a signal.
     AbortedByKernel = 3,
 }
 
 impl Outcome {
-    /// What a section has left in its register.
+    /// Decodes the value that a section has left in its register.
     #[inline]
     #[cfg_attr(
         not(all(

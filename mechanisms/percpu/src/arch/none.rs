@@ -25,7 +25,7 @@ impl Handle {
     }
 }
 
-/// A section without instructions: nobody can enter it.
+/// A section without instructions, which cannot be entered because the handle is uninhabited.
 macro_rules! critical_section {
     ({} [$($store:literal)?] $handle:ident, $($operands:tt)+) => {
         match $handle.0 {}

@@ -1,14 +1,14 @@
-//! The critical sections: what is the same on every architecture.
+//! Critical sections: the parts that all architectures share.
 //!
-//! A section's name is its pseudo-code: words read from left to right, `load` a word, `cbne` compare and branch out if
-//! not equal, `stores` any number of plain stores, `store` the final one. Every section begins with the comparison of
-//! `cpu_id`, which the names leave out.
+//! A section's name is its pseudo-code, read from left to right: `load` loads a word, `cbne` compares and branches out
+//! if not equal, `stores` is any number of plain stores, `store` is the final one. Every section begins with the
+//! comparison of `cpu_id`, which the names leave out.
 //!
 //! The kernel's part of the contract (`kernel/rseq.c`, `include/uapi/linux/rseq.h`): when it preempts or migrates a
 //! thread or delivers a signal to it, and the thread's `rseq_cs` points to a descriptor, and the instruction pointer is
 //! at or after `start_ip` and before `start_ip + post_commit_offset`, it sets the instruction pointer to `abort_ip`. It
-//! checks that the four bytes before `abort_ip` are the signature that was registered, so that nobody can abuse a
-//! descriptor to jump anywhere. All other registers keep their values.
+//! checks that the four bytes before `abort_ip` are the registered signature, so that a descriptor cannot be abused to
+//! jump anywhere. All other registers keep their values.
 
 use dormouse_abi::txn::{Store, Txn};
 
@@ -18,7 +18,7 @@ const _: () = assert!(size_of::<Outcome>() == 4);
 const _: () = assert!(core::mem::offset_of!(Txn, guard) == 0 && core::mem::offset_of!(Txn, expected) == 8);
 const _: () = assert!(core::mem::offset_of!(Store, value) == 8 && core::mem::offset_of!(Store, width) == 16);
 
-/// An injection point; an architecture's own macro shadows it in tests.
+/// An injection point, empty outside tests; in tests an architecture's own macro shadows it.
 #[cfg(not(test))]
 macro_rules! inject {
     ($point:literal) => {
@@ -26,7 +26,7 @@ macro_rules! inject {
     };
 }
 
-/// A macro that makes a section, with the operands that only injection needs.
+/// Expands a section's macro with the operands that only injection needs.
 #[cfg(test)]
 macro_rules! with_delays {
     ($section:ident $($operands:tt)+) => {
@@ -38,8 +38,9 @@ macro_rules! with_delays {
     ($section:ident $($operands:tt)+) => { $section!($($operands)+ options(nostack)) };
 }
 
-/// The sections on `Handle`, of an architecture's bodies. The last instruction of a body is the final store. Its operands are those that are
-/// given here, and `a`, a register; its branches out go to 8. The architecture's `critical_section!` wraps it in everything that the kernel requires:
+/// Defines the sections on `Handle` from an architecture's bodies. The last instruction of a body is the final store. A
+/// body's operands are those listed here and `a`, a scratch register; it branches out to label 8. The architecture's
+/// `critical_section!` wraps it in everything that the kernel requires:
 ///
 /// ```text
 ///     outcome = Done
@@ -75,7 +76,8 @@ macro_rules! sections {
                 self.word::<{ dormouse_abi::rseq::OFFSET_CPU_ID }>()
             }
 
-            /// One section for each width of the final store, so that each has exactly one.
+            /// Commits a transaction. There is one section for each width of the final store, so that each has exactly
+            /// one.
             ///
             /// ```text
             /// rseq_load_cbne_stores_store(txn):
@@ -86,13 +88,14 @@ macro_rules! sections {
             /// ```
             ///
             /// # Safety
-            /// As [`crate::Rseq::commit`].
+            /// The conditions of [`crate::Rseq::commit`].
             #[inline]
             pub(crate) unsafe fn commit(self, cpu: u32, txn: &dormouse_abi::txn::Txn) -> Outcome {
                 match txn.last.width {
-                    // SAFETY: the kernel's contract: the descriptor is the ABI's, in memory that lives as long as this code; the
-                    // abort handler is preceded by the signature; no stack is touched. `offset` from the thread pointer lies the
-                    // calling thread's area. What the section reads and writes, the caller vouches for: the width is 2, 4 or 8.
+                    // SAFETY: the kernel's contract is kept: the descriptor has the ABI's layout, in memory that lives
+                    // as long as this code; the signature precedes the abort handler; no stack is touched. The calling
+                    // thread's rseq structure is `offset` bytes from the thread pointer (`new`). The caller guarantees
+                    // that the guard is readable and the targets are writable, and that each width is 2, 4 or 8.
                     $($width => unsafe {
                         with_delays!(critical_section $load_cbne_stores [$store] self, cpu,
                             txn = in(reg) txn,
@@ -112,10 +115,11 @@ macro_rules! sections {
             /// ```
             ///
             /// # Safety
-            /// As [`crate::Rseq::add`].
+            /// The conditions of [`crate::Rseq::add`].
             #[inline]
             pub(crate) unsafe fn rseq_load_add_store(self, cpu: u32, target: *mut u64, n: u64) -> Outcome {
-                // SAFETY: the kernel's contract, which `critical_section!` fulfils; `target` is the caller's promise.
+                // SAFETY: `critical_section!` keeps the kernel's contract; the caller guarantees that `target` is
+                // aligned and writable.
                 unsafe {
                     with_delays!(critical_section $load_add_store [] self, cpu, target = in(reg) target, n = in(reg) n,)
                 }
@@ -123,15 +127,16 @@ macro_rules! sections {
 
             /// ```text
             /// rseq_load(target):
-            ///     word = *target                             (the last instruction: the word is in a register, or nothing is)
+            ///     word = *target                             (last instruction: either the word is in the register, or nothing is)
             /// ```
             ///
             /// # Safety
-            /// As [`crate::Rseq::load`].
+            /// The conditions of [`crate::Rseq::load`].
             #[inline]
             pub(crate) unsafe fn rseq_load(self, cpu: u32, target: *const u64) -> (Outcome, u64) {
                 let word: u64;
-                // SAFETY: the kernel's contract, which `critical_section!` fulfils; `target` is the caller's promise.
+                // SAFETY: `critical_section!` keeps the kernel's contract; the caller guarantees that `target` is
+                // aligned and readable.
                 let outcome = unsafe {
                     with_delays!(critical_section $load [] self, cpu, target = in(reg) target, word = out(reg) word,)
                 };
@@ -144,10 +149,11 @@ macro_rules! sections {
             /// ```
             ///
             /// # Safety
-            /// As [`crate::Rseq::store`].
+            /// The conditions of [`crate::Rseq::store`].
             #[inline]
             pub(crate) unsafe fn rseq_store(self, cpu: u32, target: *mut u64, value: u64) -> Outcome {
-                // SAFETY: the kernel's contract, which `critical_section!` fulfils; `target` is the caller's promise.
+                // SAFETY: `critical_section!` keeps the kernel's contract; the caller guarantees that `target` is
+                // aligned and writable.
                 unsafe {
                     with_delays!(critical_section $store_only [] self, cpu, target = in(reg) target, value = in(reg) value,)
                 }
@@ -160,7 +166,7 @@ macro_rules! sections {
             /// ```
             ///
             /// # Safety
-            /// As [`crate::Rseq::compare_and_store`].
+            /// The conditions of [`crate::Rseq::compare_and_store`].
             #[inline]
             pub(crate) unsafe fn rseq_load_cbne_store(
                 self,
@@ -169,7 +175,8 @@ macro_rules! sections {
                 expected: u64,
                 value: u64,
             ) -> Outcome {
-                // SAFETY: the kernel's contract, which `critical_section!` fulfils; `target` is the caller's promise.
+                // SAFETY: `critical_section!` keeps the kernel's contract; the caller guarantees that `target` is
+                // aligned and writable.
                 unsafe {
                     with_delays!(critical_section $load_cbne_store [] self, cpu,
                         target = in(reg) target,
@@ -181,15 +188,16 @@ macro_rules! sections {
             /// ```text
             /// rseq_load_store_store(head, node):
             ///     first = *head
-            ///     node->next = first                         (nobody else knows the node yet)
+            ///     node->next = first                         (no other thread can reach the node yet)
             ///     *head = node                               (final store, a release)
             /// ```
             ///
             /// # Safety
-            /// As [`crate::Rseq::push`].
+            /// The conditions of [`crate::Rseq::push`].
             #[inline]
             pub(crate) unsafe fn rseq_load_store_store(self, cpu: u32, head: *mut *mut Node, node: *mut Node) -> Outcome {
-                // SAFETY: the kernel's contract, which `critical_section!` fulfils; `head` and `node` are the caller's promise.
+                // SAFETY: `critical_section!` keeps the kernel's contract; the caller guarantees that `head` is aligned
+                // and writable, and that `node` is writable and belongs to it.
                 unsafe {
                     with_delays!(critical_section $load_store_store [] self, cpu, head = in(reg) head, node = in(reg) node,)
                 }
@@ -200,11 +208,11 @@ macro_rules! sections {
             ///     node = *head
             ///     if node == null: goto guard changed
             ///     next = node->next
-            ///     *head = next                               (final store, a release: what `next` holds came by this CPU too)
+            ///     *head = next                               (final store, a release: this CPU's sections also wrote `next`'s node)
             /// ```
             ///
             /// # Safety
-            /// As [`crate::Rseq::pop`].
+            /// The conditions of [`crate::Rseq::pop`].
             #[inline]
             pub(crate) unsafe fn rseq_load_cbeq_load_store(
                 self,
@@ -212,9 +220,10 @@ macro_rules! sections {
                 head: *mut *mut Node,
             ) -> (Outcome, *mut Node) {
                 let node: *mut Node;
-                // SAFETY: the kernel's contract, which `critical_section!` fulfils. `head` is the caller's promise, and that what
-                // it leads to is a node: nobody on this CPU has unlinked it since it was loaded, or the section would have been
-                // aborted.
+                // SAFETY: `critical_section!` keeps the kernel's contract. The caller guarantees that `head` is aligned
+                // and writable, and null or the first of a list of nodes. The node that was loaded is still on the list
+                // when its `next` is read: only sections on this CPU unlink nodes, and one that had run since would
+                // have aborted this section.
                 let outcome = unsafe {
                     with_delays!(critical_section $load_cbeq_load_store [] self, cpu,
                         head = in(reg) head,
@@ -227,12 +236,12 @@ macro_rules! sections {
             /// rseq_load_cbne_memcpy_store(guard, expected, to, from, size_bytes, last, value):
             ///     if *guard != expected: goto guard changed
             ///     while size_bytes >= 8: copy 8 bytes
-            ///     while size_bytes > 0: copy a byte          (where nobody looks yet)
+            ///     while size_bytes > 0: copy a byte          (no reader looks there yet)
             ///     *last = value                              (final store, a release)
             /// ```
             ///
             /// # Safety
-            /// As [`crate::Rseq::copy_and_store`].
+            /// The conditions of [`crate::Rseq::copy_and_store`].
             #[inline]
             pub(crate) unsafe fn rseq_load_cbne_memcpy_store(
                 self,
@@ -241,7 +250,9 @@ macro_rules! sections {
                 (to, from, size_bytes): (*mut u8, *const u8, usize),
                 (last, value): (*mut u64, u64),
             ) -> Outcome {
-                // SAFETY: the kernel's contract, which `critical_section!` fulfils; the addresses are the caller's promise.
+                // SAFETY: `critical_section!` keeps the kernel's contract; the caller guarantees that `guard` is
+                // readable, that `last` is writable, and that `size_bytes` bytes are readable at `from` and writable at
+                // `to`.
                 unsafe {
                     with_delays!(critical_section $load_cbne_memcpy_store [] self, cpu,
                         guard = in(reg) guard,

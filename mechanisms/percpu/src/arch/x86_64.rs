@@ -1,4 +1,4 @@
-//! The critical sections for x86-64 Linux.
+//! Critical sections for x86-64 Linux.
 
 use core::arch::asm;
 
@@ -25,7 +25,7 @@ macro_rules! inject {
     };
 }
 
-/// As `sections` says.
+/// Wraps a body as the documentation of `sections!` says.
 macro_rules! critical_section {
     ({ $($body:expr,)+ } [$($store:literal)?] $handle:ident, $cpu:expr, $($operands:tt)+) => {{
         let outcome: u32;
@@ -74,8 +74,8 @@ macro_rules! critical_section {
     }};
 }
 
-/// An addition on whatever CPU the thread is on: the section finds the word by itself, so nothing has to be compared. One
-/// instruction, the final store, reads, adds and writes. (It has no `lock` prefix, so other CPUs do not wait for it.)
+/// Adds on the CPU that the thread is on. The section finds the word by itself, so it compares no CPU. One instruction,
+/// the final store, reads, adds and writes. (It has no `lock` prefix, so other CPUs do not wait for it.)
 ///
 /// ```text
 /// rseq_cpu_shift_add(first, shift, count, n):
@@ -134,10 +134,10 @@ macro_rules! rseq_cpu_shift_add {
     };
 }
 
-/// The word before every abort handler, as it is registered with the kernel.
+/// Signature before every abort handler, in the form that is registered with the kernel.
 pub(crate) const SIGNATURE: u32 = SIGNATURE_X86;
 
-/// How far our own block lies from the thread pointer: the same in every thread.
+/// Returns the distance of this crate's block from the thread pointer, in bytes; it is equal in all threads.
 pub(crate) fn own_offset() -> isize {
     let offset: isize;
     // SAFETY: reads a constant that the linker or the loader has made; psABI TLS, initial-exec model.
@@ -148,7 +148,7 @@ pub(crate) fn own_offset() -> isize {
     offset
 }
 
-/// What the thread's own offsets are relative to.
+/// Returns the thread pointer, to which the offsets of thread-local objects are relative.
 pub(crate) fn thread_pointer() -> *mut u8 {
     let pointer: *mut u8;
     // SAFETY: the first word that `fs` reaches is its own address; psABI TLS.
@@ -159,12 +159,12 @@ pub(crate) fn thread_pointer() -> *mut u8 {
 }
 
 impl Handle {
-    /// A word of the area, which begins at byte `FIELD`.
+    /// Returns the word at byte `FIELD` of the calling thread's rseq structure.
     #[inline]
     fn word<const FIELD: usize>(self) -> u32 {
         let word: u32;
-        // SAFETY: reads four bytes of the calling thread's area, by the promise of `new`; one instruction, so no other
-        // thread's area is read when the thread moves.
+        // SAFETY: reads four bytes of the calling thread's rseq structure, which `new`'s caller guarantees to be at
+        // `offset`; it is one instruction, so a thread that moves does not read another thread's structure.
         unsafe {
             asm!("mov {word:e}, dword ptr fs:[{offset} + {field}]", word = out(reg) word, offset = in(reg) self.offset,
                 field = const FIELD, options(nostack, readonly, preserves_flags));
@@ -175,7 +175,8 @@ impl Handle {
     #[cfg(test)]
     pub(crate) fn descriptor(self) -> u64 {
         let descriptor: u64;
-        // SAFETY: reads eight bytes of the calling thread's area, by the promise of `new`; one instruction, so it is this thread's.
+        // SAFETY: reads eight bytes of the calling thread's rseq structure, which `new`'s caller guarantees to be at
+        // `offset`; it is one instruction, so the structure is this thread's.
         unsafe {
             asm!("mov {descriptor}, qword ptr fs:[{offset} + {field}]", descriptor = out(reg) descriptor,
                 offset = in(reg) self.offset, field = const OFFSET_RSEQ_CS, options(nostack, readonly, preserves_flags));
@@ -184,11 +185,11 @@ impl Handle {
     }
 
     /// # Safety
-    /// As [`crate::Rseq::add_by_stride`].
+    /// The conditions of [`crate::Rseq::add_by_stride`].
     #[inline]
     pub(crate) unsafe fn rseq_cpu_shift_add(self, first: *mut u64, shift: u32, count: u32, n: u64) -> Outcome {
-        // SAFETY: the kernel's contract: descriptor, signature and abort handler are the ABI's, and no stack is touched. Where the
-        // words are is the caller's promise.
+        // SAFETY: the kernel's contract is kept: descriptor, signature and abort handler are the ABI's, and no stack is
+        // touched. The caller guarantees that each CPU's word is aligned and writable.
         unsafe { with_delays!(rseq_cpu_shift_add self.offset, first, shift, count, n,) }
         Outcome::Done
     }

@@ -1,8 +1,9 @@
-//! The fold under a model checker: every interleaving of the steps that threads can see of each other.
+//! Tests of the fold in a model checker: every interleaving of the steps that threads can see of each other.
 //!
-//! A section is one step that may be aborted, because the checker does not know rseq. A CPU is a lock that each step on it takes, because
-//! threads of one CPU see each other's steps in order, also between two steps of a look. The values that the words would have if all could be
-//! read at once are tracked beside them, so that the bound is checked after every step.
+//! A section is one step that may be aborted, because the checker does not know rseq. A CPU is a lock that each step on
+//! it takes, because threads of one CPU see each other's steps in order, also between two steps of a look. The exact
+//! sum and the error of the approximation are tracked outside the modelled memory, so that the bound is checked after
+//! every step.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicI64 as Ghost, Ordering::Relaxed, Ordering::SeqCst};
@@ -29,7 +30,7 @@ struct Memory {
     unfolded: [AtomicI64; CPUS],
     approximate: AtomicI64,
     big: AtomicI64,
-    /// The exact sum, the exact sum minus the approximation, and the most that the latter may be: not part of the memory.
+    /// Exact sum, exact sum minus approximation, and the maximum of the latter; not part of the modelled memory.
     exact: Ghost,
     error: Ghost,
     error_max: i64,
@@ -49,13 +50,13 @@ impl Memory {
         })
     }
 
-    /// A step has added.
+    /// Records that a step has added `n`.
     fn added(&self, n: i64) {
         self.exact.fetch_add(n, SeqCst);
         self.apart(n);
     }
 
-    /// A step has increased the distance between exact sum and approximation.
+    /// Records that a step has increased the distance between exact sum and approximation.
     fn apart(&self, by: i64) {
         let error = self.error.fetch_add(by, SeqCst) + by;
         assert!(error.abs() <= self.error_max, "off by {error}, and {} is the bound", self.error_max);
@@ -71,7 +72,7 @@ impl Memory {
         slots.map(|slot| total(slot).cast_signed()).sum::<i64>() + self.big.load(Relaxed)
     }
 
-    /// What CPUs have counted that is not in the approximation.
+    /// Returns the amount that CPUs have counted and that is not in the approximation.
     fn unfolded(&self) -> i64 {
         let of_slot = |slot: &Mutex<Slot>| {
             let slot = slot.lock().unwrap();
@@ -82,13 +83,14 @@ impl Memory {
     }
 }
 
-/// A thread, which runs on one CPU after another: each step that asks for its CPU takes the next; after the last it stays there.
+/// A thread that runs on one CPU after another: each step that asks for its CPU takes the next one; after the last it
+/// stays there.
 struct Thread {
     memory: Arc<Memory>,
     cpus: &'static [usize],
     step: Cell<usize>,
     has_rseq: bool,
-    /// It is killed after so many claims.
+    /// Number of claims until it is killed.
     claims_left: Cell<u32>,
     is_dead: Cell<bool>,
 }
@@ -184,7 +186,7 @@ fn check(model: impl Fn() + Send + Sync + 'static) {
     builder.check(model);
 }
 
-/// The bound of `PerCpuCounter::error_max`, for so many words in use.
+/// Returns the bound of `PerCpuCounter::error_max` for `words` words in use.
 fn bound(words: i64, adders: i64, killed: i64, threshold: i64) -> i64 {
     (words + adders + killed) * (3 * adders + 2) * (threshold - 1)
 }
@@ -192,7 +194,8 @@ fn bound(words: i64, adders: i64, killed: i64, threshold: i64) -> i64 {
 #[test]
 fn two_threads_on_two_cpus_and_a_reader() {
     check(|| {
-        // Each thread has a CPU for itself: each CPU has less than a threshold, and one claim is on its way.
+        // Each thread has a CPU to itself: each CPU holds less than a threshold, and one claim of each thread may be in
+        // flight.
         let memory = Memory::new(2 * 2 + 2 * 2);
         let threads = [(&[0][..], [2, 2, -1]), (&[1][..], [1, 2, 2])].map(|(cpus, numbers)| {
             let memory = memory.clone();
@@ -225,7 +228,7 @@ fn two_threads_on_one_cpu_claim_nothing_twice() {
 fn a_thread_that_is_moved_looks_anew() {
     check(|| {
         let memory = Memory::new(bound(2, 2, 0, 2));
-        // Moved between look and addition, and between look and claim.
+        // The threads are moved between look and addition, and between look and claim.
         let threads = [(&[0, 1, 1, 1, 1, 0, 0][..], [1, 1]), (&[1, 1, 1, 0, 0][..], [1, 1])].map(|(cpus, numbers)| {
             let memory = memory.clone();
             thread::spawn(move || Thread::new(&memory, cpus).add_all(2, &numbers))

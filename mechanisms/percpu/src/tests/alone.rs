@@ -1,4 +1,4 @@
-//! Tests in a process of their own: this program again, where libc registers nobody, and under valgrind.
+//! Tests in a process of their own: this program again, without libc's registration, and under valgrind.
 
 use std::ffi::OsString;
 use std::process::{Command, Output};
@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use super::*;
 use crate::{List, ListSlot, Node, Registrar};
 
-/// What runs programs of this architecture, if the machine is of another.
+/// Variable that names the command which runs programs of this architecture, if the machine has another one.
 const ENV_RUNNER: &str = "DORMOUSE_TEST_RUNNER";
 const ENV_ALONE: &str = "DORMOUSE_TEST_ALONE";
 const VALGRIND: &str = "valgrind";
@@ -16,7 +16,7 @@ fn is_child() -> bool {
     std::env::var_os(ENV_ALONE).is_some()
 }
 
-/// Runs the tests of these names in a process of their own, by `runner`, which `prepare` may change.
+/// Runs the tests of these names in a process of their own, under `runner`; `prepare` may change the command.
 fn run(runner: &[&str], names: &[&str], prepare: impl FnOnce(&mut Command)) -> Output {
     let program = std::env::current_exe().unwrap().into_os_string();
     let outer = std::env::var(ENV_RUNNER).unwrap_or_default();
@@ -24,7 +24,7 @@ fn run(runner: &[&str], names: &[&str], prepare: impl FnOnce(&mut Command)) -> O
     let mut words = words.chain([program]);
     let mut command = Command::new(words.next().expect("at least the program"));
     command.args(words).args(["--test-threads=1", "--nocapture", "--exact"]).args(names).env(ENV_ALONE, "1");
-    // What a child misses, this process has said.
+    // This process has already reported what is missing.
     command.env_remove(dormouse_testing::ENV_SKIPS);
     prepare(&mut command);
     command.output().unwrap()
@@ -41,7 +41,7 @@ fn without_libc(command: &mut Command) {
     command.env("GLIBC_TUNABLES", "glibc.pthread.rseq=0");
 }
 
-/// rseq by our own registration, in a process where libc has none; else the reason why there is nothing to test.
+/// Returns rseq by this crate's registration, in a process where libc has none; `None` if it is not available.
 fn own() -> Option<Rseq> {
     assert!(Rseq::of_libc().is_none(), "the tunable has no effect");
     let rseq = rseq()?;
@@ -64,15 +64,16 @@ fn correctness_by_our_own_registration() {
         "tests::operations::whoever_registers_there_is_one_area",
         "tests::words::words_are_exact_while_affinity_changes",
     ];
-    // It works these CPUs as hard as the others do, so it takes turns with them.
+    // The child uses the CPUs as much as the other tests do, so it takes turns with them.
     let _turn = Turn::take([0; 6]);
     assert_passed(&run(&[], &names, without_libc), names.len());
 }
 
-/// What `thread_ends_late` found: a thread's last words.
+/// Findings of `thread_ends_late` in the last thread: whether there is rseq, and whether the thread is registered.
 static LATE: Mutex<Option<(bool, bool)>> = Mutex::new(None);
 
-/// A destructor that runs after the one that takes the registration back: keys are destroyed in the order of their making.
+/// A destructor that runs after the one that unregisters the thread: destructors run in the order of their keys'
+/// creation.
 extern "C" fn thread_ends_late(_: *mut libc::c_void) {
     let rseq = Rseq::detect();
     let is_registered = rseq.is_some_and(|rseq| rseq.cpu_id().is_some());
@@ -91,22 +92,22 @@ fn threads_register_and_take_it_back() {
     let shared = Shared::new();
     let counter = shared.counter();
     let mut key = 0;
-    // SAFETY: a place for the key, and a function that stays.
+    // SAFETY: a place for the key, and a function that stays loaded.
     assert_eq!(unsafe { libc::pthread_key_create(&mut key, Some(thread_ends_late)) }, 0);
     for turn in 0..200 {
         let thread = std::thread::spawn(move || {
-            // SAFETY: a valid key; the value is only passed on.
+            // SAFETY: a valid key; the value is never dereferenced.
             unsafe { libc::pthread_setspecific(key, NonNull::<u8>::dangling().as_ptr().cast()) };
             assert_eq!(rseq.cpu_id(), None, "the memory of a thread that has ended is no registration");
             let word = AtomicU64::new(0);
-            // SAFETY: a word of this function's.
+            // SAFETY: an aligned word of this closure.
             assert!(!unsafe { rseq.add(rseq.cpu_id_start(), word.as_ptr(), 1) });
             if turn % 2 == 0 {
                 if turn % 4 == 0 {
                     counter.add(Some(rseq), 1);
                     assert!(rseq.cpu_id().is_some(), "who takes the fallback is registered for the next time");
                 }
-                // SAFETY: valid as long as the thread lives.
+                // SAFETY: the call has no arguments; the address is valid as long as the thread lives.
                 let errno = unsafe { libc::__errno_location() };
                 // SAFETY: the thread's own `errno`, valid as long as the thread lives.
                 unsafe { errno.write(77) };
@@ -114,14 +115,15 @@ fn threads_register_and_take_it_back() {
                 // SAFETY: the thread's own `errno`, valid as long as the thread lives.
                 assert_eq!(unsafe { errno.read() }, 77);
                 assert!(rseq.cpu_id().is_some());
-                // SAFETY: a word of this test, aligned; the thread is registered, so some attempt gets through.
+                // SAFETY: a word of this test, aligned; the thread is registered, so some attempt succeeds.
                 while !unsafe { rseq.add(rseq.cpu_id_start(), word.as_ptr(), 1) } {}
                 assert_eq!(word.load(Relaxed), 1);
                 counter.add(Some(rseq), 1);
             }
         });
         thread.join().unwrap();
-        // `detect` in the destructor registers a thread that had not been, and refuses one whose registration was taken back.
+        // In the destructor, `detect` registers a thread that was not registered, and refuses one that was
+        // unregistered.
         let late = LATE.lock().unwrap().take();
         assert_eq!(late, Some(if turn % 2 == 0 { (false, false) } else { (true, true) }));
     }
@@ -138,20 +140,20 @@ fn a_forked_child_keeps_its_registration() {
     }
     let Some(rseq) = own() else { return };
     let shared = Shared::new();
-    // SAFETY: zeroes are a word; nothing else is in the area.
+    // SAFETY: zeroes are a valid word; nothing else is in the area.
     let word = unsafe { PerCpu::<u64>::new(0) };
     let (cpus, before) = (cpus(), aborted());
     set_delays([0, 0, 0, 2_000, 0, 2_000]);
     let work = || {
         for n in 0..20_000 {
-            // At first both on one CPU, so that each interrupts the other's sections.
+            // At first both processes run on one CPU, so that each interrupts the other's sections.
             if n % 64 == 0 {
                 run_on(None, cpus[usize::saturating_sub(n / 64, 200) % cpus.len()]);
             }
             loop {
                 let cpu = rseq.cpu_id_start();
                 let Some(target) = shared.area.ptr(word, cpu) else { return };
-                // SAFETY: `cpu`'s word, written by such sections only, of both processes.
+                // SAFETY: `cpu`'s word, which only these sections of both processes write.
                 if unsafe { rseq.add(cpu, target, 1) } {
                     break;
                 }
@@ -172,18 +174,18 @@ fn a_forked_child_keeps_its_registration() {
     assert_eq!(words.map(|word| unsafe { word.read() }).sum::<u64>(), 40_000);
 }
 
-/// The rungs below rseq: counters and lists by atomic instructions.
+/// Tests the fallbacks without rseq: counters and lists by atomic instructions.
 #[test]
 fn the_fallback_is_exact() {
     let rseq = Rseq::detect();
     let _turn = Turn::take([0; 6]);
     let shared = Shared::new();
     let counter = shared.counter();
-    // SAFETY: zeroes are empty slots, and the counter is elsewhere.
+    // SAFETY: zeroes are empty slots, and the counter is at other offsets.
     let list = List::new(shared.area, unsafe { PerCpu::<ListSlot>::new(64) }).unwrap();
     let nodes: &'static [Node] = (0..32).map(|_| Node::new()).collect::<Vec<_>>().leak();
     for node in nodes {
-        // SAFETY: on no list, and never unmapped.
+        // SAFETY: the node is on no list, and never unmapped.
         unsafe { list.push(None, NonNull::from(node)) };
     }
     std::thread::scope(|scope| {
@@ -193,7 +195,7 @@ fn the_fallback_is_exact() {
                     counter.add(None, 2);
                     counter.add(rseq, 1);
                     if let Some(node) = list.pop(None) {
-                        // SAFETY: popped just now.
+                        // SAFETY: the node was popped just now.
                         unsafe { list.push(None, node) };
                     }
                 }
@@ -232,7 +234,7 @@ fn the_fallback_is_clean_under_valgrind() {
     assert_passed(&output, names.len());
 }
 
-/// valgrind and qemu-user have no rseq(2): nobody must be told otherwise.
+/// valgrind and qemu-user have no rseq(2), so none may be reported there.
 #[test]
 fn there_is_no_rseq() {
     if is_child() || std::env::var_os(ENV_RUNNER).is_some() {

@@ -1,13 +1,14 @@
-//! A kernel that has no rseq, played by a signal handler: the sections' own code runs, and is aborted, also under emulation.
+//! The kernel's part in rseq, played by a signal handler: the sections' own code runs and is aborted, also under
+//! emulation.
 //!
-//! The words belong to one thread, so nothing has to be protected from others. What interrupts a section is a handler, which
-//! begins with what the kernel would have done:
+//! The words belong to one thread, so they need no protection from others. Sections are interrupted by a handler, which
+//! begins with what the kernel would do:
 //!
 //! ```text
 //!   handler:  if rseq_cs != null
 //!                 if start_ip <= pc < start_ip + post_commit_offset:  pc = abort_ip
 //!                 rseq_cs = null
-//!             then the same operations on the same words
+//!             then applies these operations to these words
 //! ```
 
 use std::ptr::NonNull;
@@ -19,7 +20,7 @@ use crate::{Node, Popped};
 
 const CPU: u32 = 3;
 
-/// The words, and what was done to them by thread and handler.
+/// The words, and counts of the operations that thread and handler have done on them.
 struct Words {
     rseq: Rseq,
     added: AtomicU64,
@@ -29,10 +30,10 @@ struct Words {
     head: AtomicU64,
     copied: [AtomicU64; 4],
     done: [AtomicU64; 4],
-    /// Sections that the handler found running.
+    /// Number of sections that the handler found running.
     interrupted: AtomicU64,
     handled: AtomicU64,
-    /// The thread's own.
+    /// Number of the thread's own steps.
     steps: AtomicU64,
 }
 
@@ -60,17 +61,17 @@ impl Words {
     fn step(&self) {
         let count = |index: usize, is_done: bool| self.done[index].fetch_add(u64::from(is_done), Relaxed);
         let rseq = self.rseq;
-        // SAFETY: here and below: words of this value, changed by this thread and its handlers by sections only.
+        // SAFETY: a word of this value; only sections of this thread and its handlers change it.
         count(0, unsafe { rseq.add(CPU, self.added.as_ptr(), 1) });
-        // SAFETY: a word of this value, changed by this thread and its handlers by sections only.
+        // SAFETY: a word of this value; only sections of this thread and its handlers change it.
         if let Some(before) = unsafe { rseq.load(CPU, self.compared.as_ptr()) } {
-            // SAFETY: a word of this value, changed by this thread and its handlers by sections only.
+            // SAFETY: a word of this value; only sections of this thread and its handlers change it.
             let outcome = unsafe { rseq.compare_and_store(CPU, self.compared.as_ptr(), before, before + 1) };
             count(1, outcome == Commit::Done);
         }
         let before = self.copies.load(Relaxed);
         let from = [before as u8; 29];
-        // SAFETY: words of this value, changed by sections only; 29 of 32 bytes.
+        // SAFETY: words of this value, changed only by sections; 29 of 32 bytes are written.
         let outcome = unsafe {
             let copies = self.copies.as_ptr();
             let to = self.copied[0].as_ptr().cast();
@@ -81,24 +82,24 @@ impl Words {
         let target = self.committed.as_ptr();
         let mut txn = Txn::new(target, before, Store { target: target.cast(), value: before + 1, width: 8 });
         txn.store(self.copied[3].as_ptr().wrapping_byte_add(6).cast(), before, 2);
-        // SAFETY: words of this value, changed by this thread and its handlers by sections only.
+        // SAFETY: words of this value; only sections of this thread and its handlers change them.
         count(3, unsafe { rseq.commit(CPU, &txn) } == Commit::Done);
         let head = self.head.as_ptr().cast();
-        // SAFETY: a list of this value, changed by sections only; the nodes are never freed.
+        // SAFETY: a list of this value, changed only by sections; the nodes are never freed.
         if let Popped::Node(node) = unsafe { rseq.pop(CPU, head) } {
-            // SAFETY: popped just now. With the handler's help it comes back at last.
+            // SAFETY: popped just now. The handler also returns each node that it pops.
             while !unsafe { rseq.push(CPU, head, node) } {}
         }
     }
 }
 
-/// What the kernel does before it delivers a signal.
+/// Does what the kernel does before it delivers a signal.
 fn play_the_kernel(words: &Words, context: &mut libc::ucontext_t) {
     let descriptor = words.rseq.descriptor() as usize;
     if descriptor == 0 {
         return;
     }
-    // SAFETY: a section of this program has stored it.
+    // SAFETY: a section of this program has stored the address of its descriptor.
     let section: &CriticalSection = unsafe { &*std::ptr::with_exposed_provenance(descriptor) };
     #[cfg(target_arch = "x86_64")]
     let pc = context.uc_mcontext.gregs[libc::REG_RIP as usize].cast_unsigned();
@@ -112,13 +113,13 @@ fn play_the_kernel(words: &Words, context: &mut libc::ucontext_t) {
         words.interrupted.fetch_add(1, Relaxed);
     }
     let field = crate::arch::thread_pointer().wrapping_offset(words.rseq.offset()).wrapping_add(OFFSET_RSEQ_CS);
-    // SAFETY: the thread's own area, which no kernel knows.
+    // SAFETY: the thread's own rseq structure, which is not registered with a kernel.
     unsafe { field.cast::<u64>().write_volatile(0) };
 }
 
 extern "C" fn handler(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let Some(words) = WORDS.get() else { return };
-    // SAFETY: the third argument of an SA_SIGINFO handler.
+    // SAFETY: the third argument of an SA_SIGINFO handler is a valid context.
     play_the_kernel(words, unsafe { &mut *context.cast() });
     words.step();
     words.handled.fetch_add(1, Relaxed);
@@ -131,9 +132,9 @@ fn sections_do_what_they_say_where_a_handler_plays_the_kernel() {
         return skip(Lack::machine("the area is the kernel's", "run the tests where libc or the kernel has no rseq"));
     };
     if rseq.cpu_id_start() != CPU {
-        // The pretended area's other field; `assert_ends` asks for the CPU by it.
+        // The structure's other CPU field; `assert_ends` reads the CPU from it.
         let field = crate::arch::thread_pointer().wrapping_offset(rseq.offset()).cast::<u32>();
-        // SAFETY: the thread's own area, which no kernel knows.
+        // SAFETY: the thread's own rseq structure, which is not registered with a kernel.
         unsafe { field.write_volatile(CPU) };
     }
     operations::assert_ends(rseq);
@@ -141,7 +142,7 @@ fn sections_do_what_they_say_where_a_handler_plays_the_kernel() {
     let words = WORDS.get_or_init(|| Words::new(rseq));
     let nodes: &'static [Node] = (0..8).map(|_| Node::new()).collect::<Vec<_>>().leak();
     for node in nodes {
-        // SAFETY: on no list; nobody interrupts yet.
+        // SAFETY: the node is on no list, and no handler interrupts yet.
         assert!(unsafe { rseq.push(CPU, words.head.as_ptr().cast(), NonNull::from(node)) });
     }
     // SAFETY: all zeroes is a valid `sigaction`, plain data.
@@ -149,9 +150,9 @@ fn sections_do_what_they_say_where_a_handler_plays_the_kernel() {
     let signal = libc::SIGUSR2;
     action.sa_sigaction = handler as extern "C" fn(_, _, _) as *const () as usize;
     action.sa_flags = libc::SA_RESTART | libc::SA_SIGINFO;
-    // SAFETY: the handler calls only what is async-signal-safe.
+    // SAFETY: the handler calls only async-signal-safe functions.
     assert_eq!(unsafe { libc::sigaction(signal, &action, null_mut()) }, 0);
-    // SAFETY: no arguments.
+    // SAFETY: the call has no arguments.
     let thread = unsafe { libc::pthread_self() } as usize;
     let (stop, begin) = (AtomicBool::new(false), Instant::now());
     set_delays([0, 200, 200, 200, 200, 200]);
@@ -159,14 +160,14 @@ fn sections_do_what_they_say_where_a_handler_plays_the_kernel() {
         let _stop = StopAtEnd(&stop);
         scope.spawn(|| {
             for sent in 0.. {
-                // One at a time, and some of its own work in between.
+                // One signal at a time, with a step of the thread's own in between.
                 while words.handled.load(Relaxed) < sent || words.steps.load(Relaxed) < sent {
                     if stop.load(Relaxed) {
                         return;
                     }
                     std::thread::yield_now();
                 }
-                // SAFETY: the thread waits for this one's end.
+                // SAFETY: the signalled thread waits for this one's end, so it is alive.
                 unsafe { libc::pthread_kill(thread as libc::pthread_t, signal) };
             }
         });
@@ -184,7 +185,7 @@ fn sections_do_what_they_say_where_a_handler_plays_the_kernel() {
         assert!(done.load(Relaxed) > 0);
     }
     let mut left = Vec::new();
-    // SAFETY: nobody interrupts any more.
+    // SAFETY: no handler interrupts any more.
     while let Popped::Node(node) = unsafe { rseq.pop(CPU, words.head.as_ptr().cast()) } {
         left.push(node);
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU32;
 use super::*;
 use crate::{List, ListSlot, Node, Popped, Registrar};
 
-/// What every worker and every handler changes: the stride of each CPU.
+/// The words of one CPU that all workers and handlers change: the CPU's stride.
 #[repr(C)]
 struct Words {
     list: ListSlot,
@@ -20,7 +20,7 @@ struct Words {
 
 const COPIES_MAX: u64 = 1 << 12;
 
-/// A record of up to 29 bytes: its length, and then always the same byte.
+/// A record of up to 29 bytes: its length, and then one repeated byte.
 #[repr(C)]
 struct Copied {
     bytes: [AtomicU64; 4],
@@ -28,7 +28,7 @@ struct Copied {
 
 const _: () = assert!(size_of::<Words>() <= 1 << STRIDE_SHIFT);
 
-/// A node, and whether it is on a list, in somebody's hands, or both: then something is wrong.
+/// A node and a flag that is set while a thread holds it. A set flag on a node that is popped is an error.
 #[repr(C)]
 struct Item {
     node: Node,
@@ -37,7 +37,7 @@ struct Item {
 
 const ITEMS: usize = 64;
 
-/// What was done, by threads and handlers alike.
+/// Counts of the operations that threads and handlers have done.
 #[derive(Default)]
 struct Done {
     added: AtomicU64,
@@ -56,16 +56,16 @@ struct Fire {
 }
 
 impl Fire {
-    /// With all items on lists.
+    /// Makes the state with all items on lists.
     fn new(rseq: Option<Rseq>, items: &'static [Item]) -> Fire {
         let shared = Shared::new();
-        // SAFETY: zeroes are valid words, and nothing else is there.
+        // SAFETY: zeroes are valid words, and nothing else is stored there.
         let words = unsafe { PerCpu::<Words>::new(0) };
-        // SAFETY: the same bytes, which `words` begins with.
+        // SAFETY: the bytes with which `words` begins.
         let slot = unsafe { PerCpu::<ListSlot>::new(0) };
         let list = List::new(shared.area, slot).unwrap();
         for item in items {
-            // SAFETY: on no list, and never unmapped.
+            // SAFETY: the node is on no list, and never unmapped.
             unsafe { list.push(rseq, NonNull::from(&item.node)) };
         }
         Fire { rseq, shared, words, list, done: Done::default() }
@@ -83,23 +83,24 @@ impl Fire {
         self.each().map(|words| word(words).load(Acquire)).sum()
     }
 
-    /// Each operation once, by rseq, whatever becomes of it. Async-signal-safe. `unique` is nobody else's, and not 0.
+    /// Attempts each operation once by rseq, whether or not it succeeds. Async-signal-safe. `unique` is used by no
+    /// other step, and is not 0.
     fn step(&self, rseq: Rseq, unique: u64) {
         let cpu = rseq.cpu_id_start();
         let words = self.on(cpu);
-        // SAFETY: this CPU's word, in memory that is never unmapped, written by these sections only.
+        // SAFETY: this CPU's word, in memory that is never unmapped; only these sections write it.
         if unsafe { rseq.add(cpu, words.added.as_ptr(), 1) } {
             self.done.added.fetch_add(1, Relaxed);
         }
         self.add_here(rseq);
-        // SAFETY: this CPU's word, in memory that is never unmapped, written by these sections only.
+        // SAFETY: this CPU's word, in memory that is never unmapped; only these sections write it.
         if let Some(before) = unsafe { rseq.load(cpu, words.compared.as_ptr()) } {
-            // SAFETY: this CPU's word, in memory that is never unmapped, written by these sections only.
+            // SAFETY: this CPU's word, in memory that is never unmapped; only these sections write it.
             if unsafe { rseq.compare_and_store(cpu, words.compared.as_ptr(), before, before + 1) } == Commit::Done {
                 self.done.compared.fetch_add(1, Relaxed);
             }
         }
-        // SAFETY: this CPU's word, in memory that is never unmapped, written by these sections only.
+        // SAFETY: this CPU's word, in memory that is never unmapped; only these sections write it.
         let is_stored = unsafe { rseq.store(cpu, words.stored.as_ptr(), unique) };
         if !is_stored && words.stored.load(Relaxed) == unique {
             self.done.torn.fetch_add(1, Relaxed);
@@ -108,16 +109,16 @@ impl Fire {
         self.pop_and_push(rseq);
     }
 
-    /// The same word, which the section finds by itself.
+    /// Adds to the current CPU's `added`, which the section finds by itself.
     fn add_here(&self, rseq: Rseq) {
         let (first, count) = (self.on(0).added.as_ptr(), self.shared.area.count());
-        // SAFETY: each CPU's word, in memory that is never unmapped, written by sections on it only.
+        // SAFETY: each CPU's word, in memory that is never unmapped; only sections on that CPU write it.
         if unsafe { rseq.add_by_stride(first, STRIDE_SHIFT, count, 1) } {
             self.done.added.fetch_add(1, Relaxed);
         }
     }
 
-    /// Appends a record of `unique % 29 + 1` bytes; if the ring is full, over the first ones.
+    /// Appends a record of `unique % 29 + 1` bytes; a full ring is overwritten from its start.
     fn copy(&self, rseq: Rseq, cpu: u32, unique: u64) {
         let words = self.on(cpu);
         let count = words.copies.load(Relaxed);
@@ -135,11 +136,11 @@ impl Fire {
         }
     }
 
-    /// Takes a node, does with it what nobody may see, and gives it back.
+    /// Pops a node, overwrites it while no other thread may access it, and pushes it.
     fn pop_and_push(&self, rseq: Rseq) {
         let Some(node) = self.list.pop(Some(rseq)) else { return };
         self.hold(node);
-        // SAFETY: it was popped just now.
+        // SAFETY: the node was popped just now.
         unsafe { self.list.push(Some(rseq), node) };
     }
 
@@ -149,13 +150,13 @@ impl Fire {
         if item.is_out.swap(1, Relaxed) != 0 {
             self.done.doubles.fetch_add(1, Relaxed);
         }
-        // As if it had been freed and become something else: whoever still followed it would crash.
-        // SAFETY: the node is this thread's alone; its link is one aligned word.
+        // Overwrites the link as if the node had been freed and reused: a thread that still followed it would crash.
+        // SAFETY: the node belongs only to this thread; its link is one aligned word.
         unsafe { node.cast::<u64>().write_volatile(0xDEAD_BEEF) };
         item.is_out.store(0, Relaxed);
     }
 
-    /// Nothing lost and nothing twice.
+    /// Asserts that no operation was lost or done twice.
     fn assert_whole(&self, items: usize) {
         let done = &self.done;
         assert_eq!(self.sum(|words| &words.added), done.added.load(Relaxed));
@@ -166,7 +167,7 @@ impl Fire {
         assert_eq!(self.drained().len(), items);
         for words in self.each() {
             let count = words.copies.load(Acquire); // (A) pairs with the sections' final stores
-            // Where the next one would go, an aborted section may have left its bytes.
+            // An aborted section may have left bytes at the place of the next record.
             for k in count.saturating_sub(COPIES_MAX - 1)..count {
                 let record = words.copied[(k % COPIES_MAX) as usize].bytes.each_ref();
                 let bytes: Vec<u8> = record.iter().flat_map(|word| word.load(Relaxed).to_ne_bytes()).collect();
@@ -176,7 +177,7 @@ impl Fire {
         }
     }
 
-    /// Takes all nodes; each is there once.
+    /// Takes all nodes, and asserts that each is there once.
     fn drained(&self) -> Vec<usize> {
         let mut nodes = Vec::new();
         // SAFETY: all users have been joined.
@@ -194,7 +195,7 @@ fn items() -> &'static [Item] {
 }
 
 static BURNING: std::sync::OnceLock<Fire> = std::sync::OnceLock::new();
-/// Numbers that are nobody else's.
+/// Next number that no step has used.
 static UNIQUE: AtomicU64 = AtomicU64::new(1);
 
 fn unique() -> u64 {
@@ -222,7 +223,7 @@ impl Interruptions {
         event.sigev_notify = libc::SIGEV_THREAD_ID;
         event.sigev_signo = signal;
         event.sigev_notify_thread_id = rustix::thread::gettid().as_raw_nonzero().get();
-        // SAFETY: the handlers given call only what is async-signal-safe.
+        // SAFETY: the handlers passed here call only async-signal-safe functions.
         assert_eq!(unsafe { libc::sigaction(signal, &action, null_mut()) }, 0);
         let mut timer: libc::timer_t = null_mut();
         // SAFETY: valid pointers to an event and to a place for the timer (timer_create(2)).
@@ -237,13 +238,13 @@ impl Interruptions {
 
 impl Drop for Interruptions {
     fn drop(&mut self) {
-        // SAFETY: made in `new` and not used any more.
+        // SAFETY: created in `new` and not used any more.
         unsafe { libc::timer_delete(self.0) };
     }
 }
 
-/// Every operation, at each point in turn long enough for hundreds of aborts, by four threads that are moved about and
-/// interrupted by handlers that do the same to the same words: together at least 10,000 aborts.
+/// Runs every operation, with a delay at each point in turn that is long enough for hundreds of aborts, by four threads
+/// that are moved between CPUs and interrupted by handlers that use the same words: at least 10,000 aborts in total.
 #[test]
 fn operations_are_exact_with_a_delay_at_every_point() {
     let Some(rseq) = rseq() else { return };
@@ -292,7 +293,7 @@ fn operations_are_exact_with_a_delay_at_every_point() {
     assert!(aborted() - first >= 10_000);
 }
 
-/// The same list by threads with rseq and without, who must not mix on one word.
+/// One list is used by threads with rseq and without, which must not mix on one word.
 #[test]
 fn lists_are_whole_by_both_ladders_at_once() {
     let _turn = Turn::take([0, 100, 100, 500, 100, 500]);
@@ -317,8 +318,8 @@ fn lists_are_whole_by_both_ladders_at_once() {
                         let Some(node) = fire.list.pop(rseq.filter(|_| index % 2 == 0)) else { continue };
                         popped.fetch_add(1, Relaxed);
                         fire.hold(node);
-                        // Every other time by the other ladder, so that nodes go to and fro.
-                        // SAFETY: it was popped just now.
+                        // Every other push uses the other way, so that nodes move between the two lists. SAFETY: the
+                        // node was popped just now.
                         unsafe { fire.list.push(rseq.filter(|_| turn % 2 == 0), node) };
                     }
                 })
@@ -331,7 +332,7 @@ fn lists_are_whole_by_both_ladders_at_once() {
     fire.assert_whole(ITEMS);
 }
 
-/// By the fallback alone: also where there is no rseq.
+/// Uses the fallback alone, also where there is no rseq.
 #[test]
 fn lists_without_rseq_are_first_in_last_out() {
     let _turn = Turn::take([0; 6]);
@@ -339,7 +340,7 @@ fn lists_without_rseq_are_first_in_last_out() {
     let fire = Fire::new(None, &[]);
     let items = items();
     for item in items {
-        // SAFETY: on no list, and never unmapped.
+        // SAFETY: the node is on no list, and never unmapped.
         unsafe { fire.list.push(None, NonNull::from(&item.node)) };
     }
     let (mut popped, mut expected) = (Vec::new(), items.iter().rev().map(|item| NonNull::from(&item.node)));
@@ -358,12 +359,12 @@ fn each_operation_ends_as_it_says() {
     assert_ends(rseq);
 }
 
-/// Each operation, on words that only this thread knows.
+/// Tries each operation on words that only this thread knows.
 pub(super) fn assert_ends(rseq: Rseq) {
     let elsewhere = u32::MAX >> 1;
     let (word, last) = (AtomicU64::new(7), AtomicU64::new(1));
     let target = word.as_ptr();
-    // An abort is never the last word where the thread can be on the CPU.
+    // Repeats an attempt until it is not aborted, which happens because the thread can run on the CPU.
     fn again<T: PartialEq>(aborted: T, mut attempt: impl FnMut() -> T) -> T {
         loop {
             let outcome = attempt();
@@ -374,19 +375,19 @@ pub(super) fn assert_ends(rseq: Rseq) {
     }
     let here = || rseq.cpu_id_start();
 
-    // SAFETY: here and below: words and nodes of this function, which nobody else knows.
+    // SAFETY: a word of this function, aligned, which no other thread knows.
     assert_eq!(again(None, || unsafe { rseq.load(here(), target) }), Some(7));
-    // SAFETY: a word of this function, aligned, which nobody else knows.
+    // SAFETY: a word of this function, aligned, which no other thread knows.
     assert_eq!(unsafe { rseq.load(elsewhere, target) }, None);
-    // SAFETY: a word of this function, aligned, which nobody else knows.
+    // SAFETY: a word of this function, aligned, which no other thread knows.
     assert!(!unsafe { rseq.store(elsewhere, target, 8) });
     assert_eq!(word.load(Relaxed), 7);
-    // SAFETY: a word of this function, aligned, which nobody else knows.
+    // SAFETY: a word of this function, aligned, which no other thread knows.
     assert!(again(false, || unsafe { rseq.store(here(), target, u64::MAX) }));
-    // SAFETY: a word of this function, aligned, which nobody else knows.
+    // SAFETY: a word of this function, aligned, which no other thread knows.
     assert!(again(false, || unsafe { rseq.add(here(), target, 3) }));
     assert_eq!(word.load(Relaxed), 2, "additions wrap");
-    // SAFETY: a word of this function, aligned, which nobody else knows.
+    // SAFETY: a word of this function, aligned, which no other thread knows.
     let compare = |cpu: u32, expected| unsafe { rseq.compare_and_store(cpu, target, expected, 9) };
     assert_eq!(compare(elsewhere, 2), Commit::Aborted);
     assert_eq!(again(Commit::Aborted, || compare(here(), 3)), Commit::GuardChanged);
@@ -398,7 +399,7 @@ pub(super) fn assert_ends(rseq: Rseq) {
         let (from, mut to): (Vec<u8>, _) = ((1..=40).collect(), [0_u8; 41]);
         let room = to.as_mut_ptr();
         let copy = |cpu: u32, expected, value| {
-            // SAFETY: words of this function, which nobody else knows; both buffers are longer than `len`.
+            // SAFETY: words of this function, which no other thread knows; both buffers are longer than `len`.
             unsafe { rseq.copy_and_store(cpu, target, expected, room, from.as_ptr(), len, last.as_ptr(), value) }
         };
         assert_eq!(copy(elsewhere, 9, 1), Commit::Aborted);
@@ -406,7 +407,7 @@ pub(super) fn assert_ends(rseq: Rseq) {
         assert_eq!((to, last.load(Relaxed)), ([0; 41], if len == 0 { 1 } else { len as u64 + 9 }));
         let room = to.as_mut_ptr();
         let copy = || {
-            // SAFETY: words of this function, which nobody else knows; both buffers are longer than `len`.
+            // SAFETY: words of this function, which no other thread knows; both buffers are longer than `len`.
             unsafe { rseq.copy_and_store(here(), target, 9, room, from.as_ptr(), len, last.as_ptr(), len as u64 + 10) }
         };
         assert_eq!(again(Commit::Aborted, copy), Commit::Done);
@@ -416,21 +417,21 @@ pub(super) fn assert_ends(rseq: Rseq) {
 
     let nodes = [const { Node::new() }; 3];
     let head = Cell::new(null_mut::<Node>());
-    // SAFETY: node and head are this function's, and nobody else knows them.
+    // SAFETY: node and head belong to this function, and no other thread knows them.
     assert!(!unsafe { rseq.push(elsewhere, head.as_ptr(), NonNull::from(&nodes[0])) });
     assert_eq!(head.get(), null_mut());
     for node in &nodes {
-        // SAFETY: node and head are this function's, and nobody else knows them.
+        // SAFETY: node and head belong to this function, and no other thread knows them.
         assert!(again(false, || unsafe { rseq.push(here(), head.as_ptr(), NonNull::from(node)) }));
     }
-    // SAFETY: node and head are this function's, and nobody else knows them.
+    // SAFETY: node and head belong to this function, and no other thread knows them.
     assert_eq!(unsafe { rseq.pop(elsewhere, head.as_ptr()) }, Popped::Aborted);
     for node in nodes.iter().rev() {
-        // SAFETY: node and head are this function's, and nobody else knows them.
+        // SAFETY: node and head belong to this function, and no other thread knows them.
         let popped = again(Popped::Aborted, || unsafe { rseq.pop(here(), head.as_ptr()) });
         assert_eq!(popped, Popped::Node(NonNull::from(node)));
     }
-    // SAFETY: node and head are this function's, and nobody else knows them.
+    // SAFETY: node and head belong to this function, and no other thread knows them.
     assert_eq!(again(Popped::Aborted, || unsafe { rseq.pop(here(), head.as_ptr()) }), Popped::Empty);
     assert_eq!(rseq.descriptor(), 0);
 }
@@ -440,20 +441,21 @@ fn a_killed_process_leaves_whole_lists() {
     let Some(rseq) = rseq() else { return };
     let _turn = Turn::take([0, 0, 20_000, 20_000, 20_000, 20_000]);
     let shared = Shared::new();
-    // SAFETY: zeroes are empty slots, and nothing else is there.
+    // SAFETY: zeroes are empty slots, and nothing else is stored there.
     let slot = unsafe { PerCpu::<ListSlot>::new(0) };
-    // SAFETY: zeroes are items, behind the slot, and nothing else is there.
+    // SAFETY: zeroes are valid items; they are after the slot, and nothing else is stored there.
     let place = unsafe { PerCpu::<[Item; ITEMS]>::new(64) };
-    // SAFETY: zeroes are a word, behind the items, and nothing else is there.
+    // SAFETY: zeroes are a valid word; it is after the items, and nothing else is stored there.
     let popped = unsafe { PerCpu::<AtomicU64>::new(64 + size_of::<[Item; ITEMS]>()) };
     let list = List::new(shared.area, slot).unwrap();
     let (items, popped) = (shared.area.get(place, 0).unwrap(), shared.area.get(popped, 0).unwrap());
     let (cpus, rounds) = (cpus(), 16);
     for round in 0..rounds {
-        // Where the first child finds them.
+        // The nodes are pushed on the CPU where the first child runs.
         run_on(None, cpus[round as usize % cpus.len()]);
         for item in items {
-            // SAFETY: on no list; the memory is never unmapped, and children of fork have it at the same address.
+            // SAFETY: the node is on no list; the memory is never unmapped, and forked children have it at the same
+            // address.
             unsafe { list.push(Some(rseq), NonNull::from(&item.node)) };
         }
         let children: Vec<Pid> = (0..3)
@@ -466,14 +468,14 @@ fn a_killed_process_leaves_whole_lists() {
                     loop {
                         let Some(node) = list.pop(Some(rseq)) else { continue };
                         popped.fetch_add(1, Relaxed);
-                        // SAFETY: it was popped just now.
+                        // SAFETY: the node was popped just now.
                         unsafe { list.push(Some(rseq), node) };
                     }
                 })
             })
             .collect();
         wait_for("pops", popped, popped.load(Relaxed) + 20 + 3 * round);
-        // One is killed in the middle of it; the others go on.
+        // The first child is killed at a random point; the others continue.
         for child in children {
             rustix::process::kill_process(child, Signal::KILL).unwrap();
             let (_, status) = rustix::process::waitpid(Some(child), WaitOptions::empty()).unwrap().unwrap();
@@ -487,7 +489,7 @@ fn a_killed_process_leaves_whole_lists() {
         nodes.dedup();
         assert_eq!(nodes.len(), count, "a node was on lists twice");
         assert!(nodes.iter().all(|node| items.iter().any(|item| NonNull::from(&item.node) == *node)));
-        // Each of the killed had one node in its hands at most.
+        // Each killed child held one node at most.
         assert!(count + 3 >= ITEMS, "{count} nodes in round {round}");
     }
 }
@@ -505,16 +507,16 @@ fn whoever_registers_there_is_one_area() {
     assert_eq!(other.join().unwrap(), (rseq.registrar() == Registrar::Libc, true, true));
 }
 
-/// Three processes add to the same words, each writing down what it is about to add and what it has added. One is killed.
+/// Three processes add to shared words; each records the additions that it has begun and completed. One is killed.
 #[test]
 fn a_killed_process_leaves_exact_sums() {
     let Some(rseq) = rseq() else { return };
     let _turn = Turn::take([0, 100, 100, 10_000, 0, 10_000]);
     const ADDITIONS: u64 = 3_000;
     let shared = Shared::new();
-    // SAFETY: zeroes are words, and none overlaps another.
+    // SAFETY: zeroes are valid words, and nothing else overlaps them.
     let sum = unsafe { PerCpu::<AtomicU64>::new(0) };
-    // SAFETY: zeroes are words, and these lie behind the sum.
+    // SAFETY: zeroes are valid words; they are after the sum.
     let accounts = unsafe { PerCpu::<[[AtomicU64; 2]; 3]>::new(64) };
     let accounts = shared.area.get(accounts, 0).unwrap();
     let (cpus, mut lower, mut upper) = (cpus(), 0, 0);
@@ -528,7 +530,7 @@ fn a_killed_process_leaves_exact_sums() {
                 let cpus = &cpus;
                 fork(|| {
                     _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-                    // The first one goes on until it is killed.
+                    // The first one continues until it is killed.
                     for n in (0..).take_while(|&n| index == 0 || n < ADDITIONS) {
                         if n % 64 == 0 {
                             run_on(None, cpus[(n / 64) as usize % cpus.len()]);
@@ -537,7 +539,7 @@ fn a_killed_process_leaves_exact_sums() {
                         loop {
                             let cpu = rseq.cpu_id_start();
                             let Some(word) = shared.area.get(sum, cpu) else { return };
-                            // SAFETY: `cpu`'s word, written by such sections only, of all three.
+                            // SAFETY: `cpu`'s word, which only these sections of all three processes write.
                             if unsafe { rseq.add(cpu, word.as_ptr(), 1) } {
                                 break;
                             }

@@ -1,4 +1,5 @@
-//! Words and lists of pools, by both ways, against words that cannot be wrong, and while the threads' affinity changes.
+//! Words and lists of pools, by sections and by locks, compared with an oracle, and while the threads' affinity
+//! changes.
 
 use std::ptr::NonNull;
 
@@ -8,7 +9,7 @@ use proptest::test_runner::{Config, TestRunner};
 use super::*;
 use crate::{Copying, List, ListSlot, Node, Object, Pool, PoolOptions, WordError, Words, possible_cpus};
 
-/// A copy: six words, eight bytes for each of a ring's records, and a list.
+/// Layout of a copy: six words, eight bytes for each of a ring's records, and a list.
 const ADDED: usize = 0;
 const COMPARED: usize = 8;
 const COUNT: usize = 16;
@@ -17,7 +18,7 @@ const RECORD_COUNT: u64 = 8;
 const LIST: usize = RECORDS + 8 * RECORD_COUNT as usize;
 const SIZE: usize = LIST + size_of::<ListSlot>();
 
-/// More CPUs than this machine can have, most of which nobody ever runs on.
+/// More CPUs than this machine can have; no thread ever runs on most of them.
 fn options() -> PoolOptions {
     PoolOptions { cpu_count: possible_cpus() + 61, stride_bytes: 4096, is_lazy: true, ..PoolOptions::default() }
 }
@@ -26,14 +27,14 @@ fn layout() -> std::alloc::Layout {
     std::alloc::Layout::from_size_align(SIZE, 8).unwrap()
 }
 
-/// Both ways that there are here.
+/// Returns the words by sections, if there is rseq, and by locks.
 fn ways(pool: &Pool) -> Vec<Words> {
     let by_sections = rseq_too().map(|_| Words::new(pool));
     by_sections.into_iter().chain([Words::by_locks(pool.view())]).collect()
 }
 
 fn word(pool: &Pool, object: Object, cpu: u32, offset: usize) -> u64 {
-    // SAFETY: the tests ask for live objects and for CPUs that the pool has.
+    // SAFETY: the tests pass live objects and CPUs that the pool has.
     let copy = unsafe { pool.view().address(object, cpu) };
     // SAFETY: a word of the object, written by atomic stores and sections.
     unsafe { AtomicU64::from_ptr(copy.wrapping_add(offset).cast()) }.load(Acquire) // (A) pairs with the operations' stores
@@ -56,7 +57,7 @@ const WORDS: usize = 6;
 
 fn operation() -> impl Strategy<Value = Operation> {
     let index = || 0..WORDS;
-    // Few values, so that comparisons come out both ways.
+    // Few values, so that comparisons often succeed and often fail.
     let value = || prop_oneof![0..3_u64, Just(u64::MAX)];
     prop_oneof![
         index().prop_map(|index| Operation::Load { index }),
@@ -80,7 +81,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// On one CPU, by one thread: what each operation says, and what all words and bytes hold after it.
+/// Compares, for one thread on one CPU, the result of each operation and the words and bytes after it.
 #[test]
 fn words_are_what_an_array_is() {
     let _turn = Turn::take([0; 6]);
@@ -104,7 +105,7 @@ fn words_are_what_an_array_is() {
             let copied = (0..8).flat_map(|index| word(&pool, object, cpu as u32, RECORDS + 8 * index).to_ne_bytes());
             prop_assert!(copied.eq(bytes));
         }
-        // SAFETY: nobody uses it any more.
+        // SAFETY: the object is not used any more.
         prop_assert_eq!(unsafe { pool.free(object) }, Ok(()));
         Ok(())
     });
@@ -112,7 +113,7 @@ fn words_are_what_an_array_is() {
 }
 
 /// # Safety
-/// `object` lives, and is as large as these tests have it.
+/// `object` lives, and is `SIZE` bytes large.
 unsafe fn apply(
     words: Words,
     object: Object,
@@ -122,22 +123,22 @@ unsafe fn apply(
 ) -> Result<(), TestCaseError> {
     match operation {
         Operation::Load { index } => {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that the object lives; the word is inside it.
             prop_assert_eq!(unsafe { words.load(object, 8 * index) }, Ok(oracle[index]));
         }
         Operation::Add { index, n } => {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that the object lives; the word is inside it.
             prop_assert_eq!(unsafe { words.add(object, 8 * index, n) }, Ok(()));
             oracle[index] = oracle[index].wrapping_add(n);
         }
         Operation::Store { index, value } => {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that the object lives; the word is inside it.
             prop_assert_eq!(unsafe { words.store(object, 8 * index, value) }, Ok(()));
             oracle[index] = value;
         }
         Operation::CompareAndStore { index, expected, value } => {
             let is_expected = oracle[index] == expected;
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that the object lives; the word is inside it.
             let stored = unsafe { words.compare_and_store(object, 8 * index, expected, value) };
             prop_assert_eq!(stored, Ok(is_expected));
             if is_expected {
@@ -156,7 +157,8 @@ unsafe fn apply(
                 last: 8 * last,
                 value,
             };
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that the object lives; the words and the destination are inside it, and
+            // `from` is a buffer of this call.
             prop_assert_eq!(unsafe { words.copy_and_store(object, &copying) }, Ok(is_expected));
             if is_expected {
                 bytes[to..to + size_bytes].copy_from_slice(from);
@@ -169,7 +171,7 @@ unsafe fn apply(
 
 const ROUNDS: u64 = 600;
 
-/// Threads that are moved about all the time, and whose sections are slow enough to be aborted.
+/// Threads are moved between CPUs all the time, and sections are slow enough to be aborted.
 #[test]
 fn words_are_exact_while_affinity_changes() {
     let _turn = Turn::take([0; 6]);
@@ -177,12 +179,12 @@ fn words_are_exact_while_affinity_changes() {
     let pool = Pool::new(&options()).unwrap();
     for words in ways(&pool) {
         let object = pool.alloc(layout()).unwrap();
-        // SAFETY: a slot's zeroes are there, at a multiple of 8, and nothing else.
+        // SAFETY: a slot of zeroes is there, at a multiple of 8, and nothing else.
         let list = unsafe { List::of_object(pool.view(), object, LIST) };
         let nodes: &'static [Node] = (0..32).map(|_| Node::new()).collect::<Vec<_>>().leak();
         let rseq = Rseq::detect();
         for (index, node) in nodes.iter().enumerate() {
-            // SAFETY: on no list, and never unmapped.
+            // SAFETY: the node is on no list, and never unmapped.
             unsafe { list.push(rseq.filter(|_| index % 2 == 0), NonNull::from(node)) };
         }
         let [compared, copied] = [const { AtomicU64::new(0) }; 2];
@@ -193,14 +195,14 @@ fn words_are_exact_while_affinity_changes() {
             let work = || {
                 threads.lock().unwrap().push(rustix::thread::gettid());
                 for turn in 0..ROUNDS {
-                    // SAFETY: the object lives, and these are its words.
+                    // SAFETY: the object lives, and the word is inside it.
                     assert_eq!(unsafe { words.add(object, ADDED, 3) }, Ok(()));
-                    // SAFETY: the object lives, and these are its words.
+                    // SAFETY: the object lives, and the word is inside it.
                     let before = unsafe { words.load(object, COMPARED) }.unwrap();
-                    // SAFETY: the object lives, and these are its words.
+                    // SAFETY: the object lives, and the word is inside it.
                     let stored = unsafe { words.compare_and_store(object, COMPARED, before, before + 1) };
                     compared.fetch_add(u64::from(stored.unwrap()), Relaxed);
-                    // SAFETY: the object lives, and these are its words.
+                    // SAFETY: the object lives, and the word is inside it.
                     let count = unsafe { words.load(object, COUNT) }.unwrap();
                     let record = count.to_ne_bytes();
                     let copying = Copying {
@@ -212,11 +214,11 @@ fn words_are_exact_while_affinity_changes() {
                         last: COUNT,
                         value: count + 1,
                     };
-                    // SAFETY: the object lives, and these are its words; the record is as long as is said.
+                    // SAFETY: the object lives, and the words are inside it; the record has the stated length.
                     let stored = unsafe { words.copy_and_store(object, &copying) };
                     copied.fetch_add(u64::from(stored.unwrap()), Relaxed);
                     if let Some(node) = list.pop(rseq) {
-                        // SAFETY: it was popped just now.
+                        // SAFETY: the node was popped just now.
                         unsafe { list.push(rseq.filter(|_| turn % 3 == 0), node) };
                     }
                 }
@@ -232,7 +234,7 @@ fn words_are_exact_while_affinity_changes() {
         assert!(compared.load(Relaxed) > 0 && copied.load(Relaxed) > 0);
         for cpu in 0..pool.view().cpu_count() {
             let count = word(&pool, object, cpu, COUNT);
-            // Where the next one would go, an aborted section may have left its bytes.
+            // An aborted section may have left bytes at the place of the next record.
             for k in count.saturating_sub(RECORD_COUNT - 1)..count {
                 assert_eq!(word(&pool, object, cpu, RECORDS + 8 * (k % RECORD_COUNT) as usize), k);
             }
@@ -243,12 +245,12 @@ fn words_are_exact_while_affinity_changes() {
         drained.sort_unstable();
         drained.dedup();
         assert_eq!(drained.len(), nodes.len());
-        // SAFETY: nobody uses it any more.
+        // SAFETY: the object is not used any more.
         unsafe { pool.free(object) }.unwrap();
     }
 }
 
-/// Sized by the affinity of the moment, which has changed since.
+/// The pool is sized by an affinity that has changed since.
 #[test]
 fn a_pool_of_too_few_cpus_says_so() {
     let _turn = Turn::take([0; 6]);
@@ -260,17 +262,17 @@ fn a_pool_of_too_few_cpus_says_so() {
     run_on(None, cpu);
     for words in ways(&pool) {
         let expected = WordError::NoCopy { cpu: cpu as u32 };
-        // SAFETY: the object lives, and these are its words.
+        // SAFETY: the object lives, and the word is inside it.
         assert_eq!(unsafe { words.add(object, ADDED, 1) }, Err(expected));
-        // SAFETY: the object lives, and these are its words.
+        // SAFETY: the object lives, and the word is inside it.
         assert_eq!(unsafe { words.load(object, COMPARED) }, Err(expected));
         assert!(expected.to_string().contains(&format!("CPU {cpu}")));
     }
     assert_eq!(sum(&pool, object, ADDED), 0);
-    // SAFETY: a slot's zeroes are there, at a multiple of 8, and nothing else.
+    // SAFETY: a slot of zeroes is there, at a multiple of 8, and nothing else.
     let list = unsafe { List::of_object(pool.view(), object, LIST) };
     let node: &'static Node = Box::leak(Box::default());
-    // SAFETY: on no list, and never unmapped.
+    // SAFETY: the node is on no list, and never unmapped.
     unsafe { list.push(Rseq::detect(), NonNull::from(node)) };
     assert_eq!(list.pop(Rseq::detect()), Some(NonNull::from(node)));
 }

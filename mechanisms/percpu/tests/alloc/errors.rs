@@ -1,4 +1,4 @@
-//! What cannot be is said, with cause and numbers.
+//! Impossible requests are reported with cause and numbers.
 
 use std::error::Error;
 
@@ -23,7 +23,7 @@ fn an_object_that_does_not_fit() {
     assert_eq!(error, AllocError::TooBig { size_bytes: 4097, size_bytes_max: 4096 });
     assert_eq!(text(error), "an object of 4097 bytes does not fit: this pool's objects have at most 4096");
 
-    // Red zones take their part.
+    // Red zones take part of the stride.
     let pool = Pool::new(&PoolOptions { stride_bytes: OS_PAGE, ..ROBUST }).unwrap();
     let most = 4096 - 16;
     assert_eq!(pool.usage().size_bytes_max, most);
@@ -90,17 +90,18 @@ fn exhausted_because_memory_is_the_caller_s() {
 
 #[test]
 fn exhausted_because_the_kernel_refuses() {
-    // More than there are addresses.
+    // More memory than there are addresses.
     let huge = PoolOptions { cpu_count: 1 << 10, stride_bytes: 1 << 40, is_lazy: true, ..OPTIONS };
     let error = Pool::new(&huge).unwrap_err();
-    // ENOMEM by Linux, EINVAL by valgrind.
+    // ENOMEM from Linux, EINVAL from valgrind.
     let AllocError::Exhausted { size_bytes: 0, align_bytes: 0, shortage } = error else { panic!("{error}") };
     let Shortage::Refused { size_bytes, errno } = shortage else { panic!("{error}") };
     assert_eq!(size_bytes, 1 << 50);
     let expected = format!("no memory for the pool: the kernel refuses 1125899906842624 bytes more (errno {errno})");
     assert_eq!(text(error), expected);
 
-    // In the midst of growth. There is room left, though not for another chunk: valgrind's own memory counts too, and it ends without.
+    // The kernel refuses memory while the pool grows. There is room left, but not for another chunk: valgrind's own
+    // memory counts too, and valgrind exits if it gets none.
     let chunk_bytes = 256 << 20;
     let options = PoolOptions { cpu_count: 1 << 12, stride_bytes: chunk_bytes >> 12, is_lazy: true, ..OPTIONS };
     let pool = Pool::new(&options).unwrap();
@@ -121,7 +122,7 @@ fn exhausted_because_the_kernel_refuses() {
     assert!(is_refused);
 }
 
-/// How much this process has mapped, with what valgrind has.
+/// Returns the bytes that this process has mapped, including valgrind's.
 fn mapped_bytes() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     statm.split(' ').next().unwrap().parse::<usize>().unwrap() * OS_PAGE
@@ -188,7 +189,7 @@ fn a_corrupted_red_zone() {
         assert_eq!(text(error), expected);
         assert_eq!(pool.usage().object_count, 0);
         assert!(pool.usage().withdrawn_bytes > withdrawn);
-        // Nobody gets those bytes.
+        // Those bytes are not allocated again.
         let next = pool.alloc(layout(21, 1)).unwrap();
         assert!(!addresses(&pool, next).contains(&end.wrapping_sub(21)));
         assert_eq!(free(&pool, next), Ok(()));
@@ -208,7 +209,7 @@ fn corrupted_poison() {
     assert_eq!((corruption.found, corruption.expected), (found, 0x5a));
     assert_eq!(corruption.cpu, 1);
     assert!(text(error).starts_with("free memory of CPU 1"));
-    // Said once. The bytes are nobody's from now on.
+    // The corruption is reported once. The bytes are not allocated from now on.
     let next = pool.alloc(layout(40, 8)).unwrap();
     assert!(addresses(&pool, next).iter().all(|copy| *copy != at[1]));
     assert!(pool.usage().withdrawn_bytes > 0);

@@ -1,4 +1,4 @@
-//! Where copies lie, and which memory is there.
+//! Addresses of copies, and the memory that is present.
 
 use dormouse_percpu::{Pool, PoolOptions, possible_cpus};
 
@@ -24,7 +24,7 @@ fn addresses_are_what_the_formula_says() {
     }
 }
 
-/// The point of it all: a CPU's small objects share lines, and two CPUs' never do.
+/// The purpose of the layout: small objects of one CPU share cache lines, and those of two CPUs never do.
 #[test]
 fn lines_are_shared_by_a_cpu_s_objects_alone() {
     let options = PoolOptions { cpu_count: 2, ..PoolOptions::default() };
@@ -40,7 +40,7 @@ fn lines_are_shared_by_a_cpu_s_objects_alone() {
 fn is_resident(at: *mut u8) -> bool {
     let page = at.map_addr(|address| address & !(OS_PAGE - 1));
     let mut state = 0u8;
-    // SAFETY: one page, mapped; the kernel writes one byte.
+    // SAFETY: one mapped os_page; the kernel writes one byte.
     assert_eq!(unsafe { libc::mincore(page.cast(), OS_PAGE, &raw mut state) }, 0);
     state & 1 == 1
 }
@@ -54,7 +54,7 @@ fn memory_is_there_before_the_first_object() {
     }
 }
 
-/// Resident bytes of the mapping that an address lies in.
+/// Returns the resident bytes of the mapping that contains an address.
 fn resident_bytes(at: *mut u8) -> usize {
     let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let mut is_inside = false;
@@ -71,7 +71,7 @@ fn resident_bytes(at: *mut u8) -> usize {
     panic!("no such mapping");
 }
 
-/// A container with one CPU on a machine of many.
+/// Models a container with one CPU on a machine with many.
 #[test]
 fn unused_strides_of_a_lazy_pool_cost_no_memory() {
     let options = PoolOptions { cpu_count: 1024, is_lazy: true, ..PoolOptions::default() };
@@ -87,7 +87,7 @@ fn unused_strides_of_a_lazy_pool_cost_no_memory() {
             free(&pool, object).unwrap();
         }
     }
-    // Of 64 MiB; other tests' pools may lie in the same mapping.
+    // The limit is 16 of 64 MiB, because other tests' pools may be in the same mapping.
     assert!(resident_bytes(first.unwrap()) < 16 << 20);
 }
 

@@ -1,4 +1,4 @@
-//! Operations on a pool against a list of live objects and, where memory is fixed, a list of taken granules.
+//! Operations on a pool, compared with a list of live objects and, if memory is fixed, a list of taken granules.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -23,19 +23,19 @@ enum Operation {
     Free {
         which: usize,
     },
-    /// Frees what was freed before, if nothing lies there since.
+    /// Frees an object that was freed before, unless another object has been allocated there since.
     FreeAgain {
         which: usize,
     },
     /// Frees another pool's object.
     FreeForeign,
-    /// Writes behind an object, which is then freed (robust).
+    /// Writes past the end of an object, which is then freed (robust).
     Overrun {
         which: usize,
         cpu: usize,
         by: usize,
     },
-    /// Writes to what was freed, and takes it back (robust).
+    /// Writes to a freed object, and undoes the write (robust).
     UseAfterFree {
         which: usize,
         cpu: usize,
@@ -58,18 +58,18 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
     prop::collection::vec(operation, 1..150)
 }
 
-/// An object as the test knows it.
+/// An object, and the properties that it should have.
 #[derive(Clone)]
 struct Known {
     object: Object,
     size: usize,
     at: Vec<*mut u8>,
     fill: u8,
-    /// What it takes in a fixed pool: granules.
+    /// Granules that the object takes in a fixed pool.
     taken: Range<usize>,
 }
 
-/// First fit so simple that it cannot be wrong.
+/// A first-fit allocator that is simple enough to be evidently correct.
 struct FirstFit {
     taken: Vec<bool>,
 }
@@ -148,7 +148,7 @@ impl Bench {
             bytes(*start, size).fill(self.count + cpu as u8);
         }
         assert_eq!(self.pool.size_of(object), Some(size));
-        // What was freed and is given to another is not known as freed any more.
+        // A freed object whose place is given to another is no longer recognised as freed.
         let footprint = |known: &Known| -> Vec<(usize, usize)> {
             known.at.iter().map(|at| (at.addr(), at.addr() + known.size.max(1))).collect()
         };
@@ -235,7 +235,7 @@ impl Bench {
         assert_eq!(self.pool.audit(), Ok(()));
         let usage = self.pool.usage();
         if usage.withdrawn_bytes == 0 {
-            // All of it can be allocated again, without growth.
+            // All memory can be allocated again, without growth.
             let objects: Vec<_> = (0..usage.chunk_count)
                 .map(|_| self.pool.alloc(layout(self.size_bytes_max.min(2000), 1)).unwrap())
                 .collect();

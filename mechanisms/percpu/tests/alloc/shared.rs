@@ -1,4 +1,4 @@
-//! Memory that several processes see, at one address or several, and what a fork copies.
+//! Memory that several processes see, at one address or several, and the effects of fork.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
@@ -13,7 +13,7 @@ const LEN: usize = 12 * OS_PAGE;
 const OPTIONS: PoolOptions =
     PoolOptions { cpu_count: 3, stride_bytes: 4 * OS_PAGE, limit_bytes: usize::MAX, is_robust: true, is_lazy: false };
 
-/// The same memory, mapped twice.
+/// One piece of memory, mapped twice.
 struct Shared([*mut u8; 2]);
 
 impl Shared {
@@ -28,8 +28,8 @@ impl Shared {
     }
 
     fn region(&self, mapping: usize) -> Region {
-        // SAFETY: mapped until the test's end. What is written through one mapping and read through the other is the same
-        // object's copy, one after another.
+        // SAFETY: mapped until the end of the test. The two mappings' bytes are accessed one after the other, by one
+        // thread or through the copies of one object.
         unsafe { Region::new(self.0[mapping], LEN) }
     }
 }
@@ -37,7 +37,7 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         for base in self.0 {
-            // SAFETY: the pools over it are gone.
+            // SAFETY: the pools over it have been dropped.
             unsafe { munmap(base.cast(), LEN) }.unwrap();
         }
     }
@@ -58,7 +58,7 @@ fn another_process_finds_objects_by_offset() {
         let there = attached.object_at(offset).unwrap();
         assert_eq!(attached.object_at(LEN), None);
         for (cpu, copy) in addresses(&pool, object).into_iter().enumerate() {
-            // SAFETY: the object lives, in the region that both have.
+            // SAFETY: the object lives, in the region that both have mapped.
             let other = unsafe { attached.view().address(there, cpu as u32) };
             assert_eq!(other.addr() - shared.0[1].addr(), copy.addr() - shared.0[0].addr());
             bytes(copy, size).fill(round + cpu as u8);
@@ -90,7 +90,7 @@ fn a_forked_child_shares_a_region() {
     free(&pool, object).unwrap();
 }
 
-/// Other threads allocate all the time; the child's pool is whole, and its own.
+/// Other threads allocate all the time; the child's pool is consistent, and separate from the parent's.
 #[test]
 fn a_forked_child_has_a_private_pool_of_its_own() {
     let pool = Pool::new(&PoolOptions { stride_bytes: 64 * OS_PAGE, ..OPTIONS }).unwrap();

@@ -33,8 +33,8 @@ impl Parcel {
     }
 }
 
-/// Each thread allocates, hands half of its objects to the next, which looks them up, reads and frees them. Meanwhile the
-/// pool grows.
+/// Each thread allocates, and passes half of its objects to the next thread, which looks them up, reads and frees them.
+/// Meanwhile the pool grows.
 #[test]
 fn objects_travel_between_threads() {
     for is_robust in [false, true] {

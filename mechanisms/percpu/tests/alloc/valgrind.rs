@@ -1,21 +1,21 @@
-//! These tests again, under valgrind: no access beside what the kernel has given, and none that hangs on a byte that nobody
-//! wrote.
+//! Runs these tests again under valgrind: no access is outside the memory from the kernel, and none depends on a byte
+//! that was never written.
 
 use std::process::Command;
 
 use dormouse_testing::{ENV_SKIPS, Lack, has, skip};
 
 const ENV_INSIDE: &str = "DORMOUSE_TEST_INSIDE_VALGRIND";
-/// What runs programs of this architecture, if the machine is of another.
+/// Variable that names the command which runs programs of this architecture, if the machine has another one.
 const ENV_RUNNER: &str = "DORMOUSE_TEST_RUNNER";
 
-/// What is left out, for valgrind runs one thread at a time, and all of them slowly.
+/// Tests that are left out, because valgrind runs one thread at a time, and slowly.
 const SKIPPED: [&str; 3] = [
-    // Thousands of operations, of which each is checked against all objects.
+    // Thousands of operations, each of which is checked against all objects.
     "oracle::",
     // Threads that allocate without a pause while others fork.
     "a_forked_child_has_a_private_pool_of_its_own",
-    // This one.
+    // This test.
     "valgrind::",
 ];
 

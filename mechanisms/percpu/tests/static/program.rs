@@ -1,4 +1,5 @@
-//! A program that `tests/ops_static.rs` links statically: who registers here, and does it work in every thread.
+//! A program that `tests/ops_static.rs` links statically: it checks that registration works in every thread, and prints
+//! the registrar.
 
 use std::ptr::NonNull;
 
@@ -16,18 +17,18 @@ struct Stride([u8; 1 << STRIDE_SHIFT]);
 fn main() {
     let rseq = Rseq::detect();
     let memory = vec![Stride([0; 1 << STRIDE_SHIFT]); STRIDES].leak();
-    // SAFETY: so many strides, zero, leaked.
+    // SAFETY: `STRIDES` strides of zeroes, leaked.
     let area = unsafe { Area::new(memory.as_mut_ptr().cast(), STRIDE_SHIFT, STRIDES as u32) };
-    // SAFETY: zeroes are shared words, and end where the slot begins.
+    // SAFETY: zeroes are valid shared words, and end where the slot begins.
     let shared = unsafe { PerCpu::<PerCpuCounterShared>::new(0) };
-    // SAFETY: zeroes are a slot, and end before the list's begins.
+    // SAFETY: zeroes are a valid slot, and end before the list's slot begins.
     let slot = unsafe { PerCpu::<PerCpuCounterSlot>::new(128) };
     let counter = PerCpuCounter::new(area, slot, shared, 1_000).expect("inside");
-    // SAFETY: zeroes are slots, and these lie behind those of the counter.
+    // SAFETY: zeroes are valid slots, which are after those of the counter.
     let list = List::new(area, unsafe { PerCpu::<ListSlot>::new(192) }).expect("inside");
     let nodes: &'static [Node] = (0..16).map(|_| Node::new()).collect::<Vec<_>>().leak();
     for node in nodes {
-        // SAFETY: on no list, and never unmapped.
+        // SAFETY: the node is on no list, and never unmapped.
         unsafe { list.push(rseq, NonNull::from(node)) };
     }
     let threads: Vec<_> = (0..4)
@@ -37,7 +38,7 @@ fn main() {
                 for _ in 0..50_000 {
                     counter.add(rseq, 1);
                     if let Some(node) = list.pop(rseq) {
-                        // SAFETY: popped just now.
+                        // SAFETY: the node was popped just now.
                         unsafe { list.push(rseq, node) };
                     }
                 }

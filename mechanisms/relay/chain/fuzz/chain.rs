@@ -1,4 +1,4 @@
-//! Operations on page chains that share a budget, against the oracle of the tests: pages from 4 KiB on.
+//! Operations on page chains that share a budget, compared with the oracle of the tests: pages of at least 4 KiB.
 #![no_main]
 
 #[allow(dead_code, unused_imports, reason = "what draws operations for the tests stays unused")]
@@ -9,10 +9,10 @@ use arbitrary::{Arbitrary, Result, Unstructured};
 use chain::{CHAINS_MAX, Operation, PAGES, Place, WAYS};
 use libfuzzer_sys::fuzz_target;
 
-/// All bytes are compared after each of them.
+/// Maximum number of operations, because all bytes are compared after each.
 const OPERATIONS_MAX: usize = 24;
 
-/// A page size, and the operations.
+/// The size of a page, in bytes, and the operations.
 #[derive(Debug)]
 struct Input {
     page_size_bytes: usize,
@@ -29,7 +29,7 @@ fn place(u: &mut Unstructured<'_>) -> Result<Place> {
     })
 }
 
-/// Short byte strings come from the input, long ones from a pattern.
+/// Returns bytes: short strings come from the input, long ones from a pattern.
 fn bytes(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     let len = u.int_in_range(0..=255usize)?;
     if len < 64 {
@@ -66,7 +66,7 @@ fn operation(u: &mut Unstructured<'_>) -> Result<Operation> {
 
 impl<'a> Arbitrary<'a> for Input {
     fn arbitrary(u: &mut Unstructured<'a>) -> Result<Input> {
-        // Larger pages only now and then, because the check compares all of their bytes.
+        // Larger pages are rare, because the check compares all of their bytes.
         let page_size_bytes = 4096 << u.int_in_range(0..=15u8)?.saturating_sub(12);
         let mut operations = Vec::new();
         while !u.is_empty() && operations.len() < OPERATIONS_MAX {

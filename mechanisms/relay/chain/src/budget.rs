@@ -1,4 +1,4 @@
-//! A budget: pages that several chains draw from one region of memory, and how many each of them was promised.
+//! A budget: pages that several chains draw from one region of memory, and the number that each of them is promised.
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -7,41 +7,41 @@ use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use crate::free::{Free, NONE};
 
-/// Least and greatest size of a page.
+/// Minimum size of a page, in bytes.
 pub const PAGE_SIZE_BYTES_MIN: usize = 4 << 10;
-/// See [`PAGE_SIZE_BYTES_MIN`].
+/// Maximum size of a page, in bytes.
 pub const PAGE_SIZE_BYTES_MAX: usize = 2 << 20;
 
-/// A budget's record of a page: where its bytes are, and its place in a chain.
+/// A budget's record of a page: the address of its bytes, and its place in a chain.
 ///
-/// All words are read and written relaxed. A link's words are written by the chain that has drawn its page, while nobody else uses
-/// that chain, or while the page is free.
+/// All words are read and written relaxed. A link's words are written by the chain that has drawn its page, while
+/// nothing else uses that chain, or while the page is free.
 #[repr(C, align(32))]
 #[derive(Debug, Default)]
 pub struct Link {
-    /// Where in its chain's buffer the page begins. While the page is free: the number of the next free one.
+    /// Offset of the page in its chain's buffer, in bytes. While the page is free: number of the next free page.
     pub(crate) offset: AtomicUsize,
-    /// Where the page's bytes are. Never changes.
+    /// Address of the page's bytes. It never changes.
     pub(crate) data: AtomicPtr<u8>,
-    /// The pages beside it in the circle.
+    /// Neighbouring pages in the circle.
     pub(crate) next: AtomicPtr<Link>,
     pub(crate) prev: AtomicPtr<Link>,
 }
 
-/// Why a budget cannot be made, or has no page to give.
+/// The reason why a budget cannot be made, or has no page to give.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BudgetError {
     /// The size of a page is not a power of two from [`PAGE_SIZE_BYTES_MIN`] to [`PAGE_SIZE_BYTES_MAX`].
     PageSize,
     /// The region does not begin at a multiple of [`PAGE_SIZE_BYTES_MIN`].
     Unaligned,
-    /// The region has room for no page, or for more than 2³² − 2.
+    /// The region has room for no page, or for more than 2³² − 2 pages.
     PageCount,
     /// There are fewer links than pages.
     Links,
-    /// There is no free page that is not promised to others.
+    /// No page is free that is not promised to others.
     Exhausted,
-    /// A chain has one page at least.
+    /// A chain must have at least one page.
     NoPage,
 }
 
@@ -75,27 +75,28 @@ pub struct PageBudget<'a> {
 }
 
 impl<'a> PageBudget<'a> {
-    /// All whole pages of `region`. Bytes behind the last whole page, and links that are too many, are not used.
+    /// Makes a budget of all whole pages of `region`. Bytes after the last whole page, and excess links, are not used.
     ///
     /// # Errors
-    /// [`BudgetError`], of the first four.
+    /// [`BudgetError`], one of the first four.
     pub fn new(
         region: &'a mut [u8],
         page_size_bytes: usize,
         links: &'a mut [Link],
     ) -> Result<PageBudget<'a>, BudgetError> {
         let (size_bytes, region) = (region.len(), NonNull::from(region));
-        // SAFETY: borrowed exclusively for as long as the budget lives.
+        // SAFETY: the region is borrowed exclusively for as long as the budget lives.
         unsafe { PageBudget::from_raw(region.cast(), size_bytes, page_size_bytes, links) }
     }
 
-    /// As [`PageBudget::new`], of memory that the caller manages.
+    /// Makes a budget like [`PageBudget::new`], of memory that the caller manages.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`PageBudget::new`].
     ///
     /// # Safety
-    /// For the lifetime `'a`, `size_bytes` bytes at `region` are initialised, may be read and written, and nobody else does so.
+    /// For the lifetime `'a`, `size_bytes` bytes at `region` are initialised, may be read and written, and are accessed
+    /// only through the budget.
     pub unsafe fn from_raw(
         region: NonNull<u8>,
         size_bytes: usize,
@@ -129,30 +130,31 @@ impl<'a> PageBudget<'a> {
         })
     }
 
-    /// Bytes of a page.
+    /// Returns the size of a page, in bytes.
     pub fn page_size_bytes(&self) -> usize {
         self.page_size_bytes
     }
 
-    /// Pages, drawn or not.
+    /// Returns the number of pages, drawn or not.
     pub fn page_count(&self) -> usize {
         self.links.len()
     }
 
-    /// Pages that nobody has drawn. A page that is drawn or given back at the same time may be counted or not.
+    /// Returns the number of free pages. A page that is drawn or given back at the same time may be counted or not.
     pub fn free_count(&self) -> usize {
         self.page_count() - self.drawn.load(Ordering::Relaxed)
     }
 
-    /// Of these, pages that are not promised to anybody.
+    /// Returns the number of free pages that are not promised.
     pub fn available_count(&self) -> usize {
         self.free.available()
     }
 
-    /// A share to draw by. Whatever other shares draw, this one always gets as many pages as it is promised.
+    /// Makes a share that draws pages. It always gets the number of pages that it is promised, whatever other shares
+    /// draw.
     ///
     /// # Errors
-    /// [`BudgetError::Exhausted`]: so many cannot be promised.
+    /// [`BudgetError::Exhausted`]: this many pages cannot be promised.
     pub fn share(&'a self, promised_count: usize) -> Result<Share<'a>, BudgetError> {
         self.take(promised_count)?;
         Ok(Share { budget: self, promised_count, drawn_count: 0 })
@@ -163,7 +165,7 @@ impl<'a> PageBudget<'a> {
     }
 
     fn pop(&self) -> Option<&'a Link> {
-        // While a page is free, its link's offset is the number of the page behind it.
+        // While a page is free, its link's offset is the number of the page after it.
         let next = |page: u32| self.links.get(page as usize).map(|link| link.offset.load(Ordering::Relaxed) as u32);
         let page = self.free.pop(next)?;
         self.drawn.fetch_add(1, Ordering::Relaxed);
@@ -181,7 +183,7 @@ impl<'a> PageBudget<'a> {
     }
 }
 
-/// A page that is drawn, and not given back. If it is dropped instead, it is lost for the life of the budget.
+/// A page that is drawn and not given back. If it is dropped, it is lost for the life of the budget.
 #[derive(Debug)]
 #[must_use = "a page that is not given back is lost"]
 pub struct Drawn<'a> {
@@ -189,31 +191,32 @@ pub struct Drawn<'a> {
 }
 
 impl Drawn<'_> {
-    /// The address of the page's bytes. They are those that the last owner left.
+    /// Returns the address of the page's bytes, which contain what the last owner left.
     pub fn data(&self) -> NonNull<u8> {
-        // SAFETY: the budget has stored a region's address there.
+        // SAFETY: the budget has stored an address in its region there, which is not null.
         unsafe { NonNull::new_unchecked(self.link.data.load(Ordering::Relaxed)) }
     }
 }
 
-/// One chain's account with a budget: how many pages it has drawn, and how many it was promised.
+/// The account of one chain with a budget: the number of pages that it has drawn, and the number it is promised.
 ///
 /// ```text
 ///   free pages  =  available  +  Σ over shares of (promised − drawn, where that is more than 0)
 /// ```
-/// So a promised page is always there, and a share that wants more takes from what is available. Lock-free; async-signal-safe.
+/// So a promised page is always available to its share, and a share that wants more takes from the available pages.
+/// Lock-free; async-signal-safe.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Share<'a> {
     budget: &'a PageBudget<'a>,
-    /// Pages that it can always have, whatever others draw.
+    /// Number of pages that it can always have, whatever others draw.
     pub(crate) promised_count: usize,
-    /// Pages that it has drawn and not given back.
+    /// Number of pages that it has drawn and not given back.
     pub(crate) drawn_count: usize,
 }
 
 impl<'a> Share<'a> {
-    /// Pages that are kept free for it.
+    /// Returns the number of pages that are kept free for it.
     fn kept_count(&self, promised_count: usize) -> usize {
         promised_count.saturating_sub(self.drawn_count)
     }
@@ -221,7 +224,7 @@ impl<'a> Share<'a> {
     /// Draws a page.
     ///
     /// # Errors
-    /// [`BudgetError::Exhausted`]: it has drawn as many as it was promised, and every other free page is promised to others.
+    /// [`BudgetError::Exhausted`]: it has drawn all promised pages, and every other free page is promised to others.
     pub fn draw(&mut self) -> Result<Drawn<'a>, BudgetError> {
         let is_promised = self.kept_count(self.promised_count) > 0;
         if !is_promised {
@@ -232,7 +235,7 @@ impl<'a> Share<'a> {
                 self.drawn_count += 1;
                 Ok(Drawn { link })
             }
-            // This happens only if somebody has overwritten the budget's words.
+            // This happens only if the budget's words were overwritten.
             None => {
                 self.budget.free.make_available(usize::from(!is_promised));
                 Err(BudgetError::Exhausted)
@@ -243,7 +246,8 @@ impl<'a> Share<'a> {
     /// Gives a page back.
     ///
     /// # Panics
-    /// The page is not of this budget, or another share's: this one has drawn none.
+    /// Panics if the page belongs to another budget, or if this share has drawn no page, so that it belongs to another
+    /// one.
     pub fn give_back(&mut self, page: Drawn<'a>) {
         assert!(self.budget.has(page.link) && self.drawn_count > 0, "the page is somebody else's");
         self.budget.push(page.link);
@@ -255,7 +259,7 @@ impl<'a> Share<'a> {
     /// Changes the promise.
     ///
     /// # Errors
-    /// [`BudgetError::Exhausted`]: so many cannot be promised. The promise is unchanged.
+    /// [`BudgetError::Exhausted`]: this many pages cannot be promised. The promise is unchanged.
     pub fn set_promised_count(&mut self, promised_count: usize) -> Result<(), BudgetError> {
         let (before, after) = (self.kept_count(self.promised_count), self.kept_count(promised_count));
         match after.checked_sub(before) {

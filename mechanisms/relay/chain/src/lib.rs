@@ -1,9 +1,9 @@
 //! A buffer that looks contiguous and is made of pages, drawn from a budget that several buffers share.
 //!
 //! # The problem
-//! If each CPU has a buffer that is large enough for its worst moment, most of that memory is unused at any time. A buffer made of
-//! pages grows where there is much to write and shrinks where there is little, out of one budget, and needs no contiguous address space.
-//! The cost: the page must be found at each write, and a record may lie in two pages.
+//! If each CPU has a buffer that is large enough for its worst moment, most of that memory is unused at any time. A
+//! buffer made of pages grows where there is much to write and shrinks where there is little, from one budget, and
+//! needs no contiguous address space. The cost: the page must be found at each write, and a record may span two pages.
 //!
 //! # Picture
 //! ```text
@@ -11,39 +11,41 @@
 //!   ┌────┬────┬────┬────┬────┐   offset   0 ⇄ 4096 ⇄ 8192 ⇄ (0)
 //!   │ p0 │ p1 │ p2 │ p3 │ p4 │   page    p3    p0     p4           in any order
 //!   └────┴────┴────┴────┴────┘            ▲     ▲
-//!      free: p1, p2                     read  written last: the cached pages, which say where to begin
+//!      free: p1, p2                     read  written last: the cached pages, from which searches begin
 //!
 //!   write(offset, bytes):   cached page's offset ≤ offset, and the bytes end in it?   copy, done        inlined
 //!                           otherwise the page is found from there, and cached        `#[cold]`
 //! ```
 //!
-//! # What is where
-//! | | |
+//! # Types
+//! | type | contents |
 //! | --- | --- |
-//! | [`PageBudget`] | the pages, free or drawn, and how many of the free ones are promised |
-//! | [`Share`] | what one chain has drawn, and is promised |
+//! | [`PageBudget`] | the pages, free or drawn, and the number of free ones that are promised |
+//! | [`Share`] | the number of pages that one chain has drawn, and is promised |
 //! | [`Chain`] | the buffer: grow, shrink, write, read, address |
 //!
-//! A page is free, or drawn by one share. The pages of a chain change only through exclusive access (`&mut`). Its bytes may also be written by
-//! writers that share it ([`Chain::write_shared`]), each to a part of the buffer of its own.
+//! A page is free, or drawn by one share. The pages of a chain change only through exclusive access (`&mut`). Its bytes
+//! may also be written by writers that share it ([`Chain::write_shared`]), each to its own part of the buffer.
 //!
 //! # Nested writers
-//! A signal handler may write to a chain even if it interrupted a write to the same chain. The cached page is a hint, one word, read and written
-//! as a whole; the page that it leads to is identified by its own offset. If the handler has moved the hint on, the interrupted writer goes back
-//! a page or two, and leaves the hint where the handler has put it, because the next record goes there.
+//! A signal handler may write to a chain even if it interrupted a write to that chain. The cached page is a hint, one
+//! word, read and written as a whole; the page to which it leads is identified by its own offset. If the handler has
+//! advanced the hint, the interrupted writer goes back a page or two, and leaves the hint where the handler has put it,
+//! because the next record is written there.
 //!
 //! # Ordering
-//! A page that is given back and drawn again passes through the word of free pages (Q → P), so its previous owner no longer uses its
-//! bytes when the next one has it. Promised or available pages are counted after the page was freed (R → S), so
-//! a share that takes from the count finds a page. Everything else is relaxed: it belongs to one thread, or is a hint. A chain does not know
-//! records: who has written what, and who may read it, is agreed by reserve and commit above it.
+//! A page that is given back and drawn again passes through the word of free pages (Q → P), so its previous owner no
+//! longer uses its bytes when the next one has it. Promised or available pages are counted after the page was freed (R
+//! → S), so a share that takes from the count finds a page. Everything else is relaxed: it belongs to one thread, or is
+//! a hint. A chain does not know records: the layer above agrees by reserve and commit which thread writes a record,
+//! and which may read it.
 //!
 //! # Cost
-//! A write to the cached page: four loads, a comparison, and the copy. To the next page: a call and one step. Of `n` pages, none
-//! is more than `n / 2` steps away. A link is 32 bytes for each page.
+//! A write to the cached page is four loads, a comparison, and the copy. A write to the next page is a call and one
+//! step. Among `n` pages, none is more than `n / 2` steps away. A link is 32 bytes for each page.
 //!
 //! # Limits
-//! A chain has at least one page, so that there always is a cached one. A fresh page contains what its last owner left.
+//! A chain has at least one page, so that there is always a cached one. A new page contains what its last owner left.
 //! Chains work within one process, because links are addresses.
 //!
 //! # Source
@@ -60,7 +62,7 @@ mod model;
 #[cfg(test)]
 mod tests;
 
-/// The words of [`free`]; its model has others.
+/// The atomics that [`free`] uses; its model replaces them.
 mod atomic {
     pub(crate) use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 }
@@ -75,7 +77,7 @@ pub use copy::copy_bytes;
 #[doc(hidden)]
 pub use linked::LAYOUT;
 
-/// The bytes end beyond the buffer's end, or begin there. Nothing was copied.
+/// The error of bytes that end beyond the buffer's end, or begin there. Nothing was copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Beyond;
 
@@ -89,8 +91,8 @@ impl core::error::Error for Beyond {}
 
 /// A buffer of pages. See the [module](self).
 ///
-/// Writing, reading and asking for addresses is wait-free and async-signal-safe; growing and shrinking lock-free. Dropped, it gives
-/// all its pages back.
+/// Writing, reading and `address` are wait-free and async-signal-safe; growing and shrinking are lock-free. Dropping a
+/// chain gives all its pages back.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Chain<'a> {
@@ -99,7 +101,7 @@ pub struct Chain<'a> {
 }
 
 impl<'a> Chain<'a> {
-    /// A buffer of `page_count` pages, which can always have `promised_count` pages, whatever other chains draw.
+    /// Makes a buffer of `page_count` pages, which can always have `promised_count` pages, whatever other chains draw.
     ///
     /// # Errors
     /// [`BudgetError::NoPage`], [`BudgetError::Exhausted`].
@@ -112,30 +114,30 @@ impl<'a> Chain<'a> {
         Ok(chain)
     }
 
-    /// Bytes of the buffer.
+    /// Returns the size of the buffer, in bytes.
     pub fn size_bytes(&self) -> usize {
         self.pages.size_bytes
     }
 
-    /// Pages of the buffer.
+    /// Returns the number of pages of the buffer.
     pub fn page_count(&self) -> usize {
         self.share.drawn_count
     }
 
-    /// Pages that the buffer can always have.
+    /// Returns the number of pages that the buffer can always have.
     pub fn promised_count(&self) -> usize {
         self.share.promised_count
     }
 
-    /// As [`Share::set_promised_count`].
+    /// Changes the promise, like [`Share::set_promised_count`].
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`Share::set_promised_count`].
     pub fn set_promised_count(&mut self, promised_count: usize) -> Result<(), BudgetError> {
         self.share.set_promised_count(promised_count)
     }
 
-    /// Adds so many pages behind the last one. The contents of the buffer stay where they are.
+    /// Adds `page_count` pages after the last one. The contents of the buffer stay where they are.
     ///
     /// # Errors
     /// [`BudgetError::Exhausted`]; then the buffer is unchanged.
@@ -155,7 +157,7 @@ impl<'a> Chain<'a> {
     /// Gives back the last `page_count` pages; their contents are lost.
     ///
     /// # Errors
-    /// [`BudgetError::NoPage`]: none would be left. The buffer is unchanged.
+    /// [`BudgetError::NoPage`]: no page would be left. The buffer is unchanged.
     pub fn shrink(&mut self, page_count: usize) -> Result<(), BudgetError> {
         if page_count >= self.page_count() {
             return Err(BudgetError::NoPage);
@@ -170,7 +172,8 @@ impl<'a> Chain<'a> {
         }
     }
 
-    /// Copies `bytes` to `offset` on, in the quickest way on this machine. Inlined, except when a page has to be searched.
+    /// Copies `bytes` into the buffer at `offset`, in the quickest way on this machine. Inlined, except for the search
+    /// for a page.
     ///
     /// # Errors
     /// [`Beyond`].
@@ -180,7 +183,8 @@ impl<'a> Chain<'a> {
         unsafe { self.write_shared(offset, bytes.as_ptr(), bytes.len()) }
     }
 
-    /// As [`Chain::write`], for a field that the caller has in registers. It stays there, except when a page has to be searched.
+    /// Like [`Chain::write`], for a field that the caller has in registers. It stays there, unless a page must be
+    /// searched.
     ///
     /// # Errors
     /// [`Beyond`].
@@ -188,12 +192,12 @@ impl<'a> Chain<'a> {
     pub fn write_array<const N: usize>(&mut self, offset: usize, bytes: [u8; N]) -> Result<(), Beyond> {
         match self.cached(offset, N) {
             Some(address) => {
-                // SAFETY: so many bytes of the page, and the chain is borrowed exclusively.
+                // SAFETY: `N` bytes of the cached page, and the chain is borrowed exclusively.
                 unsafe { copy_bytes(address.as_ptr(), bytes.as_ptr(), N) };
                 Ok(())
             }
             None => {
-                // A copy, so that only this case needs the bytes in memory.
+                // A copy, so that the bytes must be in memory only in this case.
                 let held = bytes;
                 // SAFETY: the array is readable, and the chain is borrowed exclusively.
                 unsafe { self.write_slow(offset, held.as_ptr(), N) }
@@ -201,27 +205,31 @@ impl<'a> Chain<'a> {
         }
     }
 
-    /// As [`Chain::write`], for writers that share the chain: threads, or a signal handler and the code that it has interrupted.
+    /// Like [`Chain::write`], for writers that share the chain: threads, or a signal handler and the code that it has
+    /// interrupted.
     ///
     /// # Errors
     /// [`Beyond`].
     ///
     /// # Safety
-    /// `len` bytes may be read at `source`, which is not in the buffer. Nobody else reads or writes these bytes of the buffer meanwhile.
+    /// `len` bytes may be read at `source`, which is not in the buffer. No other thread or handler reads or writes
+    /// these bytes of the buffer during the call.
     #[inline(always)]
     pub unsafe fn write_shared(&self, offset: usize, source: *const u8, len: usize) -> Result<(), Beyond> {
         match self.cached(offset, len) {
             Some(address) => {
-                // SAFETY: the source by the caller's word; so many bytes of the page are the caller's.
+                // SAFETY: the caller guarantees that the source may be read, and that these bytes of the page are its
+                // own.
                 unsafe { copy_bytes(address.as_ptr(), source, len) };
                 Ok(())
             }
-            // SAFETY: handed on to the caller.
+            // SAFETY: the caller guarantees that the source may be read, and that these bytes of the buffer are its
+            // own.
             None => unsafe { self.write_slow(offset, source, len) },
         }
     }
 
-    /// The address of bytes in the page that was last written to.
+    /// Returns the address of the bytes, if they are in the page that was last written to.
     #[doc(hidden)]
     #[inline(always)]
     pub fn cached(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
@@ -229,18 +237,18 @@ impl<'a> Chain<'a> {
     }
 
     /// # Safety
-    /// As [`Chain::write_shared`].
+    /// The conditions of [`Chain::write_shared`].
     #[cold]
     #[inline(never)]
     unsafe fn write_slow(&self, offset: usize, source: *const u8, len: usize) -> Result<(), Beyond> {
         self.runs(Access::Write, offset, len, |run, done| {
-            // SAFETY: the run is of one page, to which others write only as the caller's word allows; the source has room
-            // for all runs together.
+            // SAFETY: the run is in one page, and the caller guarantees that these bytes are its own and that `len`
+            // bytes may be read at the source, which is the size of all runs together.
             unsafe { copy_bytes(run.address.as_ptr(), source.wrapping_add(done), run.size_bytes) }
         })
     }
 
-    /// The contiguous runs of a part of the buffer, one after another, each with the number of bytes before it.
+    /// Calls `each` with the contiguous runs of a part of the buffer, in order, and the number of bytes before each.
     fn runs(
         &self,
         access: Access,
@@ -270,31 +278,35 @@ impl<'a> Chain<'a> {
     /// # Errors
     /// [`Beyond`].
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Beyond> {
-        // SAFETY: the slice is writable. Nobody writes to the chain while it is borrowed, or by the word of those who do (`write_shared`).
+        // SAFETY: the slice is writable. These bytes are not written while the chain is borrowed; the callers of
+        // `write_shared` guarantee it.
         unsafe { self.read_shared(offset, bytes.as_mut_ptr(), bytes.len()) }
     }
 
-    /// As [`Chain::read`], to memory that need not be initialised.
+    /// Like [`Chain::read`], into memory that need not be initialised.
     ///
     /// # Errors
     /// [`Beyond`].
     ///
     /// # Safety
-    /// `len` bytes may be written at `target`, which is not in the buffer. Nobody writes to these bytes of the buffer meanwhile.
+    /// `len` bytes may be written at `target`, which is not in the buffer. Nothing writes to these bytes of the buffer
+    /// during the call.
     pub unsafe fn read_shared(&self, offset: usize, target: *mut u8, len: usize) -> Result<(), Beyond> {
         if let Some(address) = self.pages.quick(Access::Read, offset, len) {
-            // SAFETY: all of the bytes are in one page, initialised, and nobody writes them; the target is the caller's word.
+            // SAFETY: the bytes are in one page, initialised, and the caller guarantees that they are not written and
+            // that the target may be.
             unsafe { target.copy_from_nonoverlapping(address.as_ptr(), len) };
             return Ok(());
         }
         self.runs(Access::Read, offset, len, |run, done| {
-            // SAFETY: the run is of one page, initialised, and nobody writes it; by the caller's word the target has room for all runs together.
+            // SAFETY: the run is in one page, initialised; the caller guarantees that it is not written, and that the
+            // target has room for all runs together.
             unsafe { target.wrapping_add(done).copy_from_nonoverlapping(run.address.as_ptr(), run.size_bytes) }
         })
     }
 
-    /// The address of the `len` bytes at `offset`: for example of a header that is filled in later. `None` if they end beyond the buffer's
-    /// end, or lie in more than one page.
+    /// Returns the address of the `len` bytes at `offset`, for example of a header that is filled in later. `None` if
+    /// they end beyond the buffer's end, or span more than one page.
     #[inline]
     pub fn address(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
         self.pages.quick(Access::Address, offset, len).or_else(|| self.address_slow(offset, len))

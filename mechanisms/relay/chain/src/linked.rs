@@ -11,35 +11,36 @@ use crate::budget::{Drawn, Link, PAGE_SIZE_BYTES_MIN};
 pub(crate) enum Access {
     Write = 0,
     Read = 1,
-    /// Asking for an address.
+    /// A request for an address.
     Address = 2,
 }
 
 /// Contiguous bytes of the buffer: up to the end of their page.
 pub(crate) struct Run {
-    /// Of the first.
+    /// Address of the first byte.
     pub(crate) address: NonNull<u8>,
-    /// How many.
+    /// Number of bytes.
     pub(crate) size_bytes: usize,
 }
 
-/// A circle of pages. C sees its first members as `struct dormouse_relay_chain`.
+/// A circle of pages. Its first members are those of C's `struct dormouse_relay_chain`.
 ///
-/// The caches are hints: from whichever page of the circle one of them names, the page of an offset is found, and its
-/// own offset identifies it. So a signal handler that writes between two writes of the thread that it interrupts needs no agreement with it.
+/// The caches are hints: the page of an offset is found from any page of the circle that a cache names, and its own
+/// offset identifies it. So a signal handler that writes between two writes of the thread that it interrupts needs no
+/// agreement with it.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Linked<'a> {
-    /// The pages that were last written, read, or asked the address of.
+    /// Pages that were last written, read, or whose address was last requested.
     caches: [AtomicPtr<Link>; 3],
     page_size_bytes: usize,
     pub(crate) size_bytes: usize,
-    /// The page at offset 0.
+    /// Page at offset 0.
     first: &'a Link,
     chain: PhantomData<&'a mut Link>,
 }
 
-/// Offsets that C relies on, besides the link's first two words.
+/// Offsets on which C relies, including those of the link's first two words.
 #[doc(hidden)]
 pub const LAYOUT: [(&str, usize); 5] = [
     ("caches", core::mem::offset_of!(Linked<'static>, caches)),
@@ -72,25 +73,30 @@ impl<'a> Linked<'a> {
     #[inline(always)]
     fn link(word: &AtomicPtr<Link>) -> &'a Link {
         let pointer = word.load(Ordering::Relaxed);
-        // SAFETY: caches, `next` and `prev` of a chain's pages name links of the budget's slice, which outlives the chain.
+        // SAFETY: caches, `next` and `prev` of a chain's pages are addresses of links in the budget's slice, which
+        // outlives the chain.
         unsafe { &*pointer }
     }
 
-    /// Bytes from the page's beginning to `offset`, if it lies in this page; otherwise at least a page's size.
+    /// Returns the distance of `offset` from the start of the page, if it is in this page; otherwise at least a page's
+    /// size.
     #[inline(always)]
     fn within(link: &Link, offset: usize) -> usize {
         offset.wrapping_sub(link.offset.load(Ordering::Relaxed))
     }
 
-    /// The bytes from `offset` on, which must be below the buffer's size.
+    /// Returns the bytes from `offset` on, which must be below the buffer's size.
     ///
-    /// Their page is found the shorter way around from where `access` was last. It becomes the cached one if it is found forward. A writer that finds its page behind the cached one was interrupted by another writer that is further on, and
-    /// the next record goes there. Opposite in the circle both ways are equally long; then forward, because that result is cached.
+    /// The page is found the shorter way around from the cached page of `access`. It becomes the cached one if it is
+    /// found forward. A writer that finds its page backward was interrupted by another writer that is further on, and
+    /// the next record is written there. If both ways are equally long, the search goes forward, because that result is
+    /// cached.
     pub(crate) fn find(&self, access: Access, offset: usize) -> Option<Run> {
         let cache = &self.caches[access as usize];
         let mut link = Self::link(cache);
         let (page, size) = (self.page_size_bytes, self.size_bytes);
-        // Counted in pages: a search that compares bytes, as that of 2009, goes back from a page's second byte on.
+        // The distance is counted in pages: a search that compares bytes, like that of 2009, goes backward from a
+        // page's second byte on.
         let to = offset & !(page - 1);
         let forward = match to.checked_sub(link.offset.load(Ordering::Relaxed)) {
             Some(bytes) => bytes,
@@ -111,7 +117,7 @@ impl<'a> Linked<'a> {
         (within < page).then(|| Run { address: address(link, within), size_bytes: page - within })
     }
 
-    /// The address of the bytes, if no search is needed and they are in one page of the buffer.
+    /// Returns the address of the bytes, if they are in the cached page, so that no search is needed.
     #[inline(always)]
     pub(crate) fn quick(&self, access: Access, offset: usize, len: usize) -> Option<NonNull<u8>> {
         let link = Self::link(&self.caches[access as usize]);
@@ -125,7 +131,7 @@ impl<'a> Linked<'a> {
         fits.then(|| address(link, within))
     }
 
-    /// Adds a page at the end.
+    /// Appends a page.
     pub(crate) fn append(&mut self, page: Drawn<'a>) {
         let (link, first, last) = (page.link, self.first, Self::link(&self.first.prev));
         link.offset.store(self.size_bytes, Ordering::Relaxed);
@@ -136,7 +142,7 @@ impl<'a> Linked<'a> {
         self.size_bytes += self.page_size_bytes;
     }
 
-    /// Takes the last page away. After the only page is taken, the circle must not be used.
+    /// Removes the last page. After the only page is removed, the circle must not be used.
     pub(crate) fn remove_last(&mut self) -> Drawn<'a> {
         let (first, last) = (self.first, Self::link(&self.first.prev));
         let before = Self::link(&last.prev);
@@ -151,7 +157,7 @@ impl<'a> Linked<'a> {
         Drawn { link: last }
     }
 
-    /// Where the cached page of `access` begins.
+    /// Returns the offset of the cached page of `access`, in bytes.
     #[cfg(test)]
     pub(crate) fn cached_offset(&self, access: Access) -> usize {
         Self::link(&self.caches[access as usize]).offset.load(Ordering::Relaxed)
@@ -161,6 +167,6 @@ impl<'a> Linked<'a> {
 #[inline(always)]
 fn address(link: &Link, within: usize) -> NonNull<u8> {
     let address = link.data.load(Ordering::Relaxed).wrapping_add(within);
-    // SAFETY: inside a region, and nothing of one is at address 0.
+    // SAFETY: the address is inside a region, and no region contains address 0.
     unsafe { NonNull::new_unchecked(address) }
 }

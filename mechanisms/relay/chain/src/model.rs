@@ -1,4 +1,4 @@
-//! Free pages passed between threads, under a model checker.
+//! Tests in a model checker: free pages passed between threads.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use loom::thread;
 use atomic::Ordering;
 use free::{Free, NONE};
 
-/// What `free.rs` finds in place of `core`'s atomics.
+/// The checker's atomics, which `free.rs` uses in place of `core`'s.
 mod atomic {
     pub(super) use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 }
@@ -20,13 +20,13 @@ mod free;
 struct Budget {
     free: Free,
     next: Vec<AtomicU32>,
-    /// loom watches the pages, and fails if one has two owners, or an owner whose predecessor is not done with it.
+    /// Pages that loom watches: it fails if one has two owners, or an owner whose predecessor still uses it.
     pages: Vec<UnsafeCell<u64>>,
 }
 
-// SAFETY: what is under test: loom checks that a page has one owner at a time.
+// SAFETY: this is under test: loom checks that a page has one owner at a time.
 unsafe impl Send for Budget {}
-// SAFETY: what is under test: loom checks that no two threads are at a page at once.
+// SAFETY: this is under test: loom checks that no two threads access a page at once.
 unsafe impl Sync for Budget {}
 
 impl Budget {
@@ -47,20 +47,20 @@ impl Budget {
         self.free.push(page, |next| self.next[page as usize].store(next, Ordering::Relaxed));
     }
 
-    /// Takes a page for a moment; a page that was taken or promised is always there.
+    /// Draws and returns a page; a page that was taken or promised is always there.
     fn have(&self) {
         let page = self.pop().expect("a page");
-        // SAFETY: what is under test. loom checks it.
+        // SAFETY: the page has only this owner if the stack is correct, which loom checks.
         self.pages[page as usize].with_mut(|word| unsafe { *word += 1 });
         self.push(page);
     }
 
     fn total(&self) -> u64 {
-        // SAFETY: the other threads are gone.
+        // SAFETY: the other threads have ended.
         self.pages.iter().map(|page| page.with(|word| unsafe { *word })).sum()
     }
 
-    /// Pages of the stack, which nobody changes; none is left in it.
+    /// Pops all pages and returns their number, while no other thread changes the stack.
     fn take_all(&self) -> usize {
         core::iter::from_fn(|| self.pop()).count()
     }
@@ -83,7 +83,7 @@ fn two_threads_with_a_promise_each_always_have_a_page() {
     });
 }
 
-/// A page comes back while the one behind it is away: a thread that has read that one's number must not take it.
+/// A page is pushed again while the one after it is away: a thread that has read that one's number must not take it.
 #[test]
 fn a_page_that_comes_back_is_not_taken_for_never_gone() {
     loom::model(|| {
@@ -93,13 +93,13 @@ fn a_page_that_comes_back_is_not_taken_for_never_gone() {
             thread::spawn(move || {
                 let (first, second) = (budget.pop().expect("a page"), budget.pop().expect("a page"));
                 budget.push(first);
-                // SAFETY: what is under test. loom checks it.
+                // SAFETY: the page has only this owner if the stack is correct, which loom checks.
                 budget.pages[second as usize].with_mut(|word| unsafe { *word += 1 });
                 budget.push(second);
             })
         };
         let page = budget.pop().expect("a page");
-        // SAFETY: what is under test. loom checks it.
+        // SAFETY: the page has only this owner if the stack is correct, which loom checks.
         budget.pages[page as usize].with_mut(|word| unsafe { *word += 1 });
         other.join().unwrap();
         budget.push(page);

@@ -9,11 +9,11 @@ const PAGE: usize = PAGE_SIZE_BYTES_MIN;
 struct Os([u8; PAGE]);
 
 fn bytes(region: &mut [Os]) -> &mut [u8] {
-    // SAFETY: all of it, borrowed for as long.
+    // SAFETY: all bytes of the region, borrowed for as long.
     unsafe { core::slice::from_raw_parts_mut(region.as_mut_ptr().cast(), size_of_val(region)) }
 }
 
-/// A chain of so many pages.
+/// Runs a test with a chain of `page_count` pages.
 fn with_chain(page_count: usize, test: impl FnOnce(Chain<'_>)) {
     let mut region = vec![Os([0; PAGE]); page_count];
     let mut links: Vec<Link> = (0..page_count).map(|_| Link::default()).collect();
@@ -21,11 +21,11 @@ fn with_chain(page_count: usize, test: impl FnOnce(Chain<'_>)) {
     test(Chain::new(&budget, page_count, 0).unwrap());
 }
 
-/// Puts the cached page of writers at number `from`, writes to page `to`, and says where the cache is then.
+/// Makes page `from` the writers' cached page, writes to page `to`, and returns the number of the cached page then.
 fn cached_after(page_count: usize, from: usize, to: usize, within: usize) -> usize {
     let mut cached = 0;
     with_chain(page_count, |mut chain| {
-        // Forward, page by page, each of which is cached.
+        // Forward, page by page, so that each page is cached.
         for page in 0..=from {
             chain.write(page * PAGE, &[1]).unwrap();
         }
@@ -45,7 +45,7 @@ fn a_page_found_forward_is_cached_and_one_found_backward_is_not() {
         for from in 0..page_count {
             for to in 0..page_count {
                 let forward = (to + page_count - from) % page_count;
-                // At the opposite, forward.
+                // If the page is opposite, the search goes forward.
                 let is_cached = 2 * forward <= page_count;
                 for within in [0, 1, PAGE - 1] {
                     let expected = if is_cached { to } else { from };

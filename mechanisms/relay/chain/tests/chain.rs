@@ -1,4 +1,5 @@
-//! Operations on chains that share a budget, against an oracle: a list of bytes for each chain, and arithmetic for the budget.
+//! Operations on chains that share a budget, compared with an oracle: a list of bytes for each chain, and arithmetic
+//! for the budget.
 
 use std::collections::BTreeSet;
 use std::thread;
@@ -6,9 +7,9 @@ use std::thread;
 use dormouse_relay_chain::{Beyond, BudgetError, Chain, Link, PAGE_SIZE_BYTES_MIN, PageBudget};
 use proptest::prelude::*;
 
-/// Pages of a budget.
+/// Number of pages in a budget.
 pub const PAGES: usize = 12;
-/// Chains at a time.
+/// Maximum number of chains at one time.
 pub const CHAINS_MAX: usize = 4;
 
 #[repr(C, align(4096))]
@@ -35,7 +36,7 @@ impl Bench {
     }
 }
 
-/// How bytes are written.
+/// The ways in which bytes are written.
 #[derive(Debug, Clone, Copy)]
 #[allow(missing_docs)]
 pub enum Way {
@@ -44,18 +45,18 @@ pub enum Way {
     Shared,
 }
 
-/// All of them.
+/// All ways of writing.
 pub const WAYS: [Way; 3] = [Way::Write, Way::Array, Way::Shared];
 
-/// A place in a buffer as a share of its size, so that it means something in any; some lie beyond.
+/// A place in a buffer, relative to its size, so that it is valid for any buffer; some places are beyond the end.
 #[derive(Debug, Clone, Copy)]
 #[allow(missing_docs)]
 pub enum Place {
-    /// Of 1,000 parts, and so many bytes on.
+    /// Number of thousandths of the buffer, and a number of further bytes.
     Part(u16, u8),
-    /// Before the end of a page, the number as a share of pages, by so many bytes.
+    /// Number of bytes before the end of a page, whose number is given in thousandths of the pages.
     PageEnd(u16, u8),
-    /// Before the end of the buffer.
+    /// Number of bytes before the end of the buffer.
     End(u8),
     Beyond(u8),
     Far(usize),
@@ -76,7 +77,7 @@ impl Place {
     }
 }
 
-/// What is done with chains and their budget. The fuzz target `chain` does it too.
+/// The operations on chains and their budget. The fuzz target `chain` runs them too.
 #[derive(Debug, Clone)]
 #[allow(missing_docs)]
 pub enum Operation {
@@ -105,7 +106,7 @@ pub enum Operation {
         place: Place,
         bytes: Vec<u8>,
     },
-    /// A record in two parts; between them, a handler writes one that begins where this one ends.
+    /// A record in two parts, between which a handler writes a record that begins at the end of this one.
     Nested {
         chain: usize,
         place: Place,
@@ -121,7 +122,7 @@ pub enum Operation {
         place: Place,
         len: usize,
     },
-    /// Draws so many of the free pages, and gives them back in another order.
+    /// Draws `page_count` of the free pages, and gives them back in another order.
     Shuffle {
         page_count: usize,
         step: usize,
@@ -170,7 +171,7 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
     prop::collection::vec(operation, 1..80)
 }
 
-/// A chain, and what it should hold.
+/// A chain, and its expected contents.
 struct Held<'a> {
     chain: Chain<'a>,
     bytes: Vec<u8>,
@@ -187,13 +188,13 @@ fn write(chain: &mut Chain<'_>, way: Way, offset: usize, bytes: &[u8]) -> Result
             [a, b, c, d, e, f, g, h] => chain.write_array(offset, [a, b, c, d, e, f, g, h]),
             _ => chain.write(offset, bytes),
         },
-        // SAFETY: nobody else has the chain.
+        // SAFETY: no other thread has the chain.
         Way::Shared => unsafe { chain.write_shared(offset, bytes.as_ptr(), bytes.len()) },
         Way::Write => chain.write(offset, bytes),
     }
 }
 
-/// What the oracle says of a write, and does by it.
+/// Applies a write to the oracle, and returns the expected result.
 fn write_oracle(held: &mut [u8], offset: usize, bytes: &[u8]) -> Result<(), Beyond> {
     let end = offset.checked_add(bytes.len()).ok_or(Beyond)?;
     held.get_mut(offset..end).ok_or(Beyond)?.copy_from_slice(bytes);
@@ -209,7 +210,8 @@ fn read(chain: &Chain<'_>, offset: usize, len: usize) -> Result<Vec<u8>, Beyond>
     found.map(|()| bytes)
 }
 
-/// Pages of all chains, and none of them twice; what is left is free, and as much of it promised as was asked for.
+/// Asserts that no page is in two chains or twice in one, that the other pages are free, and that the promised number
+/// of these is kept.
 fn check(budget: &PageBudget<'_>, chains: &[Held<'_>]) {
     let page = budget.page_size_bytes();
     let mut addresses = BTreeSet::new();
@@ -237,13 +239,13 @@ fn check(budget: &PageBudget<'_>, chains: &[Held<'_>]) {
     }
 }
 
-/// What the budget's arithmetic says to so many more pages for a chain.
+/// Returns whether the budget's arithmetic allows `more` further pages for a chain.
 fn may_draw(budget: &PageBudget<'_>, promised_count: usize, drawn_count: usize, more: usize) -> bool {
     let kept = promised_count.saturating_sub(drawn_count);
     more.saturating_sub(kept) <= budget.available_count()
 }
 
-/// Does all of it, and compares with the oracle after each.
+/// Runs all operations, and compares with the oracle after each.
 pub fn run(page_size_bytes: usize, operations: &[Operation]) {
     let mut bench = Bench::new(page_size_bytes, PAGES);
     let budget = bench.budget(page_size_bytes).unwrap();
@@ -330,7 +332,7 @@ fn apply<'a>(budget: &'a PageBudget<'a>, chains: &mut Vec<Held<'a>>, operation: 
             let middle = offset.wrapping_add(first.len());
             let end = middle.wrapping_add(second.len());
             for (offset, bytes) in [(offset, first), (end, nested), (middle, second)] {
-                // SAFETY: nobody else has the chain, and the parts do not overlap.
+                // SAFETY: no other thread has the chain, and the parts do not overlap.
                 let written = unsafe { held.chain.write_shared(offset, bytes.as_ptr(), bytes.len()) };
                 assert_eq!(written, write_oracle(&mut held.bytes, offset, bytes));
             }
@@ -350,7 +352,7 @@ fn apply<'a>(budget: &'a PageBudget<'a>, chains: &mut Vec<Held<'a>>, operation: 
             let offset = place.offset(held.bytes.len(), page);
             match held.chain.address(offset, *len) {
                 Some(address) => {
-                    // SAFETY: that many bytes of one page, which nobody writes.
+                    // SAFETY: `len` bytes of one page, which are not written.
                     let found = unsafe { std::slice::from_raw_parts(address.as_ptr(), *len) };
                     assert_eq!(found, &held.bytes[offset..offset + len]);
                 }
@@ -415,11 +417,11 @@ fn budgets_are_not_made_of_just_anything() {
 
     let mut bench = Bench::new(4096, 3);
     let bytes = size_of_val(bench.region.as_slice());
-    // SAFETY: all of the pages, as bytes.
+    // SAFETY: all of the pages, as bytes, borrowed for as long.
     let region: &mut [u8] = unsafe { std::slice::from_raw_parts_mut(bench.region.as_mut_ptr().cast(), bytes) };
     let mut links: Vec<Link> = (0..3).map(|_| Link::default()).collect();
     assert_eq!(PageBudget::new(&mut region[64..], 4096, &mut links).map(|_| ()), Err(BudgetError::Unaligned));
-    // What is no whole page is left out.
+    // A partial page is left out.
     assert_eq!(PageBudget::new(&mut region[..bytes - 1], 4096, &mut links).unwrap().page_count(), 2);
 }
 
@@ -453,7 +455,7 @@ fn a_promise_is_kept_whatever_others_draw() {
     assert_eq!(quiet.set_promised_count(5), Err(BudgetError::Exhausted));
     quiet.grow(3).unwrap();
     assert_eq!(quiet.grow(1), Err(BudgetError::Exhausted));
-    // Who gives back beyond his promise gives to all; within it, he keeps it for himself.
+    // A chain that gives back pages beyond its promise makes them available; pages within it are kept for the chain.
     busy.shrink(2).unwrap();
     quiet.shrink(1).unwrap();
     assert_eq!((budget.free_count(), budget.available_count()), (3, 2));
@@ -474,7 +476,8 @@ fn a_page_goes_back_where_it_came_from() {
     stranger.give_back(share.draw().unwrap());
 }
 
-/// Threads that grow and shrink at the same time: no page has two of them, none is lost, and each gets what it was promised.
+/// Threads grow and shrink chains at the same time: no page is in two chains, none is lost, and each thread gets what
+/// it was promised.
 #[test]
 fn threads_share_a_budget() {
     const THREADS: usize = 4;
@@ -482,7 +485,7 @@ fn threads_share_a_budget() {
     const ROUNDS: usize = 20_000;
     let mut bench = Bench::new(4096, 16);
     let budget = bench.budget(4096).unwrap();
-    // All at once: a promise is one from when it is made.
+    // All chains are made before the threads start, because a promise counts from then on.
     let chains: Vec<_> = (0..THREADS).map(|_| Chain::new(&budget, 1, PROMISED).unwrap()).collect();
     thread::scope(|scope| {
         for (number, mut chain) in chains.into_iter().enumerate() {
@@ -517,7 +520,7 @@ fn threads_share_a_budget() {
     assert_eq!((budget.free_count(), budget.available_count()), (16, 16));
 }
 
-/// Threads that write to one chain, each to every fourth record, many of which cross a page's end.
+/// Threads write to one chain, each to every fourth record, many of which cross a page's end.
 #[test]
 fn threads_share_a_chain() {
     const THREADS: usize = 4;
@@ -534,7 +537,7 @@ fn threads_share_a_chain() {
                 scope.spawn(move || {
                     for index in (number..records).step_by(THREADS) {
                         let bytes = record(index);
-                        // SAFETY: the others have other records.
+                        // SAFETY: the other threads write other records.
                         unsafe { chain.write_shared(index * RECORD, bytes.as_ptr(), RECORD) }.unwrap();
                     }
                 });

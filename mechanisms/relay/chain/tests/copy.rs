@@ -1,4 +1,4 @@
-//! Copies of every length and alignment, against a slice's own.
+//! Copies of every length and alignment, compared with a slice's own.
 
 use dormouse_relay_chain::copy_bytes;
 
@@ -6,7 +6,7 @@ const LEN_MAX: usize = 300;
 const ALIGNMENTS: usize = 17;
 const SIZE: usize = LEN_MAX + 2 * ALIGNMENTS;
 
-/// Aligned as much as anything here asks for.
+/// An array with the largest alignment that these tests need.
 #[repr(align(32))]
 struct Bench([u8; SIZE]);
 
@@ -24,7 +24,7 @@ fn every_length_and_alignment() {
                 let mut expected = [0xEE; SIZE];
                 expected[to..to + len].copy_from_slice(&source.0[from..from + len]);
                 let (at, of) = (target.0.as_mut_ptr().wrapping_add(to), source.0.as_ptr().wrapping_add(from));
-                // SAFETY: `len` bytes are there behind both, in different arrays.
+                // SAFETY: both pointers have `len` bytes, in different arrays.
                 unsafe { copy_bytes(at, of, len) };
                 assert!(target.0 == expected, "{len} bytes from {from} to {to}");
             }
@@ -32,7 +32,7 @@ fn every_length_and_alignment() {
     }
 }
 
-/// With a length that the compiler knows, it is other code.
+/// A length that the compiler knows selects other code.
 #[test]
 fn constant_lengths() {
     fn one<const LEN: usize>() {
@@ -41,7 +41,7 @@ fn constant_lengths() {
             let mut target = Bench([0xEE; SIZE]);
             let mut expected = [0xEE; SIZE];
             expected[to..to + LEN].copy_from_slice(&source.0[3..3 + LEN]);
-            // SAFETY: both arrays have room for `LEN` bytes there, and they are two.
+            // SAFETY: both arrays have room for `LEN` bytes there, and they are different.
             unsafe { copy_bytes(target.0.as_mut_ptr().wrapping_add(to), source.0.as_ptr().wrapping_add(3), LEN) };
             assert!(target.0 == expected, "{LEN} bytes to {to}");
         }

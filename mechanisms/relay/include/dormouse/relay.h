@@ -4,7 +4,7 @@
  *
  *     struct dormouse_relay_budget *budget = dormouse_relay_budget_create(NULL, 16 << 20, 4096);
  *     struct dormouse_relay_chain chain;
- *     if (budget && dormouse_relay_chain_open(&chain, budget, 8, 2) == 0) {        8 pages now, 2 of them whatever others draw
+ *     if (budget && dormouse_relay_chain_open(&chain, budget, 8, 2) == 0) {        8 pages now, at least 2 at any time
  *         dormouse_relay_write(&chain, offset, &value, sizeof value);              inlined; one store for 1, 2, 4, 8 bytes
  *         dormouse_relay_read(&chain, offset, &copy, sizeof copy);
  *         dormouse_relay_chain_grow(&chain, 1);
@@ -12,18 +12,21 @@
  *     }
  *     dormouse_relay_budget_destroy(budget);
  *
- * A chain's pages are linked in a circle, in any order. The chain remembers the page that was last written to. If the next write is to another
- * page, that page is found by walking from there, the shorter way around. The remembered page is a hint: a signal handler may write to a
- * chain even if it interrupted a write to the same chain, as long as it writes other bytes.
+ * A chain's pages are linked in a circle, in any order. The chain remembers the page that was last written to. If the
+ * next write is to another page, that page is found by walking from there, the shorter way around. The remembered page
+ * is a hint: a signal handler may write to a chain even if it interrupted a write to that chain, as long as it writes
+ * other bytes.
  *
- * Offsets go from 0 to the size of the chain. A copy that would end beyond it is refused as a whole. Functions return 0 or
- * a negative errno unless they say otherwise; only dormouse_relay_budget_create() changes errno. Chains are in the caller's memory and
- * must not be moved while they are open. Pointers must be to what was created or opened and not ended, unless NULL is said to be allowed.
+ * Offsets are from 0 to the size of the chain. A copy that would end beyond it is refused as a whole. Functions return
+ * 0 or a negative errno unless they say otherwise; only dormouse_relay_budget_create() changes errno. Chains are in the
+ * caller's memory and must not be moved while they are open. Pointers must be to budgets that were created and not
+ * destroyed, and to chains that were opened and not closed, unless NULL is said to be allowed.
  *
- * Define DORMOUSE_RELAY_ALIGNED as 1 before including this header to copy fields as on machines without efficient unaligned
- * access: by single stores if both addresses are aligned, otherwise byte by byte, and by memcpy if there are more than 8.
+ * Define DORMOUSE_RELAY_ALIGNED as 1 before including this header to copy fields in the way for machines without
+ * efficient unaligned access: by single stores if both addresses are aligned, otherwise byte by byte, and by memcpy if
+ * there are more than 8 bytes.
  *
- * Link with -ldormouse, or with -ldormouse_relay, which contains nothing else; see dormouse-relay(3).
+ * Link with -ldormouse, or with -ldormouse_relay, which contains only this; see dormouse-relay(3).
  */
 #ifndef DORMOUSE_RELAY_H
 #define DORMOUSE_RELAY_H
@@ -39,7 +42,7 @@
 #endif
 #endif
 
-/* Least and greatest size of a page; a power of two. */
+/* Minimum and maximum size of a page, in bytes; it must be a power of two. */
 #define DORMOUSE_RELAY_PAGE_SIZE_BYTES_MIN 4096
 #define DORMOUSE_RELAY_PAGE_SIZE_BYTES_MAX 2097152
 
@@ -49,13 +52,13 @@ extern "C" {
 
 struct dormouse_relay_budget;
 
-/* The first words of a page's link: where the page begins in its chain's buffer, and in memory. */
+/* First words of a page's link: the offset of the page in its chain's buffer, and the address of its bytes. */
 struct dormouse_i_relay_link {
     size_t offset;
     unsigned char *data;
 };
 
-/* A chain. Its members are the library's. */
+/* A chain. Its members are private. */
 struct dormouse_relay_chain {
     struct dormouse_i_relay_link *dormouse_i_written;
     struct dormouse_i_relay_link *dormouse_i_read;
@@ -66,8 +69,9 @@ struct dormouse_relay_chain {
 };
 
 /*
- * A budget of all whole pages of `region`, which begins at a multiple of 4096 and which nobody else uses until the budget is destroyed. It may
- * be a memory pool of dormouse/backing.h. If `region` is NULL, the library maps as many bytes, which take memory when they are first written to.
+ * Creates a budget of all whole pages of `region`, which begins at a multiple of 4096 and which only the budget uses
+ * until it is destroyed. The region may be a memory pool of dormouse/backing.h. If `region` is NULL, the library maps
+ * `size_bytes` bytes, which take memory when they are first written to.
  *
  * NULL with errno: EINVAL  the page size or the alignment is not valid; or there is no whole page, or 2^32 - 1 of them or more
  *                  ENOMEM  the system has no memory for it
@@ -75,7 +79,8 @@ struct dormouse_relay_chain {
  */
 struct dormouse_relay_budget *dormouse_relay_budget_create(void *region, size_t size_bytes, size_t page_size_bytes);
 
-/* Pages of the budget; of these, those that no chain has; of these, those that are not promised. MT-safe, wait-free, async-signal-safe. */
+/* Return the number of pages of the budget, of free pages, and of free pages that are not promised. MT-safe,
+ * wait-free, async-signal-safe. */
 size_t dormouse_relay_budget_page_count(const struct dormouse_relay_budget *budget);
 size_t dormouse_relay_budget_free_count(const struct dormouse_relay_budget *budget);
 size_t dormouse_relay_budget_available_count(const struct dormouse_relay_budget *budget);
@@ -84,8 +89,8 @@ size_t dormouse_relay_budget_available_count(const struct dormouse_relay_budget 
 void dormouse_relay_budget_destroy(struct dormouse_relay_budget *budget);
 
 /*
- * Makes `*chain` a chain of `page_count` pages, which can always have `promised_count` pages, whatever other chains draw. A fresh page
- * contains the bytes that its last owner left.
+ * Makes `*chain` a chain of `page_count` pages, which can always have `promised_count` pages, whatever other chains
+ * draw. A new page contains the bytes that its last owner left.
  *
  * Errors: -EINVAL  `page_count` is 0
  *         -ENOSPC  too few pages are free and not promised to others
@@ -94,11 +99,13 @@ void dormouse_relay_budget_destroy(struct dormouse_relay_budget *budget);
 int dormouse_relay_chain_open(struct dormouse_relay_chain *chain, struct dormouse_relay_budget *budget, size_t page_count,
                               size_t promised_count);
 
-/* Gives back the pages and the promise. Nobody else may use the chain. As dormouse_relay_chain_open(). */
+/* Gives back the pages and the promise. The chain must not be used otherwise. MT-safe for different chains of one
+ * budget, lock-free, async-signal-safe. */
 void dormouse_relay_chain_close(struct dormouse_relay_chain *chain);
 
 /*
- * Adds pages behind the last one; the contents of the buffer stay where they are. Nobody else may use the chain during the call.
+ * Adds pages after the last one; the contents of the buffer stay where they are. The chain must not be used otherwise
+ * during the call.
  *
  * Errors: -ENOSPC  too few pages are free and not promised to others; the chain is unchanged
  * MT-safe for different chains of one budget, lock-free, async-signal-safe.
@@ -106,22 +113,22 @@ void dormouse_relay_chain_close(struct dormouse_relay_chain *chain);
 int dormouse_relay_chain_grow(struct dormouse_relay_chain *chain, size_t page_count);
 
 /*
- * Gives back the last pages; their contents are lost. Nobody else may use the chain during the call.
+ * Gives back the last pages; their contents are lost. The chain must not be used otherwise during the call.
  *
  * Errors: -EINVAL  no page would be left; the chain is unchanged
- * As dormouse_relay_chain_grow().
+ * MT-safe for different chains of one budget, lock-free, async-signal-safe.
  */
 int dormouse_relay_chain_shrink(struct dormouse_relay_chain *chain, size_t page_count);
 
 /*
- * Changes how many pages the chain can always have.
+ * Changes the number of pages that the chain can always have. The chain must not be used otherwise during the call.
  *
- * Errors: -ENOSPC  so many cannot be promised; the promise is unchanged
- * As dormouse_relay_chain_grow().
+ * Errors: -ENOSPC  this many pages cannot be promised; the promise is unchanged
+ * MT-safe for different chains of one budget, lock-free, async-signal-safe.
  */
 int dormouse_relay_chain_promise(struct dormouse_relay_chain *chain, size_t promised_count);
 
-/* What the inline functions below do not do. Do not call these directly. */
+/* The slow paths of the inline functions below. Do not call these directly. */
 #ifdef __GNUC__
 __attribute__((cold))
 #endif
@@ -132,26 +139,26 @@ __attribute__((cold))
 void *dormouse_relay_address_slow(const struct dormouse_relay_chain *chain, size_t offset, size_t len);
 
 /*
- * Copies `len` bytes of the buffer to `target`. Nobody may write to these bytes during the call.
+ * Copies `len` bytes of the buffer to `target`. These bytes must not be written during the call.
  *
- * Errors: -ERANGE  they end beyond the chain's end
+ * Errors: -ERANGE  the bytes end beyond the chain's end
  * MT-safe, wait-free, async-signal-safe.
  */
 int dormouse_relay_read(const struct dormouse_relay_chain *chain, size_t offset, void *target, size_t len);
 
-/* Bytes of the buffer. MT-safe, wait-free, async-signal-safe. */
+/* Returns the size of the buffer, in bytes. MT-safe, wait-free, async-signal-safe. */
 static inline size_t dormouse_relay_chain_size_bytes(const struct dormouse_relay_chain *chain)
 {
     return chain->dormouse_i_size_bytes;
 }
 
-/* Whether the bytes are in the cached page, and where. */
+/* Returns whether the bytes are in the cached page, and stores their address. */
 static inline int dormouse_i_relay_quick(struct dormouse_i_relay_link *const *cache, size_t page_size_bytes, size_t offset,
                                          size_t len, unsigned char **found)
 {
     const struct dormouse_i_relay_link *link = __atomic_load_n(cache, __ATOMIC_RELAXED);
     size_t within = offset - link->offset;
-    /* No page is shorter than this minimum, so one comparison is enough if the compiler knows a shorter length. */
+    /* No page is smaller than this minimum, so one comparison is enough if the compiler knows a shorter length. */
     int fits = len <= DORMOUSE_RELAY_PAGE_SIZE_BYTES_MIN ? within <= page_size_bytes - len
                                                          : within < page_size_bytes && len <= page_size_bytes - within;
     if (__builtin_expect(!fits, 0))
@@ -198,7 +205,8 @@ static inline void dormouse_i_relay_copy(void *target, const void *source, size_
 {
     unsigned char *to = (unsigned char *)target;
     const unsigned char *from = (const unsigned char *)source;
-    /* A copy of a constant length is a store, or a few; the last two words overlap where the length is no sum of words. */
+    /* A copy of a constant length is one store or a few; the last two words overlap if the length is not a sum of
+     * words. */
     switch (len) {
     case 0:
         return;
@@ -239,10 +247,10 @@ static inline void dormouse_i_relay_copy(void *target, const void *source, size_
 #endif
 
 /*
- * Copies `len` bytes from `source`, which is not in the buffer, to the buffer, from `offset` on. Others who write at the same time, threads or
- * signal handlers, must write to other bytes; nobody may read these bytes.
+ * Copies `len` bytes from `source`, which is not in the buffer, to `offset` in the buffer. Threads or signal handlers
+ * that write at the same time must write other bytes; these bytes must not be read during the call.
  *
- * Errors: -ERANGE  they end beyond the chain's end; nothing was copied
+ * Errors: -ERANGE  the bytes end beyond the chain's end; nothing was copied
  * MT-safe, wait-free, async-signal-safe.
  */
 static inline int dormouse_relay_write(struct dormouse_relay_chain *chain, size_t offset, const void *source, size_t len)
@@ -262,8 +270,8 @@ static inline int dormouse_relay_write(struct dormouse_relay_chain *chain, size_
 }
 
 /*
- * The address of `len` bytes of the buffer, for example of a header that is filled in later. NULL if they end beyond the chain's end, or lie in
- * more than one page. The address is valid until the chain shrinks or is closed.
+ * Returns the address of `len` bytes of the buffer, for example of a header that is filled in later. NULL if they end
+ * beyond the chain's end, or span more than one page. The address is valid until the chain shrinks or is closed.
  *
  * MT-safe, wait-free, async-signal-safe.
  */

@@ -1,4 +1,4 @@
-//! The critical sections, one module for each architecture that has them.
+//! Critical sections, one module for each architecture that has them.
 
 #[cfg(target_arch = "x86_64")]
 mod x86_64;

@@ -1,52 +1,54 @@
-//! x86-64: reserve, write and commit as one rseq critical section, all of them by one macro, [`define_record!`].
+//! x86-64: reserve, write and commit as one rseq critical section; one macro, [`define_record!`], defines all sections.
 //!
-//! The direct way, for words of fields that come in registers and for runs of bytes, finds its stream and its session inside the section, so
-//! that nothing has to be compared afterwards:
+//! The direct path, for words of fields that are passed in registers and for runs of bytes, finds its stream and its
+//! session inside the section, so that nothing must be compared afterwards:
 //! ```text
 //!   rseq_load_session_reserve_rdtsc_write_commit(id, size, fields):
-//!       if context == 0                  → slow, also without rseq
+//!     if context == 0                  → slow, also without rseq
 //!       rseq.rseq_cs = &descriptor
 //!     start:
 //!       session = *session_word
 //!       control = session.streams[rseq.cpu_id]           → slow beyond session.cpu_count
 //!       if *id > CLASS_ID_MAX            → slow
-//!       page, offset = control.state     → slow if the record does not fit, or the page lies outside of the memory
+//!     page, offset = control.state     → slow if the record does not fit, or the page is outside the memory
 //!       timestamp = rdtsc                → slow if its upper half is at control.expiry
 //!       page[offset] = head, context, fields…
 //!       control.state += size            ← the final store
 //!     post_commit:
 //!       return
 //!     slow, abort:
-//!       jump to the slow path, with the arguments as they came
+//!     jump to the slow path, with the original arguments
 //! ```
-//! Sessions whose records are compact have sections of their own, to which the ones above lead by failing: their `cpu_count` is 0,
-//! so those for records with context cost nothing more:
+//! Sessions whose records are compact have sections of their own. Writers reach them when the ones above fail, because
+//! the `cpu_count` of these sessions is 0. So the sections for records with context cost nothing more:
 //! ```text
 //!   rseq_load_session_reserve_rdtsc_cmpeq_epoch_write_commit(id, size, fields):
-//!       as above, but
+//!     the steps above, except:
 //!       control                          → slow beyond session.compact_cpu_count
 //!       if *id > COMPACT_ID_MAX          → slow
 //!       timestamp = rdtsc                → slow unless its epoch is control.epoch
 //!       page[offset] = id, lower half, fields…
 //! ```
-//! The slow path reads the clock itself. Its sections compare the state word with the one that was read before the clock, so that timestamps
-//! never decrease within a stream there either. They ask for no expiry or epoch: the caller has, of that very word and time.
+//! The slow path reads the clock itself. Its sections compare the state word with the one that was read before the
+//! clock, so timestamps never decrease within a stream there either. They check no expiry or epoch, because the caller
+//! has checked both for that word and time.
 //! ```text
-//!   rseq_cmpeq_state_write_segments_commit(at, size, segments):           one for each header
+//!   rseq_cmpeq_state_write_segments_commit(at, size, segments):           one for each form of header
 //!       rseq.rseq_cs = &descriptor
 //!     start:
 //!       if rseq.cpu_id != at.cpu         → Aborted
 //!       if *at.session_word != at.session                → Gone
 //!       page, offset = at.control.state  → Aborted if it is not at.state
-//!                                        → Full if the record does not fit, or the page lies outside of the memory
+//!                                        → Full if the record does not fit, or the page is outside the memory
 //!       page[offset] = head, segments…
 //!       at.control.state += size         ← the final store
 //!     post_commit:
 //! ```
-//! A control block of zeroes is refused: the expiry 0 has always come, no time is of the epoch 0, and no caller finds room in a
-//! stream without a page.
+//! A zeroed control block is refused: the expiry 0 has always passed, no time is in the epoch 0, and no caller finds
+//! room in a stream without a page.
 //!
-//! The kernel restarts nothing by itself: an abort leads to the slow path, or reports [`Written::Aborted`] and the caller starts over.
+//! The kernel restarts nothing by itself: an abort jumps to the slow path, or returns [`Written::Aborted`] and the
+//! caller starts over.
 
 use core::mem::offset_of;
 
@@ -55,46 +57,48 @@ use dormouse_abi::session::StreamControl;
 
 use crate::{Form, Memory, Record, Segment, Written};
 
-/// What a writer knows when it enters the section.
+/// A writer's choices when it enters the section.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Site {
-    /// Offset of the thread's rseq area from the thread pointer.
+    /// Offset of the thread's rseq structure from the thread pointer, in bytes.
     pub rseq_offset: isize,
-    /// The CPU that was chosen.
+    /// CPU that was chosen.
     pub cpu: u32,
-    /// Its stream's control block.
+    /// Control block of its stream.
     pub control: *const StreamControl,
-    /// A word that holds `session` as long as the session lasts.
+    /// Word that holds `session` as long as the session lasts.
     pub session_word: *const *const Session,
-    /// The session.
+    /// Session that is written to.
     pub session: *const Session,
 }
 
-/// What the section reads of a session. Never unmapped, whatever happens to the session's memory.
+/// The data of a session that sections read. It is never unmapped, even if the session's memory is.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Session {
-    /// Where the memory starts.
+    /// Start of the memory.
     pub base: *mut u8,
-    /// No page starts further on, and no record leaves its page.
+    /// Offset of the last page, in bytes. No page starts after it, and no record leaves its page.
     pub last_page_offset: usize,
-    /// The control blocks.
+    /// Start of the control blocks.
     pub streams: *mut u8,
-    /// Where a page is full: before the slack.
+    /// Offset in a page from which it is full, in bytes: the start of the slack.
     pub page_limit: usize,
-    /// Processors whose streams may be written with the timestamp counter as the clock, in records with context; 0 if the session has
-    /// another clock or other records.
+    /// Number of CPUs whose streams may be written with the timestamp counter as the clock, in records with context; 0
+    /// if the session has another clock or other records.
     pub cpu_count: u32,
-    /// The same in compact records.
+    /// Number of CPUs whose streams may be written with the timestamp counter as the clock, in compact records; 0 if
+    /// the session has another clock or other records.
     pub compact_cpu_count: u32,
 }
 
-// SAFETY: plain values; what they point to is shared memory, which sections write as `Memory` says.
+// SAFETY: plain values; they point to shared memory, which sections write as `Memory` documents.
 unsafe impl Sync for Session {}
 
 impl Session {
-    /// The session whose memory this is. `is_fast`: its clock is the timestamp counter, and the process has rseq.
+    /// Returns the data of the session in `memory`. `is_fast`: its clock is the timestamp counter, and the process has
+    /// rseq.
     pub fn new(memory: &Memory, is_fast: bool) -> Session {
         let geometry = memory.geometry();
         let page_size_bytes = geometry.page_size_bytes as usize;
@@ -109,7 +113,7 @@ impl Session {
         }
     }
 
-    /// No session: every record goes the slow way.
+    /// Returns an empty session: every record takes the slow path.
     pub const fn none() -> Session {
         let null = core::ptr::null_mut();
         Session { base: null, last_page_offset: 0, streams: null, page_limit: 0, cpu_count: 0, compact_cpu_count: 0 }
@@ -124,25 +128,28 @@ impl Session {
 ///       fn record_1(ids 1 [w0: u64], session: CURRENT, rseq_offset: RSEQ_OFFSET, context: "name", slow: record_1_slowly)
 ///   }
 /// ```
-/// `ids` or `compact` is the header ([`dormouse_abi::record`]). What follows are the fields: 0 to 3 words, or
-/// `runs [first: *const Segment, end: *const Segment]`, segments from `first` to before `end`.
+/// `ids` or `compact` is the form of the header ([`dormouse_abi::record`]). The fields follow: 0 to 3 words, or
+/// `runs [first: *const Segment, end: *const Segment]`, the segments from `first` up to, but not including, `end`.
 ///
-/// The slow function has the same arguments: `id: *const u32, size_bytes: usize, which: MaybeUninit<u64>` and those of the fields: address of
-/// the class's id, bytes of a header with context and of the fields, and a word for `other`. It may declare more arguments, of any value. `session`
-/// is a static `*const Session`, atomic and never null ([`Session::none`]); `rseq_offset` one that holds the rseq area's distance from the
-/// thread pointer; `context` the name of the thread's context word, in static TLS (initial-exec), which is 0 in threads that may not
-/// write this way, and everywhere without rseq.
+/// The slow function has the arguments of the defined one: `id: *const u32, size_bytes: usize, which: MaybeUninit<u64>`
+/// and those of the fields. They are the address of the class's id, the size of a header with context and of the
+/// fields, and a word for `other`. It may declare more arguments, of any value. `session` is a static `*const Session`,
+/// atomic and never null ([`Session::none`]). `rseq_offset` is a static with the distance of the rseq structure from
+/// the thread pointer. `context` is the name of the thread's context word, in static TLS (initial-exec), which is 0 in
+/// threads that may not use this path, and in all threads without rseq.
 ///
-/// With `other: function`, of the same type, an id is followed by a word of 64 bits that says whose it is: where that is not
-/// `which`, the other function is called instead.
+/// With `other: function`, a function of that type, an id is followed by a word of 64 bits that names its owner: if it
+/// is not `which`, the other function is called instead.
 ///
-/// Of the general registers, only rax, rdx, r9, r10 and r11 change; not r9 where it holds a word. Wait-free; async-signal-safe if the slow
-/// path is.
+/// Changes no general register but rax, rdx, r9, r10 and r11, and r9 only if it holds no word. Wait-free;
+/// async-signal-safe if the slow path is.
 ///
 /// # Safety
-/// Of the function: `id` may be read, and `size_bytes` is the header's and that of the fields, which words hold, or segments have. The segments' sources may be
-/// read. While `session` points to a session, that describes mapped memory, and whoever changes it waits for running sections by
-/// membarrier before it unmaps or takes an id back. Every thread whose context word is not 0 has its rseq area registered at `rseq_offset`.
+/// For the defined function: `id` may be read, and `size_bytes` is the size of a header with context and of the fields,
+/// which the words hold or the segments have. The segments' sources may be read. While `session` points to a session,
+/// that session describes mapped memory; a thread that changes `session` waits for running sections by membarrier
+/// before it unmaps the memory or reuses an id. Every thread whose context word is not 0 has its rseq structure
+/// registered at `rseq_offset`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! define_record {
@@ -176,7 +183,7 @@ macro_rules! define_record {
             CPU_COUNT = const ::core::mem::offset_of!($crate::arch::Session, cpu_count),
         );
     };
-    // The context word says that the thread may, and is not recorded.
+    // Here the context word only says whether the thread may use this path; it is not recorded.
     ($(#[$meta:meta])* $vis:vis fn $name:ident(
         compact $fields:tt [$($argument:ident: $type:ty),*], session: $session:path, rseq_offset: $rseq_offset:path,
         context: $context:literal, slow: $slow:path
@@ -187,7 +194,7 @@ macro_rules! define_record {
             fit = [$crate::define_record!(@fit_less $fields)],
             header = [
                 "rdtsc",
-                // The epoch of this time: its upper half and one.
+                // The epoch of this time is its upper half plus one.
                 "inc edx",
                 "cmp edx, dword ptr [r11 + {EPOCH}]",
                 "jne 50f",
@@ -206,7 +213,7 @@ macro_rules! define_record {
             CPU_COUNT = const ::core::mem::offset_of!($crate::arch::Session, compact_cpu_count),
         );
     };
-    // Stream and session are found inside the section.
+    // The stream and the session are found inside the section.
     (
         @direct [$($meta:tt)*] [$($vis:tt)*] $name:ident $fields:tt [$($argument:ident: $type:ty),*],
         before = [$($before:expr),*], fit = $fit:tt, header = $header:tt, commit = $commit:tt, after = [$($after:expr),*],
@@ -222,7 +229,8 @@ macro_rules! define_record {
                 "mov qword ptr fs:[r10 + {RSEQ_CS}], rax",
                 "20:",
                 "mov r11, qword ptr [rip + {session}]",
-                // (X) pairs with the store of the word. Without a session the count is 0. A thread that is not registered has a number beyond any count.
+                // (X) pairs with the store of the word. Without a session the count is 0. A thread that is not
+                // registered has a number beyond any count.
                 "mov eax, dword ptr fs:[r10 + {CPU_ID}]",
                 "cmp eax, dword ptr [r11 + {CPU_COUNT}]",
                 "jae 50f",
@@ -240,8 +248,9 @@ macro_rules! define_record {
             $($operands)*
         );
     };
-    // rdi id (or `At`), rsi size, rcx r8 r9 fields: they stay as they are, but that runs use rcx, which is kept below the stack pointer, where no
-    // handler comes (psABI, "red zone"). rax, rdx, r10, r11 are free, and r9 where it holds no word.
+    // rdi holds the id (or `At`), rsi the size, rcx, r8 and r9 the fields. They stay unchanged, except that runs use
+    // rcx, which is saved below the stack pointer, where no handler writes (psABI, "red zone"). rax, rdx, r10, r11 are
+    // free, and so is r9 if it holds no word.
     (
         @section [$($meta:tt)*] [$($vis:tt)*] $name:ident $fields:tt [$($argument:ident: $type:ty),*] [$result:ty],
         enter = [$($enter:expr),*], fit = [$($fit:expr),*], header = [$($header:expr),*], commit = [$($commit:expr),*],
@@ -261,7 +270,8 @@ macro_rules! define_record {
                 ".popsection",
                 $crate::define_record!(@keep $fields),
                 $($enter,)*
-                // rax is the control block, r10 the state, r11 the session, rdx where the record ends in its page.
+                // rax is the control block, r10 the state, r11 the session, rdx the offset of the record's end in its
+                // page.
                 "mov edx, r10d",
                 "and edx, 0xffffff",
                 $($fit,)*
@@ -269,13 +279,13 @@ macro_rules! define_record {
                 "shl r10, 16",
                 "shr r10, 28",
                 "and r10, -4096",
-                // Whatever a stray pointer has left in the state word, nothing is written outside of the mapping.
+                // If a stray pointer has overwritten the state word, nothing is written outside the mapping.
                 "cmp r10, qword ptr [r11 + {LAST_PAGE_OFFSET}]",
                 "ja 50f",
                 "add r10, qword ptr [r11 + {BASE}]",
                 "add r10, rdx",
                 "sub r10, rsi",
-                // r10 is 16 bytes before where the fields go, r11 the control block.
+                // r10 is 16 bytes before the place of the fields, r11 the control block.
                 "mov r11, rax",
                 $($header,)*
                 $crate::define_record!(@store $fields),
@@ -284,7 +294,8 @@ macro_rules! define_record {
                 $crate::define_record!(@restore $fields),
                 $($done,)*
                 "ret",
-                // The kernel checks the signature before the abort handler; it hides in an undefined instruction's operand.
+                // The kernel checks the signature before the abort handler; it is the operand of an undefined
+                // instruction.
                 ".byte 0x0f, 0xb9, 0x3d",
                 ".long {SIGNATURE}",
                 "60:",
@@ -304,35 +315,36 @@ macro_rules! define_record {
     (@keep $words:tt) => { "" };
     (@restore runs) => { "mov rcx, qword ptr [rsp - 8]" };
     (@restore $words:tt) => { "" };
-    // Outside of the section, since an abort does not keep `which`, and the slow path has to know whose id it is.
+    // The check is outside the section, because an abort does not preserve `which`, and the slow path must know whose
+    // id it is.
     (@check) => { "" };
     (@check $other:path) => { "cmp qword ptr [rdi + 4], rdx\n jne 70f" };
     (@other) => { "" };
     (@other $other:path) => { "70: jmp {other}" };
-    // The context word: in r9, unless that holds a word of the fields.
+    // The context word is in r9, unless r9 holds a word of the fields.
     (@context 3 $context:literal) => {
         concat!("mov rax, qword ptr [rip + ", $context, "@GOTTPOFF]\n cmp qword ptr fs:[rax], 0\n je 50f")
     };
     (@context $fields:tt $context:literal) => {
         concat!("mov r9, qword ptr [rip + ", $context, "@GOTTPOFF]\n mov r9, qword ptr fs:[r9]\n test r9, r9\n jz 50f")
     };
-    // Asked again, because a signal handler may have emptied it before the section.
+    // The word is tested again, because a signal handler may have cleared it before the section.
     (@store_context 3 $context:literal) => {
         concat!("mov rax, qword ptr [rip + ", $context, "@GOTTPOFF]\n mov rax, qword ptr fs:[rax]\n test rax, rax\n jz 50f\n mov qword ptr [r10 + 8], rax")
     };
     (@store_context $fields:tt $context:literal) => { "mov qword ptr [r10 + 8], r9" };
-    // The length of runs is the program's: all 64 bits are compared.
+    // The program determines the length of runs, so all 64 bits are compared.
     (@fit runs) => { "add rdx, rsi\n cmp rdx, qword ptr [r11 + {PAGE_LIMIT}]\n ja 50f" };
     (@fit $words:tt) => { "add edx, esi\n cmp edx, dword ptr [r11 + {PAGE_LIMIT}]\n ja 50f" };
-    // The same of a header that is so much shorter than the one that the size is of.
+    // The comparison for a header that is `LESS` bytes shorter than the one that the size includes.
     (@fit_less runs) => { "add rdx, rsi\n sub rdx, {LESS}\n cmp rdx, qword ptr [r11 + {PAGE_LIMIT}]\n ja 50f" };
     (@fit_less $words:tt) => { "add edx, esi\n sub edx, {LESS}\n cmp edx, dword ptr [r11 + {PAGE_LIMIT}]\n ja 50f" };
     (@store 0) => { "" };
     (@store 1) => { "mov qword ptr [r10 + 16], rcx" };
     (@store 2) => { concat!($crate::define_record!(@store 1), "\n mov qword ptr [r10 + 24], r8") };
     (@store 3) => { concat!($crate::define_record!(@store 2), "\n mov qword ptr [r10 + 32], r9") };
-    // For each segment: its whole words from the last to the first, two at a time; then, if it is exact and has more bytes, the last eight of
-    // it, or what there is of fewer.
+    // Copies each segment: its whole words from the last to the first, two at a time; then, if it is exact and has more
+    // bytes, its last eight bytes, or all bytes if there are fewer.
     (@store runs) => { "
         add r10, 16
         30:
@@ -389,15 +401,15 @@ macro_rules! define_record {
     " };
 }
 
-/// How much shorter a compact header is.
+/// Number of bytes by which a compact header is shorter than one with context.
 #[doc(hidden)]
 pub const COMPACT_LESS_BYTES: usize = record::HEADER_SIZE_BYTES - record::COMPACT_HEADER_SIZE_BYTES;
-/// For [`define_record!`].
+/// The crate whose constants [`define_record!`] uses.
 #[doc(hidden)]
 pub use dormouse_abi as abi;
 
 const _: () = assert!(offset_of!(StreamControl, state) == 0);
-// Where the sections put header and words.
+// The sections use these sizes for the places of header and words.
 const _: () = assert!(record::HEADER_SIZE_BYTES == 16 && record::EXTENDED_HEADER_SIZE_BYTES == 11);
 
 /// A stream, its state word, and a record's head with the time that was read after the word.
@@ -415,11 +427,11 @@ macro_rules! define_record_at {
     ($name:ident, header = $header:tt, $($operands:tt)*) => {
         define_record!(
             @section [
-                /// Writes a record of segments to the stream and with the time that are given. `size_bytes` is that of a header with context and
-                /// of the segments.
+                /// Writes a record of segments to the given stream with the given time. `size_bytes` is the size of a
+                /// header with context and of the segments.
                 ///
                 /// # Safety
-                /// As [`rseq_write_at`].
+                /// The conditions of [`rseq_write_at`].
             ] [] $name runs
             [at: *const At, size_bytes: usize, _unused: u64, first: *const Segment, end: *const Segment] [Written],
             enter = [
@@ -497,29 +509,35 @@ define_record_at!(
 
 /// Writes a record to the stream of the CPU, with a timestamp that was read after the state word `state`.
 ///
-/// Wait-free for each call; the caller repeats on [`Written::Aborted`], which it is also when the state word has changed. Async-signal-safe.
-/// The caller has found that the page takes a record of that form and time; after an extended one it tells [`crate::begin_epoch`].
+/// Wait-free for each call; the caller repeats on [`Written::Aborted`], which is also the result if the state word has
+/// changed. Async-signal-safe. The caller has checked that the page takes a record of that form and time; after an
+/// extended record it calls [`crate::begin_epoch`].
 ///
 /// # Safety
-/// While `*site.session_word` is `site.session`, that describes mapped memory of a session, and `site.control` is the control
-/// block of its stream `site.cpu` (whoever changes the word waits for running sections by membarrier before it unmaps);
-/// the thread's rseq area is registered at `site.rseq_offset`; every segment's source may be read.
+/// While `*site.session_word` is `site.session`, that session describes mapped memory, and `site.control` is the
+/// control block of its stream `site.cpu` (a thread that changes the word waits for running sections by membarrier
+/// before it unmaps the memory). The thread's rseq structure is registered at `site.rseq_offset`. Every segment's
+/// source may be read.
 pub unsafe fn rseq_write_at(site: Site, record: &Record<'_>, form: Form, state: u64, timestamp: u64) -> Written {
     let at = &At { site, state, timestamp, context: record.context, id: record.id };
     let size_bytes = record.size_bytes(Form::Context);
     let core::ops::Range { start, end } = record.segments.as_ptr_range();
     match form {
-        // SAFETY: the caller's word holds for what `at` says, and the segments are a slice.
+        // SAFETY: the caller guarantees the conditions for the site in `at`; the segments are a slice, whose sources
+        // may be read.
         Form::Context => unsafe { rseq_cmpeq_state_write_segments_commit(at, size_bytes, 0, start, end) },
-        // SAFETY: the caller's word holds for what `at` says, and the segments are a slice.
+        // SAFETY: the caller guarantees the conditions for the site in `at`; the segments are a slice, whose sources
+        // may be read.
         Form::Compact => unsafe { rseq_cmpeq_state_write_compact_segments_commit(at, size_bytes, 0, start, end) },
-        // SAFETY: the caller's word holds for what `at` says, and the segments are a slice.
+        // SAFETY: the caller guarantees the conditions for the site in `at`; the segments are a slice, whose sources
+        // may be read.
         Form::Extended => unsafe { rseq_cmpeq_state_write_extended_segments_commit(at, size_bytes, 0, start, end) },
     }
 }
 
-/// The timestamp counter, in ticks, as of after all loads before it: it would be read ahead of them else, and who has just claimed a stream
-/// might be earlier than who had it before (Intel SDM, volume 2, RDTSC and LFENCE).
+/// Returns the timestamp counter, in ticks, read after all earlier loads. Otherwise it could be read ahead of them, and
+/// a thread that has just claimed a stream could get an earlier time than the previous claimant (Intel SDM, volume 2,
+/// RDTSC and LFENCE).
 #[inline(always)]
 pub fn timestamp() -> u64 {
     // SAFETY: every x86-64 CPU has the instruction, which changes nothing.

@@ -1,4 +1,5 @@
-//! What tests of the sections have in common: the context word, the session, a slow path that counts, and a thread that stays on one CPU.
+//! Shared parts of the tests of sections: the context word, the session, a slow path that counts, and a thread that
+//! stays on one CPU.
 
 use std::arch::{asm, global_asm};
 use std::mem::MaybeUninit;
@@ -34,37 +35,37 @@ pub fn set_context(word: u64) {
     }
 }
 
-/// No session.
+/// An empty session, to which nothing can be written.
 pub static NONE: Session = Session::none();
 /// The session that the sections write to.
 pub static SESSION: AtomicPtr<Session> = AtomicPtr::new((&raw const NONE).cast_mut());
-/// Where the thread's restartable sequence is registered.
+/// Offset of the thread's rseq structure from the thread pointer, in bytes.
 pub static RSEQ_OFFSET: AtomicIsize = AtomicIsize::new(0);
-/// How often the slow path was taken, and the sum of its arguments.
+/// Number of calls of the slow path, and the sum of the last call's arguments.
 pub static SLOW: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
-/// The slow path of words.
+/// Counts a call of the slow path for words, and stores the sum of its arguments.
 ///
 /// # Safety
 /// `id` may be read.
 pub unsafe extern "C" fn slow(id: *const u32, size_bytes: usize, _: MaybeUninit<u64>, w0: u64, w1: u64, w2: u64) {
     SLOW[0].fetch_add(1, Ordering::Relaxed);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that `id` may be read.
     let id = unsafe { id.read() };
     let sum = u64::from(id).wrapping_add(size_bytes as u64).wrapping_add(w0).wrapping_add(w1).wrapping_add(w2);
     SLOW[1].store(sum, Ordering::Relaxed);
 }
 
-/// One stream of a CPU, and one of a claimant.
+/// Geometry with one stream for a CPU, and one for a claimant.
 pub const GEOMETRY: Geometry =
     Geometry { page_size_bytes: 4096, page_count: 9, cpu_count: 1, stream_count: 2, has_register: false };
 
-/// What the memory is made of.
+/// An os_page, of which the session's memory consists.
 #[repr(C, align(4096))]
 #[derive(Clone)]
 pub struct OsPage(pub [u8; 4096]);
 
-/// Stays on CPU 0. None where there are no sections.
+/// Restricts the thread to CPU 0 and returns rseq; `None` if there are no sections.
 pub fn on_one_cpu() -> Option<Rseq> {
     let rseq = Rseq::detect();
     let mut set = rustix::thread::CpuSet::new();
