@@ -89,8 +89,9 @@ struct Hook {
     is_crash: bool,
     /// Disposition before installation, for a signal that is not a crash.
     former: Disposition,
-    /// Has the snapshot asked for in the session of the copy that has made it.
-    /// Requests the snapshot in the session of the copy that made the hook. Used by `ask` alone.
+    /// Requests the snapshot in the session of the copy that made the hook.
+    ask: unsafe extern "C" fn(*const Hook),
+    /// Prepared request, used by `ask` alone.
     prepared: Prepared,
 }
 

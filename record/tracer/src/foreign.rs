@@ -38,8 +38,8 @@ pub unsafe fn record_words(class: *const CClass, fields: *const u8, len: usize) 
 pub enum Texts {
     /// An address. The text ends before the first NUL; null is an empty text.
     Terminated,
-    /// An address and a length; there is no NUL in it.
     /// An address and a length. The text contains no NUL.
+    Counted,
 }
 
 /// Size of a value by type byte, in bytes; with [`COUNTED`], the size of each element; 0 if there is no such type; or
