@@ -1,4 +1,4 @@
-//! A bakery: two bakers take loaves from the oven while customers come, buy and sometimes find the shelf empty.
+//! A bakery: two bakers fill a shelf with loaves while customers buy them, and sometimes find the shelf empty.
 //!
 //! ```text
 //!   bakery [SECONDS]
@@ -26,7 +26,7 @@ struct Loaf {
     bread: usize,
 }
 
-/// Where bakers and customers meet.
+/// Loaves that bakers have put on the shelf and customers have not bought yet.
 #[derive(Debug, Default)]
 struct Shelf {
     loaves: Mutex<Vec<Loaf>>,
@@ -39,7 +39,7 @@ impl Shelf {
     }
 }
 
-/// A small generator of pseudo-random numbers; every run bakes the same.
+/// A small generator of pseudo-random numbers, with the same numbers in every run.
 #[derive(Debug)]
 struct Random(u64);
 

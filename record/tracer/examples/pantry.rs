@@ -1,4 +1,5 @@
-//! A pantry: a server that keeps texts under names, one request a line, and that its operator tunes while clients talk to it.
+//! A pantry: a server that stores texts by name, takes one request per line, and is tuned by its operator while clients
+//! use it.
 //!
 //! ```text
 //!   pantry [PORT]
@@ -11,8 +12,8 @@
 //!   dormouse imv set PID pantry.show_versions on
 //! ```
 //!
-//! What it reads for every request, log level, batch size and feature flag, stands in its instructions: no request pays for
-//! that it can be changed.
+//! Log level, batch size and feature flag are read for every request. They are immediate values and a static branch, so
+//! a request does not pay for their being changeable.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -28,19 +29,19 @@ const CONNECTIONS: u8 = 2;
 const BATCHES: u8 = 3;
 
 imv! {
-    /// Up to which level events are logged.
+    /// Highest level at which events are logged.
     static LOG_LEVEL: u8 = WARNINGS;
-    /// How many requests of a client are answered under one lock and with one write.
+    /// Number of requests of a client that are answered under one lock and with one write.
     static BATCH_SIZE: u32 = 16;
 }
-/// Whether answers tell how often their text has been written.
+/// Whether answers say how often their text has been written.
 static SHOW_VERSIONS: StaticKey = StaticKey::new();
 
 tunable!(LOG_LEVEL, "pantry.log_level", "0 errors, 1 bad requests, 2 connections, 3 batches", ERRORS..=BATCHES);
 tunable!(BATCH_SIZE, "pantry.batch_size", "requests answered at once", 1..=1024);
 tunable!(SHOW_VERSIONS, "pantry.show_versions", "answers tell how often a text was written");
 
-/// A line on stderr, which is made only where it is wanted.
+/// Prints a line on stderr. The line is formatted only if its level is logged.
 macro_rules! log {
     ($level:expr, $($text:tt)*) => {
         if imv_read!(LOG_LEVEL) >= $level {
@@ -61,7 +62,7 @@ struct Pantry {
 }
 
 impl Pantry {
-    /// Answers requests, a line each.
+    /// Returns the answers to requests, one line each.
     fn answer(&self, requests: &[String]) -> String {
         let mut jars = self.jars.lock().unwrap_or_else(PoisonError::into_inner);
         let mut answers = String::new();
@@ -92,7 +93,7 @@ impl Pantry {
         answers
     }
 
-    /// Talks to one client until it hangs up.
+    /// Serves one client until it closes the connection.
     fn serve(&self, stream: TcpStream) -> std::io::Result<()> {
         let client = stream.peer_addr()?;
         log!(CONNECTIONS, "{client} comes");
@@ -100,7 +101,7 @@ impl Pantry {
         let mut writer = stream;
         let mut requests = Vec::new();
         let mut line = String::new();
-        // One line is waited for; what has come with it is taken along.
+        // Waits for one line, and adds the lines that the buffer already holds, up to the batch size.
         while reader.read_line(&mut line)? > 0 {
             requests.push(line.trim_end().to_string());
             line.clear();

@@ -1,4 +1,4 @@
-//! Emits numbered events from several threads, then says how many.
+//! Emits numbered events from several threads, then prints how many.
 //!
 //! ```text
 //!   spin [THREADS] [EVENTS PER THREAD]

@@ -1,4 +1,5 @@
-//! Event classes of this process: who announces them, what id the session gave, which are armed.
+//! Event classes of this process: the object that announces each, the id that the session gave it, and whether it is
+//! armed.
 
 use core::ffi::{CStr, c_char};
 use core::ptr;
@@ -13,17 +14,17 @@ use dormouse_imv::{StaticKey, is_same_text};
 
 use crate::value::{Description, TypeList};
 
-/// What an `event!` leaves in static memory: its gate and the ids of its classes.
+/// Static data of an `event!`: its gate and the ids of its classes.
 ///
-/// One expression in a generic function is several classes (the field types differ) behind one gate. The first has its id
-/// here, the others in a list. They are told apart by `Description::fingerprint`: a constant has an address in each
-/// codegen unit that uses it, so addresses tell nothing.
+/// One expression in a generic function can be several classes (the field types differ) with one gate. The id of the
+/// first class is in this struct; those of the others are in a list. `Description::fingerprint` tells classes apart.
+/// The address of a description cannot, because a constant has a different address in each codegen unit that uses it.
 #[repr(C)]
 #[derive(Debug)]
 pub struct EventKey {
     gate: StaticKey,
     id: AtomicU32,
-    /// Fingerprint of the first, or 0.
+    /// Fingerprint of the first class, or 0.
     primary: AtomicU64,
     others: AtomicPtr<Other>,
     provider: &'static str,
@@ -31,10 +32,10 @@ pub struct EventKey {
     fields: &'static [&'static str],
 }
 
-// The record functions find the fingerprint behind the id.
+// The record functions read the fingerprint directly after the id.
 const _: () = assert!(core::mem::offset_of!(EventKey, primary) == core::mem::offset_of!(EventKey, id) + 4);
 
-/// A further class of a key. Never freed: records may be on their way at any time.
+/// A further class of a key. Never freed, because a thread may be writing a record of it at any time.
 #[derive(Debug)]
 struct Other {
     fingerprint: u64,
@@ -42,7 +43,7 @@ struct Other {
     next: *mut Other,
 }
 
-/// An event's gate is a static branch like any other.
+/// An event's gate is an ordinary static branch.
 impl core::ops::Deref for EventKey {
     type Target = StaticKey;
     #[inline(always)]
@@ -52,10 +53,10 @@ impl core::ops::Deref for EventKey {
 }
 
 impl EventKey {
-    /// A key that no session knows, of names as `stringify!` gives them.
+    /// Returns a key that no session knows, for names in the form that `stringify!` gives.
     ///
     /// # Panics
-    /// While it compiles, of what no trace can hold.
+    /// At compile time, for names or fields that no trace can hold.
     #[track_caller]
     pub const fn new(provider: &'static str, name: &'static str, fields: &'static [&'static str]) -> EventKey {
         check(provider);
@@ -84,35 +85,37 @@ impl EventKey {
         }
     }
 
-    /// Where the id of the class is whose field types have this fingerprint. Wait-free; async-signal-safe.
+    /// Returns the id of the class whose field types have this fingerprint. Wait-free; async-signal-safe.
     #[inline(always)]
     pub fn id(&self, fingerprint: u64) -> Option<&AtomicU32> {
-        // Relaxed: the fingerprint leads to nothing but the id, which is a number of its own.
+        // Relaxed: the fingerprint guards no data other than the id, which is a number by itself.
         if self.primary.load(Ordering::Relaxed) == fingerprint { Some(&self.id) } else { self.other(fingerprint) }
     }
 
-    /// Where the id is that most keys have only one of. The pointer is good for the whole key.
+    /// Returns the address of the first class's id; most keys have no other class. The pointer may be used to access
+    /// the whole key.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub(crate) fn first_id(&self) -> *const u32 {
         ptr::from_ref(self).wrapping_byte_add(core::mem::offset_of!(EventKey, id)).cast()
     }
 
-    /// The key that an id belongs to.
+    /// Returns the key that an id belongs to.
     ///
     /// # Safety
-    /// `id` is what [`EventKey::first_id`] gave of a key that still is.
+    /// `id` was returned by [`EventKey::first_id`] of a key that is still alive.
     #[cfg(target_arch = "x86_64")]
     pub(crate) unsafe fn of_first_id<'a>(id: *const u32) -> &'a EventKey {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller guarantees that `first_id` returned `id` for a live key. The id's offset leads back to
+        // that key.
         unsafe { &*id.wrapping_byte_sub(core::mem::offset_of!(EventKey, id)).cast() }
     }
 
     #[cold]
     fn other(&self, fingerprint: u64) -> Option<&'static AtomicU32> {
-        // (F) Acquire pairs with the Release in `slot`: a node is complete before it is linked.
+        // (F) Acquire pairs with the Release in `slot`: a node is initialised before it is linked.
         let mut node = self.others.load(Ordering::Acquire);
-        // SAFETY: nodes are leaked boxes, linked once they are complete.
+        // SAFETY: nodes are leaked boxes, initialised before they are linked.
         while let Some(other) = unsafe { node.as_ref::<'static>() } {
             if other.fingerprint == fingerprint {
                 return Some(&other.id);
@@ -122,7 +125,8 @@ impl EventKey {
         None
     }
 
-    /// The id's place for these field types, made if need be. Called under the registry's lock.
+    /// Returns the id for these field types, and adds an entry for it if there is none. Called under the registry's
+    /// lock.
     fn slot(&'static self, fingerprint: u64) -> &'static AtomicU32 {
         let primary = self.primary.load(Ordering::Relaxed);
         if primary == 0 {
@@ -138,12 +142,12 @@ impl EventKey {
         let other = Box::leak(Box::new(Other { fingerprint, id: AtomicU32::new(CLASS_ID_NONE), next }));
         // (G) Release pairs with (F).
         self.others.store(ptr::from_mut(other), Ordering::Release);
-        // SAFETY: just leaked.
+        // SAFETY: the node was leaked above, so it is never freed.
         unsafe { &(*ptr::from_mut(other)).id }
     }
 }
 
-/// The name that an identifier stands for: `type` of `r#type`.
+/// Returns the name that an identifier denotes: `type` for `r#type`.
 const fn cooked(identifier: &str) -> &str {
     match identifier.as_bytes() {
         [b'r', b'#', ..] => identifier.split_at(2).1,
@@ -161,7 +165,8 @@ const fn check(identifier: &str) {
     }
 }
 
-/// Has the compiler say so. The message of a constant's panic is one text, so it is put together here; a long name is cut.
+/// Panics with a reason and a name, so that the compiler reports both. A constant's panic takes one text, which is put
+/// together here; a long name is cut.
 #[track_caller]
 const fn refuse(why: &str, name: &str) -> ! {
     let mut message = [0; 512];
@@ -180,57 +185,58 @@ const fn refuse(why: &str, name: &str) -> ! {
     }
     match core::str::from_utf8(message.split_at(len).0) {
         Ok(message) => panic!("{}", message),
-        // Cut amid a character.
+        // The cut is inside a character.
         Err(_) => panic!("{}", why),
     }
 }
 
-/// One class of this process.
+/// An event class of this process.
 #[derive(Debug)]
 pub(crate) struct Class {
-    /// Which object announced it (the start of its event records).
+    /// Start of the event records of the object that announced it.
     pub(crate) object: usize,
-    /// Its gate, which it may share with others.
+    /// Its gate, which other classes may share.
     pub(crate) gate: &'static StaticKey,
-    /// Where its id goes.
+    /// Destination of its id.
     pub(crate) id: &'static AtomicU32,
     /// Names and types.
     pub(crate) decl: ClassDecl,
-    /// Whether this process has enabled the gate for it.
+    /// Whether this process has enabled the gate for this class.
     pub(crate) armed: bool,
 }
 
-/// Function that gives a Rust class's field types; an event record of a C class has none.
+/// Function that returns a Rust class's field types. An event record of a C class has none.
 pub type DescribeFn = extern "C" fn() -> *const Description;
 
-/// What [`EventRecord::describe`] points to for a list of field types. The address that it gives tells nothing: there may be several copies of
-/// one description, and one of several.
+/// Target of [`EventRecord::describe`] for a list of field types. The address that it returns identifies nothing: one
+/// description may have several copies, and several descriptions may share one.
 pub extern "C" fn describe<List: TypeList>() -> *const Description {
     const { &List::DESCRIPTION }
 }
 
-/// A class that no trace can hold. It is announced like others, so that the session owner can tell of it.
+/// A class that no trace can hold. It is announced like others, so that the session owner can report it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct UnfitClass {
-    /// Which object announced it (the start of its event records).
+    /// Start of the event records of the object that announced it.
     pub(crate) object: usize,
     /// Names and types.
     pub(crate) announcement: Announcement,
 }
 
-/// What an object's event records are of.
+/// Classes that an object's event records declare.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub(crate) classes: Vec<Class>,
     pub(crate) unfit: Vec<UnfitClass>,
 }
 
-/// Reads an object's event records and gives the classes that are not in `known`.
+/// Reads an object's event records and returns the classes that are not in `known`.
 ///
-/// Records repeat where code was inlined or instantiated.
+/// Records repeat if code was inlined or instantiated several times.
 ///
 /// # Safety
-/// `start..stop` is an object's event section, as the compiler and the macros made it, and stays mapped until the object is
+/// `start..stop` is an object's event section, made by the compiler and the macros, and stays mapped until the object
+/// is
 /// unregistered.
 pub(crate) unsafe fn read_records(start: *const EventRecord, stop: *const EventRecord, known: &Found) -> Found {
     let mut found = Found::default();
@@ -238,18 +244,19 @@ pub(crate) unsafe fn read_records(start: *const EventRecord, stop: *const EventR
     let object = start as usize;
     let mut record = start;
     while record < stop {
-        // SAFETY: within the section by the caller's word; the two fields are distances from themselves.
+        // SAFETY: `record` is below `stop`, and the caller guarantees that the section up to there is an object's
+        // mapped event records.
         let EventRecord { key, describe } = unsafe { record.read() };
         let base = record.cast::<u8>();
         let key = base.wrapping_offset(key as isize);
         record = record.wrapping_add(1);
         let (gate, id, announcement) = if describe == 0 {
-            // SAFETY: the C macro points at a class of static storage.
+            // SAFETY: in an event record of the C macro, `key` points to a class of static storage.
             unsafe { c_class(key.cast()) }
         } else {
             let describe =
                 base.wrapping_offset(core::mem::offset_of!(EventRecord, describe) as isize + describe as isize);
-            // SAFETY: the Rust macro points at an `EventKey` and a `DescribeFn`.
+            // SAFETY: in an event record of the Rust macro, the fields point to an `EventKey` and a `DescribeFn`.
             unsafe { rust_class(key.cast(), describe) }
         };
         let address = ptr::from_ref(id).addr();
@@ -272,15 +279,15 @@ pub(crate) unsafe fn read_records(start: *const EventRecord, stop: *const EventR
     found
 }
 
-/// A class's gate, the place of its id, and what it says of itself.
+/// A class's gate, the location of its id, and its announcement.
 type Parts = (&'static StaticKey, &'static AtomicU32, Announcement);
 
 /// # Safety
-/// `key` is an [`EventKey`] and `describe` a [`DescribeFn`], both for as long as the object stays.
+/// `key` points to an [`EventKey`] and `describe` to a [`DescribeFn`], both valid as long as the object is loaded.
 unsafe fn rust_class(key: *const EventKey, describe: *const u8) -> Parts {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees that this is an `EventKey`, valid as long as the object is loaded.
     let key: &'static EventKey = unsafe { &*key };
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees that this is the address of a `DescribeFn`.
     let describe: DescribeFn = unsafe { core::mem::transmute(describe) };
     // SAFETY: a `DescribeFn` returns a promoted constant.
     let description: &'static Description = unsafe { &*describe() };
@@ -291,18 +298,19 @@ unsafe fn rust_class(key: *const EventKey, describe: *const u8) -> Parts {
 }
 
 /// # Safety
-/// `class` is a [`CClass`] of static storage with its description behind it.
+/// `class` points to a [`CClass`] of static storage that its description follows.
 unsafe fn c_class(class: *const CClass) -> Parts {
     let description = CClass::description(class);
-    // SAFETY: the caller's word; only its atomics change.
+    // SAFETY: the caller guarantees a class of static storage. Only its atomics change.
     let class: &'static CClass = unsafe { &*class };
-    // SAFETY: a description has the count, which is a byte.
+    // SAFETY: the caller guarantees that a description follows the class; its first byte is the count.
     let field_count = usize::from(unsafe { description.read() });
-    // SAFETY: so many type bytes follow.
+    // SAFETY: `field_count` type bytes follow the count.
     let types = unsafe { core::slice::from_raw_parts(description.wrapping_add(1), field_count) };
     let mut names = description.wrapping_add(field_count + 2).cast::<c_char>();
     let mut name = || {
-        // SAFETY: a description has a text for provider, name, and each field, and there are no more calls.
+        // SAFETY: a description has a NUL-terminated text for the provider, the name, and each field, and the closure
+        // is called once for each.
         let name = unsafe { CStr::from_ptr(names) };
         names = names.wrapping_add(name.count_bytes() + 1);
         text(name)
@@ -310,12 +318,12 @@ unsafe fn c_class(class: *const CClass) -> Parts {
     let (provider, event) = (name(), name());
     let fields = types.iter().map(|field_type| (name(), *field_type)).collect();
     let announcement = Announcement { provider, name: event, fields };
-    // SAFETY: `StaticKey` is one `AtomicI32`, as `enabled` is, and it is the first field.
+    // SAFETY: `StaticKey` is one `AtomicI32`, like `enabled`, and `enabled` is the first field.
     let gate: &'static StaticKey = unsafe { &*ptr::from_ref(&class.enabled).cast::<StaticKey>() };
     (gate, &class.id, announcement)
 }
 
-/// A name. One that is too long is cut, but not to one that would do.
+/// Returns a name. A name that is too long is cut to a length that is still too long, so that it stays refused.
 fn text(name: &CStr) -> String {
     let bytes = name.to_bytes();
     String::from_utf8_lossy(&bytes[..bytes.len().min(NAME_LEN_MAX + 1)]).into_owned()
@@ -325,7 +333,7 @@ fn text(name: &CStr) -> String {
 mod tests {
     use super::*;
 
-    /// What the compiler says, since the key of an event is made while it compiles.
+    /// Returns the compiler's message, which is the panic message because the key of an event is made at compile time.
     fn refusal(provider: &'static str, name: &'static str, fields: &'static [&'static str]) -> Option<String> {
         let refused = std::panic::catch_unwind(|| EventKey::new(provider, name, fields)).err()?;
         let text = refused.downcast_ref::<&str>().map(|text| text.to_string());

@@ -3,17 +3,18 @@
 #[cfg(target_arch = "x86_64")]
 use dormouse_abi::session::CLOCK_TSC;
 
-/// Nanoseconds of the monotonic clock. Async-signal-safe; leaves errno as it is.
+/// Returns the time of the monotonic clock, in nanoseconds. Async-signal-safe; preserves errno.
 pub(crate) fn monotonic_ns() -> u64 {
     nanoseconds(libc::CLOCK_MONOTONIC)
 }
 
-/// Nanoseconds since the boot, of the clock by which processes start. Async-signal-safe; leaves errno as it is.
+/// Returns the time since boot, in nanoseconds, by the clock of process start times. Async-signal-safe; preserves
+/// errno.
 pub(crate) fn boot_ns() -> u64 {
     nanoseconds(libc::CLOCK_BOOTTIME)
 }
 
-/// Now, by a session's clock. Async-signal-safe; leaves errno as it is.
+/// Returns the present time by a session's clock. Async-signal-safe; preserves errno.
 #[inline]
 pub(crate) fn of_session(#[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables))] clock: u32) -> u64 {
     #[cfg(target_arch = "x86_64")]
@@ -24,9 +25,10 @@ pub(crate) fn of_session(#[cfg_attr(not(target_arch = "x86_64"), expect(unused_v
 }
 
 fn nanoseconds(clock: libc::clockid_t) -> u64 {
-    // Not by rustix: it looks for the vDSO by the kernel's auxiliary vector, and faults where valgrind has hidden it.
+    // Not through rustix, which finds the vDSO through the kernel's auxiliary vector and faults where valgrind has
+    // hidden it.
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a clock that every Linux has, and room for the answer.
+    // SAFETY: every Linux has these clocks, and `now` has room for the answer.
     unsafe { libc::clock_gettime(clock, &raw mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

@@ -1,4 +1,4 @@
-//! The process's own affairs, all under one lock: the registry of classes, the session, what is armed, fork.
+//! State of this process under one lock: the registry of classes, the session, what is armed, fork.
 
 use core::sync::atomic::Ordering;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,7 +18,7 @@ use crate::join::{self, Joining, ask_for_memory};
 use crate::marks::{self, Marks};
 use crate::session::{Attached, current};
 
-/// Everything that changes rarely.
+/// State that changes rarely.
 #[derive(Debug)]
 pub(crate) struct Control {
     found: Found,
@@ -32,17 +32,17 @@ static CONTROL: Mutex<Control> = Mutex::new(Control {
     joining: Joining::new(),
 });
 
-/// Called when the lock is given back, once a class has marks.
+/// Function to call when the lock is released, once a class has marks.
 static AFTER_MARKING: OnceLock<fn()> = OnceLock::new();
 
-/// The lock, held. Its fields are dropped in this order.
+/// The held lock. Its fields are dropped in this order.
 pub(crate) struct Locked {
     control: MutexGuard<'static, Control>,
     held: Held,
     _afterwards: Afterwards,
 }
 
-/// What must not be done under the lock: a thread is started.
+/// Runs, when dropped, what must not run under the lock: it starts a thread.
 struct Afterwards;
 
 impl Drop for Afterwards {
@@ -55,15 +55,16 @@ impl Drop for Afterwards {
     }
 }
 
-/// Takes the lock. Constructors wait for it while they hold the loader's: nothing under it calls the loader (`dormouse_locks`).
+/// Takes the lock. Constructors wait for it while they hold the loader's lock, so nothing calls the loader while it
+/// holds this one (`dormouse_locks`).
 ///
-/// A panic while it is held would leave the registry usable: every step of a change is complete in itself.
+/// A panic under the lock leaves the registry usable: every step of a change is complete in itself.
 pub(crate) fn lock() -> Locked {
     let held = Rank::Control.hold();
     Locked { control: CONTROL.lock().unwrap_or_else(PoisonError::into_inner), held, _afterwards: Afterwards }
 }
 
-/// The same if nobody has the lock; not from within the tracer.
+/// Takes the lock if no thread has it. Must not be called from within the tracer.
 pub(crate) fn try_lock() -> Option<Locked> {
     let control = match CONTROL.try_lock() {
         Ok(control) => control,
@@ -74,7 +75,7 @@ pub(crate) fn try_lock() -> Option<Locked> {
 }
 
 impl Locked {
-    /// In a forked child: the thread that holds the lock has another id now.
+    /// Renews the record of who holds the lock, in a forked child: the holding thread has another id there.
     pub(crate) fn hold_again(&mut self) {
         self.held = Rank::Control.hold();
     }
@@ -97,9 +98,10 @@ impl Control {
     /// Adds an object's classes, and announces them to the session that the process is in.
     ///
     /// # Safety
-    /// As [`read_records`].
+    /// The conditions of [`read_records`].
     pub(crate) unsafe fn register(&mut self, start: *const EventRecord, stop: *const EventRecord) {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller guarantees that `start..stop` is an object's event section that stays mapped until it is
+        // unregistered.
         let mut fresh = unsafe { read_records(start, stop, &self.found) };
         if let Some(attached) = current() {
             self.enroll(attached, &mut fresh);
@@ -109,13 +111,13 @@ impl Control {
         self.follow();
     }
 
-    /// Has the gates be known that a tool may want enabled.
+    /// Updates the gates that may be enabled when a tool calls.
     pub(crate) fn follow(&self) {
         #[cfg(feature = "listen")]
         crate::wake::follow(&self.found.classes);
     }
 
-    /// Forgets an object's classes; their static memory is about to go.
+    /// Forgets an object's classes, before their static memory is unmapped.
     pub(crate) fn unregister(&mut self, start: *const EventRecord) {
         self.found.classes.retain(|class| class.object != start as usize);
         self.found.unfit.retain(|unfit| unfit.object != start as usize);
@@ -135,8 +137,9 @@ impl Control {
         Ok(())
     }
 
-    /// Enters classes in the session's register, and arms those that the session wants armed. These come first, because small ids take fewer bytes
-    /// in records without context. A class for which there is no room keeps no id, and the register counts it.
+    /// Enters classes in the session's register, and arms those that the session wants armed. Wanted classes are
+    /// entered first, because small ids take fewer bytes in records without context. A class for which the register has
+    /// no room keeps no id, and the register counts it.
     fn enroll(&self, attached: &Attached, found: &mut Found) {
         let Some(register) = attached.memory.register() else { return };
         let patterns = register.patterns();
@@ -155,7 +158,7 @@ impl Control {
         for unfit in &found.unfit {
             let _ = register.class_id(attached.process, &unfit.announcement.to_text());
         }
-        // Ids first, so that no event is written with another session's.
+        // Ids before gates, so that no event is written with an id of another session.
         for (class, id) in found.classes.iter().zip(&granted) {
             class.id.store(self.marks.id_word(*id, &class.decl), Ordering::Relaxed);
         }
@@ -171,7 +174,8 @@ impl Control {
         }
     }
 
-    /// What has changed, and how many that match cannot be armed because the session has given them no id.
+    /// Arms or disarms matching classes. Returns the change, and the number of matching classes that have no id because
+    /// the session gave none.
     fn set_matching(&mut self, patterns: &[String], armed: bool) -> (ProgramToTool, u32) {
         let armed_before = self.armed_count();
         let mut matching = (0, 0);
@@ -188,8 +192,8 @@ impl Control {
         (self.changed(matching.0, self.armed_count().abs_diff(armed_before)), matching.1)
     }
 
-    /// Gives classes other marks from now on: `patterns` are marks, and which events have them. Once a class has one, `attend` is called each
-    /// time that the lock is given back. The first such function stays.
+    /// Replaces the marks of classes: `patterns` are pairs of a mark and the pattern of its events. Once a class has a
+    /// mark, `attend` is called each time the lock is released. The `attend` of the first call is kept.
     pub(crate) fn mark<'a>(&mut self, patterns: impl Iterator<Item = (usize, &'a str)>, attend: fn()) {
         let _ = AFTER_MARKING.set(attend);
         patterns.for_each(|(mark, pattern)| self.marks.set(mark, pattern));
@@ -235,9 +239,9 @@ impl Control {
         self.changed(armed, armed)
     }
 
-    /// In a forked child: a process of its own in the same session.
+    /// Joins the session as a process of its own, in a forked child.
     pub(crate) fn after_fork(&mut self, parent: u32) {
-        // It has its parent's ids with their marks, and what that had armed.
+        // The child has its parent's ids with their marks, and its parent's armed gates.
         let is_joined = current().is_some_and(|former| self.joining.join_after_fork(former, parent).is_ok());
         if !is_joined {
             self.leave();
@@ -246,10 +250,11 @@ impl Control {
     }
 }
 
-/// Joins a session in place of any other: by the memory that was inherited, or else by asking at the socket for it, until the deadline.
+/// Joins a session in place of any other: by the inherited memory, or else by asking for it at the socket, until the
+/// deadline.
 ///
 /// # Errors
-/// One line.
+/// A message of one line.
 pub(crate) fn join(socket: &Path, inherited: Option<(i32, [u8; 16])>, deadline: Deadline<'_>) -> Result<(), String> {
     if let Some(memory) = inherited {
         let mut control = lock();
@@ -258,7 +263,8 @@ pub(crate) fn join(socket: &Path, inherited: Option<(i32, [u8; 16])>, deadline: 
         if is_of_session {
             inherited::remember(memory.0);
         }
-        // Where it is the session's memory, and has no room, its owner has none either; and who cannot map it need not ask for it.
+        // If this is the session's memory and its register is full, the owner has no room either. A process that cannot
+        // map it need not ask.
         if is_of_session {
             return joined;
         }
@@ -266,7 +272,7 @@ pub(crate) fn join(socket: &Path, inherited: Option<(i32, [u8; 16])>, deadline: 
     if dormouse_imv::is_filtered() {
         return Err("a filter of system calls may kill for asking the session's owner".into());
     }
-    // Under no lock: it may have to wait.
+    // Not under the lock, because this may wait.
     let handed = ask_for_memory(socket, deadline)?;
     lock().join(|joining| joining.join_handed(handed, socket))
 }
@@ -275,7 +281,7 @@ fn attach(session: &Path, memory: Option<OwnedFd>) -> ProgramToTool {
     if let Some(attached) = current()
         // (P) pairs with (P').
         && attached.memory.header().stopped.0.load(Ordering::Acquire) == 0
-        // One whose owner was killed is over too: nobody drains it.
+        // A session whose owner was killed is over as well: no process drains it.
         && dormouse_transport::is_answered(&attached.socket)
     {
         let text = format!("the program is already in the session {}", attached.socket.display());
@@ -294,7 +300,7 @@ fn attach(session: &Path, memory: Option<OwnedFd>) -> ProgramToTool {
     }
 }
 
-/// Answers a tool, which may have sent a session's memory.
+/// Returns the answer to a tool, which may have sent a session's memory.
 pub(crate) fn answer(question: ToolToProgram, memory: Option<OwnedFd>) -> ProgramToTool {
     match question {
         ToolToProgram::List => lock().list(),
@@ -302,7 +308,7 @@ pub(crate) fn answer(question: ToolToProgram, memory: Option<OwnedFd>) -> Progra
         ToolToProgram::Disarm { patterns } => lock().set_matching(&patterns, false).0,
         ToolToProgram::Attach { session } => attach(Path::new(&session), memory),
         ToolToProgram::Detach => lock().detach(),
-        // The registry of the tunables has a lock of its own, and the loader is asked where they are.
+        // The registry of tunables has a lock of its own, and finding tunables calls the loader.
         ToolToProgram::ListTunables => crate::tunable::list(),
         ToolToProgram::SetTunables { values } => crate::tunable::set(&values),
         ToolToProgram::ReadMemory { uuid, offset, size_bytes } => {
@@ -316,7 +322,7 @@ fn session_name() -> String {
     current().map(|attached| attached.socket.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// How sites are patched, or why not, for people.
+/// Describes, for people, how sites are patched, or why they are not.
 fn patching() -> String {
     match dormouse_imv::status() {
         Ok(status) => {
@@ -352,8 +358,8 @@ fn set_armed(classes: &mut [Class], wanted: impl Fn(usize, &Class) -> bool) {
         .filter(|(index, armed)| classes[*index].armed != *armed)
         .collect();
     let keys: Vec<_> = changes.iter().map(|(index, armed)| Change::key(classes[*index].gate, *armed)).collect();
-    // Refused only when this thread is inside an update already: in a signal handler. Sites that cannot be written any more
-    // do not change what the key says.
+    // Refused only if this thread is already inside an update, in a signal handler. Sites that can no longer be written
+    // do not affect the key's value.
     if !keys.is_empty() && dormouse_imv::update(&keys) != Err(dormouse_imv::Error::Reentered) {
         for (index, armed) in changes {
             classes[index].armed = armed;

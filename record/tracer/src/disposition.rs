@@ -1,4 +1,4 @@
-//! What the kernel does with a signal, set and asked past libc, whose functions may be ours ([`crate::interpose`]).
+//! Signal dispositions in the kernel, set and queried without libc, whose functions may be ours ([`crate::interpose`]).
 
 use core::ffi::{c_int, c_ulong, c_void};
 
@@ -15,31 +15,31 @@ pub(crate) struct Disposition {
     mask: u64,
 }
 
-/// A function that takes what the kernel says of a signal.
+/// A signal handler with `SA_SIGINFO`.
 pub(crate) type Handler = unsafe extern "C-unwind" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 
 /// `SA_RESTORER` of x86-64 (asm/signal.h).
 const SA_RESTORER: c_ulong = 0x0400_0000;
 
 impl Disposition {
-    /// A handler that blocks nothing but its own signal.
+    /// Returns a disposition whose handler blocks nothing but its own signal.
     pub(crate) fn new(handler: usize, flags: c_int) -> Disposition {
         Disposition { handler, flags: 0, restorer: None, mask: 0 }.with_flags(flags as c_ulong)
     }
 
-    /// As libc's.
+    /// Converts from libc's structure.
     pub(crate) fn of_libc(action: &libc::sigaction) -> Disposition {
-        // SAFETY: libc's set begins with the kernel's, of 64 signals, and its type is at least as long.
+        // SAFETY: libc's set begins with the kernel's set of 64 signals, and is at least as long.
         let mask = unsafe { (&raw const action.sa_mask).cast::<u64>().read_unaligned() };
         Disposition { mask, ..Disposition::new(action.sa_sigaction, action.sa_flags) }
     }
 
-    /// What libc would say of it.
+    /// Converts to libc's structure.
     pub(crate) fn to_libc(self) -> libc::sigaction {
-        // SAFETY: integers, a set of bits and a pointer that may be null: zeroes are a value.
+        // SAFETY: the fields are integers, a bit set and a nullable pointer, for which zeroes are valid.
         let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
         (action.sa_sigaction, action.sa_flags) = (self.handler, (self.flags & !SA_RESTORER) as c_int);
-        // SAFETY: libc's set begins with the kernel's, of 64 signals, and its type is at least as long.
+        // SAFETY: libc's set begins with the kernel's set of 64 signals, and is at least as long.
         unsafe { (&raw mut action.sa_mask).cast::<u64>().write_unaligned(self.mask) };
         action
     }
@@ -49,7 +49,7 @@ impl Disposition {
         Disposition { flags: flags | restorer, restorer: RETURN_FROM_SIGNAL, ..self }
     }
 
-    /// The same but for the handler, some flags that it has, and some that it has not.
+    /// Returns a copy with another handler, with the flags of `with` added and those of `without` removed.
     pub(crate) fn changed(self, handler: usize, with: c_int, without: c_int) -> Disposition {
         Disposition { handler, ..self }.with_flags((self.flags | with as c_ulong) & !(without as c_ulong))
     }
@@ -58,18 +58,18 @@ impl Disposition {
         self.flags & flag as c_ulong != 0
     }
 
-    /// The present one of a signal; `None` where there is no such signal. Async-signal-safe.
+    /// Returns a signal's present disposition, or `None` if there is no such signal. Async-signal-safe.
     pub(crate) fn of(signal: c_int) -> Option<Disposition> {
         let mut present = Disposition::new(libc::SIG_DFL, 0);
         set(signal, None, Some(&mut present)).then_some(present)
     }
 
-    /// Makes it that of a signal. False where there is no such signal. Async-signal-safe.
+    /// Installs the disposition for a signal. Returns false if there is no such signal. Async-signal-safe.
     pub(crate) fn install(&self, signal: c_int) -> bool {
         set(signal, Some(self), None)
     }
 
-    /// Makes it that of a signal, and gives the former one. Async-signal-safe.
+    /// Installs the disposition for a signal, and returns the former one. Async-signal-safe.
     pub(crate) fn replace(&self, signal: c_int) -> Option<Disposition> {
         let mut former = *self;
         set(signal, Some(self), Some(&mut former)).then_some(former)
@@ -79,14 +79,15 @@ impl Disposition {
 fn set(signal: c_int, next: Option<&Disposition>, former: Option<&mut Disposition>) -> bool {
     let next = next.map_or(core::ptr::null(), core::ptr::from_ref);
     let former = former.map_or(core::ptr::null_mut(), core::ptr::from_mut);
-    // SAFETY: rt_sigaction(2): each is null or of the kernel's layout, and sets have eight bytes. A handler is one of ours or the program's own.
+    // SAFETY: rt_sigaction(2): each pointer is null or to the kernel's layout, and sets have eight bytes. Handlers are
+    // ours or the program's own.
     unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, next, former, size_of::<u64>()) == 0 }
 }
 
 /// Whether the calling thread blocks a signal. Async-signal-safe.
 pub(crate) fn is_blocked(signal: c_int) -> bool {
     let mut mask = 0_u64;
-    // SAFETY: rt_sigprocmask(2) that only asks, with room for the eight bytes of the answer.
+    // SAFETY: rt_sigprocmask(2) without a new set only queries; `mask` has room for the eight bytes of the answer.
     unsafe {
         libc::syscall(
             libc::SYS_rt_sigprocmask,

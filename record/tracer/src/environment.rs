@@ -1,14 +1,15 @@
 //! The environment variables that the library obeys.
 //!
-//! A program with privileges that its caller has not (`AT_SECURE`: set-user-ID, file capabilities) obeys none: they are the caller's.
+//! A program with privileges that its caller does not have (`AT_SECURE`: set-user-ID, file capabilities) ignores them
+//! all, because its caller sets them.
 
-/// Whether the program has privileges that its caller has not.
+/// Whether the program has privileges that its caller does not have.
 pub(crate) fn is_secure() -> bool {
     // SAFETY: getauxval(3) has no conditions.
     (unsafe { libc::getauxval(libc::AT_SECURE) }) != 0
 }
 
-/// A variable that is set, and not empty.
+/// Returns a variable's value if it is set and not empty.
 pub(crate) fn variable(name: &str) -> Option<String> {
     if is_secure() {
         return None;
@@ -16,19 +17,21 @@ pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// How a program comes to know of tools.
+/// Means by which tools reach a program.
 #[cfg(feature = "listen")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// A thread sleeps on a socket, and answers at once.
     Thread,
-    /// A tool sends `SIGURG`, and the next thread that passes a tracepoint outside of signal handlers starts the listening thread, which ends again
-    /// when no tool has come for two seconds, unless the program is in a session. The price: a call that sleeps may return `EINTR`, the arguments of the
-    /// event at that tracepoint are evaluated, and the tool waits for it. Not for programs that have a handler of their own for `SIGURG`, or tracepoints in their allocator.
+    /// A tool sends `SIGURG`, and the next thread that passes a tracepoint outside signal handlers starts the listening
+    /// thread. It ends when no tool has connected for two seconds, unless the program is in a session. Costs: a
+    /// blocking call may return `EINTR`, the arguments of the event at that tracepoint are evaluated, and the tool
+    /// waits for the tracepoint. Not for programs that have their own handler for `SIGURG`, or tracepoints in their
+    /// allocator.
     Signal,
 }
 
-/// What `DORMOUSE_LISTEN` says, if anything: not to listen, or how.
+/// Returns the setting of `DORMOUSE_LISTEN`, if it has a valid one: not to listen, or the way to listen.
 #[cfg(feature = "listen")]
 pub(crate) fn way_to_listen() -> Option<Option<Way>> {
     match variable(dormouse_abi::environment::ENV_LISTEN)?.as_str() {
@@ -39,7 +42,7 @@ pub(crate) fn way_to_listen() -> Option<Option<Way>> {
     }
 }
 
-/// A variable that says yes or no; anything else is as good as nothing.
+/// Returns the value of a yes-or-no variable, or `None` if it is neither `0` nor `1`.
 pub(crate) fn says(name: &str) -> Option<bool> {
     match variable(name)?.as_str() {
         "0" => Some(false),

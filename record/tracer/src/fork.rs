@@ -1,4 +1,4 @@
-//! A forked child goes on as a process of its own in the same session.
+//! Fork handling: a forked child continues as a process of its own in the same session.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -11,15 +11,15 @@ use crate::{crash, thread, watch};
 
 static FORK_HANDLERS: AtomicBool = AtomicBool::new(false);
 
-/// The lock, held by the forking thread from before to after the fork.
+/// The control lock, held by the forking thread during the fork.
 static FORKING: Mutex<Forking> = Mutex::new(Forking(None));
 
 struct Forking(Option<Locked>);
 
-// SAFETY: the guard is made and dropped by the one thread that forks; in the child that thread is the only one.
+// SAFETY: the guard is made and dropped by the thread that forks; in the child that thread is the only one.
 unsafe impl Send for Forking {}
 
-/// Follows forks from now on.
+/// Installs the fork handlers.
 pub(crate) fn follow_forks() {
     if !FORK_HANDLERS.swap(true, Ordering::Relaxed) {
         // SAFETY: the handlers are functions of this object, which is never unloaded (`pin`).
@@ -55,23 +55,24 @@ extern "C" fn after_fork_child() {
     crate::listen::after_fork();
 }
 
-/// The address of the real `vfork`: not to be called from Rust, because it returns twice.
+/// Returns the address of the real `vfork`. Must not be called from Rust, because it returns twice.
 ///
-/// In a static program there is no next one, and `fork` does what `vfork` promises.
+/// In a static program there is no next `vfork`; the result is `fork`, which satisfies the same contract.
 pub fn real_vfork() -> *const c_void {
     static ADDRESS: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
     let known = ADDRESS.load(Ordering::Relaxed);
     if !known.is_null() {
         return known;
     }
-    // SAFETY: looks a name up.
+    // SAFETY: looks up a name.
     let found = call_loader(|| unsafe { libc::dlsym(libc::RTLD_NEXT, c"vfork".as_ptr()) });
     let real = if found.is_null() { libc::fork as *mut c_void } else { found };
     ADDRESS.store(real, Ordering::Relaxed);
     real
 }
 
-/// What [`define_vfork!`](crate::define_vfork) goes through: the thread's child is another process on its data. Gives [`real_vfork`].
+/// Prepares the thread's data for a child that runs on them as another process, and returns [`real_vfork`]. Called by
+/// [`define_vfork!`](crate::define_vfork).
 pub extern "C" fn announce_vfork() -> *const c_void {
     thread::before_vfork();
     real_vfork()

@@ -1,10 +1,12 @@
-//! The descriptor of a session's memory that a program has inherited, which it is not to find among its own.
+//! The inherited descriptor of a session's memory, which the program should not find among its own descriptors.
 //!
-//! The memory is mapped, so the program itself has no use for it; what it executes has. It stays until the program lists its descriptors: then it is
-//! closed just before, and what the program executes afterwards asks at the session's socket.
+//! The memory is mapped, so the program itself does not need the descriptor; programs that it executes do. The
+//! descriptor stays open until the program lists its descriptors. It is closed just before, and programs executed
+//! afterwards ask at the session's socket.
 //!
-//! A child of `vfork` may list as well, on its parent's data and with a table of its own. So nothing is noted when it is closed: whether the number
-//! still is that file's is asked each time. A program that closes the number and puts a file of its own there in between would lose that file.
+//! A child of `vfork` may list descriptors as well, with its parent's data and a descriptor table of its own. So
+//! closing is not recorded; each time the number is checked for still being that file. A program that closes the number
+//! and opens its own file there between check and close would lose that file.
 
 use core::ffi::{CStr, c_char};
 use std::os::fd::{BorrowedFd, RawFd};
@@ -12,7 +14,7 @@ use std::sync::OnceLock;
 
 use crate::thread;
 
-/// A descriptor, and the file that it is of.
+/// A descriptor, and the identity of its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Inherited {
     descriptor: RawFd,
@@ -21,9 +23,9 @@ struct Inherited {
 }
 
 impl Inherited {
-    /// The file that is open at a number, or `None`.
+    /// Returns the file that is open at a descriptor number, or `None`.
     fn at(descriptor: RawFd) -> Option<Inherited> {
-        // SAFETY: asked for in this call only; at a number that nothing is open at, it fails.
+        // SAFETY: the descriptor is used in this call only; if the number is not open, the call fails.
         let stat = rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(descriptor) }).ok()?;
         Some(Inherited { descriptor, device: stat.st_dev, inode: stat.st_ino })
     }
@@ -31,36 +33,37 @@ impl Inherited {
 
 static INHERITED: OnceLock<Inherited> = OnceLock::new();
 
-/// Keeps that a session's memory is at this number. The first stays.
+/// Remembers that a session's memory is at this descriptor number. The number of the first call is kept.
 pub(crate) fn remember(descriptor: RawFd) {
     if let Some(inherited) = Inherited::at(descriptor) {
         let _ = INHERITED.set(inherited);
     }
 }
 
-/// Closes the descriptor if `path` is of a directory that lists this process's. Keeps `errno`; async-signal-safe.
+/// Closes the descriptor if `path` is a directory that lists this process's descriptors. Preserves `errno`;
+/// async-signal-safe.
 ///
 /// # Safety
 /// `path` ends in NUL, or is null.
 #[inline]
 pub unsafe fn hide_from(path: *const c_char) {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees that `path` ends in NUL or is null.
     if unsafe { may_list(path) } {
-        // SAFETY: the caller's word; it is not null.
+        // SAFETY: the caller guarantees that `path` ends in NUL or is null, and `may_list` returns false for null.
         hide(unsafe { CStr::from_ptr(path) });
     }
 }
 
-/// Whether a path begins as the looked for ones do. Most do not.
+/// Whether a path begins like a directory of descriptors. Most paths do not.
 ///
 /// # Safety
 /// `path` ends in NUL, or is null.
 #[inline]
 unsafe fn may_list(path: *const c_char) -> bool {
     let path = path.cast::<u8>();
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees that a path that is not null ends in NUL, so it has a first byte.
     let is_absolute = !path.is_null() && unsafe { path.read() } == b'/';
-    // SAFETY: the byte before is not the last one.
+    // SAFETY: the byte before is `/`, not NUL, so another byte follows.
     is_absolute && matches!(unsafe { path.wrapping_add(1).read() }, b'p' | b'd' | b'/' | b'.')
 }
 
@@ -70,12 +73,12 @@ fn hide(path: &CStr) {
         && lists_descriptors(path.to_bytes(), thread::own_pid())
         && Inherited::at(inherited.descriptor) == Some(*inherited)
     {
-        // SAFETY: the session's memory, as the environment has handed it to this library.
+        // SAFETY: the number is still the session's memory, whose descriptor the environment has given to this library.
         unsafe { rustix::io::close(inherited.descriptor) };
     }
 }
 
-/// Whether a path names a directory of process `pid`'s descriptors (proc_pid_fd(5)).
+/// Whether a path names the descriptor directory of process `pid` (proc_pid_fd(5)).
 fn lists_descriptors(path: &[u8], pid: u32) -> bool {
     let mut names = path.split(|byte| *byte == b'/').filter(|name| !matches!(*name, b"" | b"."));
     let is_own = |name: &[u8]| matches!(name, b"self" | b"thread-self") || number(name) == Some(pid);

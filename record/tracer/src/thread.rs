@@ -1,14 +1,16 @@
-//! Who is writing: process and thread ids, cached in a thread-local word.
+//! Process and thread ids of the writing thread, cached in a thread-local word.
 //!
-//! The cached word is dropped where it would lie: in a forked child (`fork` handler) and around `vfork`, whose child runs
-//! on its parent's thread-local data, not registered for rseq. There the word is 0, the record path takes its slow way, and
+//! The cached word is cleared when it would become wrong: in a forked child (`fork` handler) and around `vfork`, whose
+//! child runs on its parent's thread-local data without rseq registration. While the word is 0, the record path takes
+//! the slow path, and
 //! [`identify`] finds out by the thread id which of the two is running.
 //!
-//! A filter of system calls may kill a thread for `gettid`. So the id is libc's, and the process's id is found out before `main`:
-//! the kernel is asked only after a `vfork`.
+//! A filter of system calls may kill a thread for `gettid`. So the thread id comes from libc, and the process id is
+//! determined before `main`. The kernel is asked only after a `vfork`.
 //!
-//! The record path's sections read a word of their own, the context word. It holds the ids only in threads whose rseq area
-//! lies where the process's offset says, so that nothing else has to be asked before a section is entered.
+//! The critical sections of the record path read a word of their own, the context word. It holds the ids only in
+//! threads whose rseq structure is at the process's offset, so nothing else needs to be checked before a critical
+//! section is entered.
 
 #[cfg(target_arch = "x86_64")]
 use core::sync::atomic::AtomicIsize;
@@ -20,23 +22,25 @@ use dormouse_imv::is_filtered;
 
 use crate::{arch, own};
 
-/// Where threads' rseq areas lie from their thread pointers; 0 without rseq. Set before the first session and never changed, since
-/// libc places them once for all. A thread has a context word only once it has seen another value than 0.
+/// Offset of threads' rseq structures from their thread pointers, in bytes; 0 without rseq. Set before the first
+/// session and never changed, because libc places all of them alike. A thread gets a context word only after it has
+/// seen a value other than 0.
 #[cfg(target_arch = "x86_64")]
 pub(crate) static RSEQ_OFFSET: AtomicIsize = AtomicIsize::new(0);
 
-/// Called in each thread when it first writes an event. Async-signal-safe.
+/// Function to call in each thread when it first writes an event. Async-signal-safe.
 static AT_FIRST_EVENT: OnceLock<fn()> = OnceLock::new();
 
-/// Has `function`, which is async-signal-safe, called in each thread when it first writes an event, from now on. The first function stays.
+/// Makes each thread call `function`, which is async-signal-safe, when it first writes an event from now on. The
+/// function of the first call is kept.
 pub(crate) fn at_first_event(function: fn()) {
     let _ = AT_FIRST_EVENT.set(function);
 }
 
-/// The writer of a record.
+/// Identity of the thread that writes a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Writer {
-    /// Process and thread as records carry them.
+    /// Process and thread in the form that records carry.
     pub(crate) context: u64,
     /// Whether the thread runs on its own thread-local data, so that rseq may be used.
     pub(crate) owns_tls: bool,
@@ -47,7 +51,7 @@ fn words() -> &'static arch::Tls {
     unsafe { &*arch::tls() }
 }
 
-/// Finds out who is calling, and remembers it where that stays true. Async-signal-safe.
+/// Returns the ids of the calling thread, and caches them if they stay valid. Async-signal-safe.
 pub(crate) fn identify() -> Writer {
     let words = words();
     let cached = words.ids.get();
@@ -58,7 +62,7 @@ pub(crate) fn identify() -> Writer {
     let parent = words.vfork_parent.get();
     let vtid = if parent == 0 { own_tid() } else { kernels_tid() };
     let owns_tls = parent == 0 || parent == vtid;
-    // A child of vfork is a process of one thread.
+    // A child of vfork is a process with one thread.
     let context = context_word(if owns_tls { own_pid() } else { vtid }, vtid);
     if owns_tls {
         words.vfork_parent.set(0);
@@ -71,10 +75,10 @@ pub(crate) fn identify() -> Writer {
     Writer { context, owns_tls }
 }
 
-/// The process's id, once it is known; 0 before. Relaxed: a number of its own.
+/// The process id, once known; 0 before. Relaxed: the number stands alone.
 static PID: AtomicU32 = AtomicU32::new(0);
 
-/// The process's id: a system call unless [`know_process`] was called. Async-signal-safe.
+/// Returns the process id. Makes a system call unless [`know_process`] was called. Async-signal-safe.
 pub(crate) fn own_pid() -> u32 {
     match PID.load(Ordering::Relaxed) {
         0 => rustix::process::getpid().as_raw_nonzero().get() as u32,
@@ -82,11 +86,12 @@ pub(crate) fn own_pid() -> u32 {
     }
 }
 
-/// Finds the process's id out, so that no record has to.
+/// Determines the process id once, so that no record has to.
 pub(crate) fn know_process() {
     let of_status = || own::pid_in(&own::read(c"/proc/self/status"));
     let of_kernel = || rustix::process::getpid().as_raw_nonzero().get() as u32;
-    // A constructor's thread is the first one of its process; a library that is loaded later is in none of a filter's programs.
+    // A constructor runs in the first thread of its process. A library that is loaded later is not used by a program
+    // under a filter.
     let pid = if is_filtered() { of_status().unwrap_or_else(own_tid) } else { of_kernel() };
     PID.store(pid, Ordering::Relaxed);
 }
@@ -95,28 +100,30 @@ fn kernels_tid() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get() as u32
 }
 
-/// The calling thread's id as libc knows it, which is without a system call. Not for a child of `vfork`, whose libc data is its parent's.
+/// Returns the calling thread's id from libc's data, without a system call. Not for a child of `vfork`, whose libc data
+/// are its parent's.
 /// Async-signal-safe.
 fn own_tid() -> u32 {
     unsafe extern "C" {
-        /// POSIX. glibc and musl make the answer of the thread's id, which is in their data.
+        /// POSIX. glibc and musl compute the result from the thread id, which is in their data.
         safe fn pthread_getcpuclockid(thread: libc::pthread_t, clock: &mut libc::clockid_t) -> core::ffi::c_int;
     }
     let mut clock = 0;
-    // SAFETY: has no conditions.
+    // SAFETY: pthread_self(3) has no conditions.
     let thread = unsafe { libc::pthread_self() };
-    // The kernel's encoding (`MAKE_THREAD_CPUCLOCK`): the id's complement, above three bits of which the third says that it is a thread's.
+    // The kernel's encoding (`MAKE_THREAD_CPUCLOCK`): the complement of the id, above three bits of which the third
+    // marks a thread's clock.
     let is_told = pthread_getcpuclockid(thread, &mut clock) == 0 && clock & 4 != 0;
-    // 0 before libc knows it itself.
+    // The id is 0 as long as libc does not know it.
     match !(clock >> 3) {
         tid if is_told && tid > 0 => tid as u32,
         _ => kernels_tid(),
     }
 }
 
-/// Gives the thread its context word, if there is rseq at all.
+/// Sets the thread's context word, if there is rseq.
 fn open_sections(words: &arch::Tls, context: u64) {
-    // Relaxed: the offset is set once for all, and what this thread has seen it also sees in a section.
+    // Relaxed: the offset is set once, and a value that this thread has seen is also seen in its critical sections.
     #[cfg(target_arch = "x86_64")]
     if RSEQ_OFFSET.load(Ordering::Relaxed) != 0 {
         words.context.set(context);
@@ -125,7 +132,7 @@ fn open_sections(words: &arch::Tls, context: u64) {
     let _ = (words, context);
 }
 
-/// Forgets the ids: the thread is now another process's only one, whose id is the process's.
+/// Forgets the ids in a forked child: the thread is its process's only one, and its id is the process's.
 pub(crate) fn forget() {
     let words = words();
     PID.store(own_tid(), Ordering::Relaxed);
@@ -135,12 +142,13 @@ pub(crate) fn forget() {
     words.begun_ns.iter().for_each(|begun| begun.set(0));
 }
 
-/// Where this thread keeps when a duration has begun. Async-signal-safe.
+/// Returns the cell with the start time of a duration in this thread. Async-signal-safe.
 pub(crate) fn begun_ns(duration: usize) -> Option<&'static core::cell::Cell<u64>> {
     words().begun_ns.get(duration)
 }
 
-/// Keeps where on the stack the program's handler of a crash's signal is called, and of which, or that none is. Gives what was kept before.
+/// Stores the stack address and signal of the program's crash handler that is being called, or that none is. Returns
+/// the former entry.
 /// Async-signal-safe.
 pub(crate) fn in_handler(handler: Option<(usize, core::ffi::c_int)>) -> Option<(usize, core::ffi::c_int)> {
     let former = self::handler();
@@ -151,16 +159,16 @@ pub(crate) fn in_handler(handler: Option<(usize, core::ffi::c_int)>) -> Option<(
     former
 }
 
-/// What [`in_handler`] keeps. Async-signal-safe.
+/// Returns the entry that [`in_handler`] has stored. Async-signal-safe.
 pub(crate) fn handler() -> Option<(usize, core::ffi::c_int)> {
     let words = words();
     Some((words.handler_frame.get(), words.handled_signal.get())).filter(|(frame, _)| *frame != 0)
 }
 
-/// To be called just before `vfork`: from now on the thread-local data may be in the child's hands.
+/// Clears the cached ids. Must be called just before `vfork`: afterwards the child may use the thread-local data.
 pub(crate) fn before_vfork() {
     let words = words();
-    // A vfork in a vfork child keeps the first parent: whoever has another id does not own the data.
+    // A vfork in a vfork child keeps the first parent: only the thread with that id owns the data.
     if words.vfork_parent.get() == 0 {
         words.vfork_parent.set(rustix::thread::gettid().as_raw_nonzero().get() as u32);
     }
@@ -168,10 +176,11 @@ pub(crate) fn before_vfork() {
     words.ids.set(0);
 }
 
-/// Marks the calling thread as being inside the tracer, for libraries whose wrappers the tracer itself may call: until the
-/// end of [`Inside`] its events are not recorded. They find no context word, so only the slow path has to look.
+/// Marks the calling thread as being inside the tracer until [`Inside`] is dropped, for libraries whose wrappers the
+/// tracer itself may call. Meanwhile its events are not recorded. They find no context word, so only the slow path
+/// needs to check.
 ///
-/// `None` when it is already. Async-signal-safe.
+/// Returns `None` if the thread is inside already. Async-signal-safe.
 #[doc(hidden)]
 #[inline]
 pub fn enter_tracer() -> Option<Inside> {
@@ -184,19 +193,20 @@ pub fn enter_tracer() -> Option<Inside> {
     Some(Inside(()))
 }
 
-/// A number below `count` that threads seldom share: of the place of their thread-local data. Async-signal-safe.
+/// Returns a number below `count` that threads seldom share, from the address of their thread-local data.
+/// Async-signal-safe.
 pub(crate) fn number_below(count: usize) -> usize {
     // Fibonacci hashing: the high half of the product depends on all bits of the address.
     let hash = (core::ptr::from_ref(words()).addr() as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
     hash as usize % count
 }
 
-/// Whether the calling thread does the tracer's own work. Async-signal-safe.
+/// Whether the calling thread is inside the tracer. Async-signal-safe.
 pub(crate) fn is_inside() -> bool {
     words().busy.get() != 0
 }
 
-/// Ends with the tracer's work in this thread.
+/// Mark of a thread that is inside the tracer; dropping it clears the mark.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Inside(());
@@ -208,7 +218,7 @@ impl Drop for Inside {
     }
 }
 
-/// What the calling thread is called: of a constructor, that is what its program was executed as.
+/// Returns the calling thread's name. In a constructor, it is the name that the program was executed under.
 pub(crate) fn program_name() -> [u8; 16] {
     if is_filtered() {
         return own::name_in(&own::read(c"/proc/self/status"));

@@ -1,20 +1,21 @@
-//! Thread-local words that the record path and a signal handler may read at any time, and where an object has its event records.
+//! Thread-local words that the record path and signal handlers may read at any time, and the event section of the
+//! loaded object.
 //!
-//! `std::thread_local!` may allocate on first use in a library that came by `dlopen`, so on x86-64 the words live in the
-//! static TLS block (initial-exec model); elsewhere the std facility has to do.
+//! `std::thread_local!` may allocate on first use in a library loaded by `dlopen`, so on x86-64 the words are in the
+//! static TLS block (initial-exec model). Other architectures use the std facility.
 
 use dormouse_abi::site::{EVENTS_SECTION, EventRecord};
 
-/// A thread's words.
+/// Words of a thread.
 ///
 /// | offset | word |
 /// | ---: | --- |
-/// | 0 | the ids below, where the thread may write under rseq at once, or 0: the slow path has to look |
-/// | 8 | thread id of the parent whose `vfork` is under way, or 0 |
-/// | 12 | not zero: the tracer itself is at work in this thread |
-/// | 16 | `vpid` and `vtid` as records carry them ([`dormouse_abi::record::context_word`]), or 0: not known |
-/// | 24 | when each duration that a trigger measures has begun here, or 0: it has not |
-/// | 88 | where on the stack the program's handler of a crash's signal was called last, or 0: it has returned |
+/// | 0 | the ids below if the thread may write under rseq at once, or 0: take the slow path |
+/// | 8 | thread id of the parent whose `vfork` is in progress, or 0 |
+/// | 12 | nonzero: the tracer itself runs in this thread |
+/// | 16 | `vpid` and `vtid` in the form that records carry ([`dormouse_abi::record::context_word`]), or 0: not known |
+/// | 24 | start time in this thread of each duration that a trigger measures, or 0: not begun |
+/// | 88 | stack address of the latest call of the program's handler for a crash signal, or 0: it has returned |
 /// | 96 | that signal |
 #[repr(C)]
 #[derive(Debug)]
@@ -28,7 +29,7 @@ pub(crate) struct Tls {
     pub(crate) handled_signal: core::cell::Cell<core::ffi::c_int>,
 }
 
-/// Durations that triggers may measure: each has two patterns.
+/// Maximum number of durations that triggers may measure: each has two patterns.
 pub(crate) const DURATION_COUNT_MAX: usize = dormouse_abi::trigger::PATTERN_COUNT_MAX / 2;
 
 #[cfg(target_arch = "x86_64")]
@@ -55,23 +56,24 @@ mod generic {
         };
     }
 
-    /// The calling thread's words.
+    /// Returns the calling thread's words.
     pub(crate) fn tls() -> *const Tls {
         TLS.with(|tls| core::ptr::from_ref(tls))
     }
 }
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) use generic::tls;
-/// Not from that stack itself.
+/// Sets the calling thread's alternate stack. Does nothing while the thread runs on an alternate stack.
 ///
 /// # Safety
-/// As sigaltstack(2): the stack is the calling thread's alone.
+/// `stack` is valid for sigaltstack(2): its memory is used by the calling thread alone.
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) unsafe fn set_alternate_stack(stack: &libc::stack_t) {
-    // SAFETY: the caller's word. Refused where the thread runs on an alternate stack.
+    // SAFETY: the caller guarantees that the stack's memory is the calling thread's alone. On an alternate stack, the
+    // kernel refuses.
     unsafe { libc::sigaltstack(stack, core::ptr::null_mut()) };
 }
-/// The kernel has its own.
+/// The kernel supplies its own return address.
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) const RETURN_FROM_SIGNAL: Option<unsafe extern "C" fn()> = None;
 

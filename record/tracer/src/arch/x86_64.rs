@@ -1,4 +1,4 @@
-//! x86-64: 104 bytes in the static TLS block, where a signal handler returns to, and the function that `vfork` goes through.
+//! x86-64: 104 bytes in the static TLS block, the return address of signal handlers, and the `vfork` wrapper.
 
 use super::Tls;
 use core::arch::{asm, global_asm};
@@ -17,27 +17,29 @@ global_asm!(
 
 const _: () = assert!(size_of::<Tls>() == 104 && core::mem::offset_of!(Tls, context) == 0);
 
-/// Where signal handlers return to that are installed past libc: `rt_sigreturn`.
+/// Return address (`rt_sigreturn`) of signal handlers that are installed without libc.
 pub(crate) const RETURN_FROM_SIGNAL: Option<unsafe extern "C" fn()> = Some(return_from_signal);
 
 #[unsafe(naked)]
 unsafe extern "C" fn return_from_signal() {
-    // Unwinders and debuggers know the frame of a signal by these very bytes: 48 C7 C0 0F 00 00 00 0F 05.
+    // Unwinders and debuggers recognise a signal frame by exactly these bytes: 48 C7 C0 0F 00 00 00 0F 05.
     core::arch::naked_asm!(".byte 0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0", "syscall")
 }
 
-/// Makes this the thread's alternate stack, although the thread may run on another one: the kernel refuses that by the stack pointer.
+/// Sets the thread's alternate stack, even if the thread runs on an alternate stack. The kernel would refuse that by
+/// the stack pointer.
 ///
 /// ```text
-///   stack pointer = top of the new stack;  sigaltstack(stack);  stack pointer = what it was
+///   stack pointer = top of the new stack;  sigaltstack(stack);  stack pointer = its former value
 /// ```
 ///
 /// # Safety
-/// The stack is the calling thread's alone, and nothing runs on it.
+/// The stack's memory is the calling thread's alone, and nothing runs on it.
 pub(crate) unsafe fn set_alternate_stack(stack: &libc::stack_t) {
     let top = stack.ss_sp.wrapping_byte_add(stack.ss_size).map_addr(|top| top & !15);
-    // SAFETY: between the two exchanges the stack pointer is in memory that is this thread's, by the caller's word, so a signal may come there too;
-    // the call reads `stack`, and changes rax, rcx and r11 alone (psABI, A.2.1).
+    // SAFETY: the caller guarantees that the stack's memory is this thread's alone and that nothing runs on it, so
+    // between the two exchanges a signal frame may be pushed there. The call reads `stack`, and changes only rax, rcx
+    // and r11 (psABI, A.2.1).
     unsafe {
         asm!(
             "xchg rsp, {top}",
@@ -53,11 +55,11 @@ pub(crate) unsafe fn set_alternate_stack(stack: &libc::stack_t) {
     }
 }
 
-/// The calling thread's words. They live as long as the thread.
+/// Returns the calling thread's words. They live as long as the thread.
 #[inline(always)]
 pub(crate) fn tls() -> *const Tls {
     let address: *const Tls;
-    // SAFETY: reads the thread pointer and a linker-made constant; psABI TLS, initial-exec model.
+    // SAFETY: reads the thread pointer and an offset that the linker supplies (psABI TLS, initial-exec model).
     unsafe {
         asm!(
             "mov {address}, qword ptr fs:[0]",
@@ -69,15 +71,16 @@ pub(crate) fn tls() -> *const Tls {
     address
 }
 
-/// Exports `vfork` from a library: announces it to the tracer, then goes on in the real one.
+/// Exports `vfork` from a library: announces it to the tracer, then jumps to the real `vfork`.
 ///
 /// ```text
-///   vfork:  real = announce_vfork()     on the caller's stack, given back at once
-///           jump real                   the return address is the caller's: vfork returns twice, and the child
-///                                       overwrites whatever frame were left in between
+///   vfork:  real = announce_vfork()     uses the caller's stack, and releases it before the jump
+///           jump real                   returns to the caller itself: vfork returns twice, and the child
+///                                       would overwrite a frame that was left in between
 /// ```
 ///
-/// It is for libraries: elsewhere it would replace libc's for the whole program. Where it is preloaded, a child of `vfork` is traced under its own id; without it, under its parent's.
+/// For libraries only: in a program it would replace libc's `vfork`. If the library is preloaded, a child of `vfork` is
+/// traced under its own id; otherwise under its parent's.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! define_vfork {
@@ -86,11 +89,13 @@ macro_rules! define_vfork {
             /// `vfork(2)`.
             ///
             /// # Safety
-            /// As libc's: the child runs on its parent's memory until it calls `execve` or `_exit`.
+            /// The conditions of libc's `vfork`: the child runs on its parent's memory until it calls `execve` or
+            /// `_exit`.
             #[unsafe(naked)]
             #[unsafe(no_mangle)]
             unsafe extern "C" fn vfork() -> ::core::ffi::c_int {
-                // The function has no arguments, and a call may change every register that `announce_vfork` may.
+                // The function has no arguments, and its caller expects every register that `announce_vfork` may change
+                // to be changed.
                 ::core::arch::naked_asm!(
                     "endbr64",
                     "sub rsp, 8",
