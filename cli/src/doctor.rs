@@ -1,8 +1,8 @@
 //! `dormouse doctor`.
 
 use clap::Args;
-use dormouse_consumer::find_libc_library;
 use dormouse_doctor::{Findings, Mark, Tracing, diagnose, print_findings, tracing_works};
+use dormouse_owner::find_libc_library;
 use dormouse_terminal::Output;
 
 /// Say whether programs can be traced on this machine, and if not, why and what to do

@@ -41,7 +41,7 @@ const KNOWN: [Known; 6] = [
     Known {
         name: "pages",
         about: "Show what backs a program's memory: pages of its own, the zero page, or nothing",
-        build: "-p dormouse-pages",
+        build: "-p dormouse-census",
         option: "",
     },
     Known {

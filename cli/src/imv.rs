@@ -5,9 +5,9 @@ use std::io::Write;
 use anyhow::bail;
 use clap::{Args, Subcommand};
 use dormouse_abi::message::TunableStatus;
+use dormouse_abi::message::Tunables;
 use dormouse_abi::site::TunableType;
 use dormouse_abi::tunable::{TunableRange, TunableValue};
-use dormouse_abi::message::Tunables;
 use serde_json::{Value, json};
 
 use crate::reach::{Reach, SHORTLY};

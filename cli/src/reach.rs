@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use clap::Args;
-use dormouse_tools::{Program, Wait};
 use dormouse_terminal::{parse_duration, say};
+use dormouse_tools::{Program, Wait};
 
 /// How long a program is waited for that lists or changes what it has.
 pub(crate) const SHORTLY: Option<Duration> = Some(Duration::from_secs(5));

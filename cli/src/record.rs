@@ -11,8 +11,11 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use dormouse_abi::environment::{ENV_DISK_MAX_USER, ENV_LISTEN};
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::trigger::{PATTERN_COUNT_MAX, Trigger};
-use dormouse_consumer::{Cpus, Ended, Ending, Inheritance, Mode, NAMED_SHOWN_MAX, NewSession, Options, Outcome, Remote, Summary, SupervisedOwner, Supervisor, Traced, find_libc_library, on_ending_signals};
 use dormouse_control::raise_descriptor_limit;
+use dormouse_owner::{
+    Cpus, Ended, Ending, Inheritance, Mode, NAMED_SHOWN_MAX, NewSession, Options, Outcome, Remote, Summary,
+    SupervisedOwner, Supervisor, Traced, find_libc_library, on_ending_signals,
+};
 use dormouse_tools::{why_not_joined, why_not_preloaded};
 
 use crate::patterns::{classes, say_unmatched, unmatched};

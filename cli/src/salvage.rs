@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::Args;
 use dormouse_abi::text::printable;
-use dormouse_consumer::salvage;
+use dormouse_owner::salvage;
 
 use crate::record::EXIT_LOSS;
 use dormouse_terminal::Output;

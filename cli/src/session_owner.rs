@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use clap::Args;
-use dormouse_consumer::Inheritance;
+use dormouse_owner::Inheritance;
 
 use crate::record::Record;
 

@@ -3,8 +3,8 @@
 use std::io::Write;
 
 use clap::Args;
-use dormouse_abi::text::printable;
 use dormouse_abi::message::Status as Counts;
+use dormouse_abi::text::printable;
 use dormouse_tools::{ask_for_status, find_session};
 use serde_json::json;
 

@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
 
-use dormouse_consumer::Mode;
 use dormouse_lab_harness::{Arrived, COUNTS};
+use dormouse_owner::Mode;
 use dormouse_testing::lttng::{BUFFERS, LttngCounts, LttngDaemon, LttngSession};
 
 use crate::engine::{Engine, engine_path, find_part};

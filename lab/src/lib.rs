@@ -61,7 +61,7 @@ pub enum LabError {
     Peer(String),
     /// The session could not be created, or the preload library is missing.
     #[error(transparent)]
-    Session(#[from] dormouse_consumer::Error),
+    Session(#[from] dormouse_owner::Error),
     /// The system refused a request.
     #[error("{what}: {error}")]
     System {

@@ -22,7 +22,7 @@ const EVERYTHING: [&str; 14] = [
     "dormouse-backing",
     "dormouse-control",
     "dormouse-tools",
-    "dormouse-consumer",
+    "dormouse-owner",
     "dormouse-ctf",
     "dormouse-reader",
 ];
@@ -36,7 +36,7 @@ const E2E: [&str; 15] = {
 /// Packages that experiments use: sessions, readers of their traces, and the lab's own parts.
 const LAB: [&str; 14] = [
     "dormouse-abi",
-    "dormouse-consumer",
+    "dormouse-owner",
     "dormouse-control",
     "dormouse-doctor",
     "dormouse-lab-coherence",
@@ -119,7 +119,7 @@ const RULES: [Rule; 55] = [
     ("dormouse-control", &["dormouse-abi", "dormouse-transport"]),
     ("dormouse-tools", &["dormouse-abi", "dormouse-control", "dormouse-transport"]),
     (
-        "dormouse-consumer",
+        "dormouse-owner",
         &[
             "dormouse-abi",
             "dormouse-control",
@@ -133,7 +133,7 @@ const RULES: [Rule; 55] = [
         ],
     ),
     // Also independent of both sides: inspects the memory of any process.
-    ("dormouse-pages", &["dormouse-backing", "dormouse-terminal"]),
+    ("dormouse-census", &["dormouse-backing", "dormouse-terminal"]),
     // The command. Large or separate parts are programs that it runs.
     ("dormouse-terminal", &["dormouse-abi"]),
     ("dormouse-doctor", &["dormouse-abi", "dormouse-control", "dormouse-imv", "dormouse-percpu", "dormouse-terminal"]),
@@ -142,7 +142,7 @@ const RULES: [Rule; 55] = [
         &[
             "dormouse-abi",
             "dormouse-analysis",
-            "dormouse-consumer",
+            "dormouse-owner",
             "dormouse-control",
             "dormouse-ctf",
             "dormouse-doctor",
@@ -192,7 +192,7 @@ const RULES: [Rule; 55] = [
         "dormouse-fuzz",
         &[
             "dormouse-abi",
-            "dormouse-consumer",
+            "dormouse-owner",
             "dormouse-control",
             "dormouse-ctf",
             "dormouse-filter",
@@ -395,12 +395,12 @@ fn what_points_the_wrong_way_is_found() {
         ("dormouse-relay", "dormouse-vring"),
         ("dormouse-imv", "dormouse"),
         ("dormouse", "dormouse-ctf"),
-        ("dormouse", "dormouse-consumer"),
+        ("dormouse", "dormouse-owner"),
         ("dormouse-preload", "dormouse-imv"),
-        ("dormouse-ctf", "dormouse-consumer"),
-        ("dormouse-consumer", "dormouse"),
-        ("dormouse-consumer", "dormouse-cli"),
-        ("dormouse-consumer", "dormouse-reader"),
+        ("dormouse-ctf", "dormouse-owner"),
+        ("dormouse-owner", "dormouse"),
+        ("dormouse-owner", "dormouse-cli"),
+        ("dormouse-owner", "dormouse-reader"),
         ("dormouse-cli", "dormouse"),
         ("dormouse-cli", "dormouse-lab"),
         ("dormouse-cli", "dormouse-columns"),

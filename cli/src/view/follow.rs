@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use dormouse_consumer::is_owner_alive;
 use dormouse_ctf::{Merge, Position, Problem, Selection, StateRecord, StatedLosses, Writers};
+use dormouse_owner::is_owner_alive;
 use dormouse_reader::{Bounds, TraceFiles};
 
 use super::View;

@@ -32,7 +32,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use dormouse_abi::record::RecordKind;
-use dormouse_consumer::{Mode, Options, Session, Summary, find_libc_library};
+use dormouse_owner::{Mode, Options, Session, Summary, find_libc_library};
 use dormouse_testing::lttng::{self, LttngSession};
 
 use crate::engine::find_part;

@@ -17,8 +17,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use dormouse_consumer::{Mode, Options, Session};
 use dormouse_lab_harness::{Run, Walk};
+use dormouse_owner::{Mode, Options, Session};
 
 use crate::engine::{Engine, engine_path};
 use crate::engines::{self, Engines, RunningPeer, Start, Verification};

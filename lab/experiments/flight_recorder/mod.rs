@@ -24,12 +24,12 @@ use std::rc::Rc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use dormouse_abi::record::RecordKind;
 use dormouse_abi::message::Snapshot;
-use dormouse_consumer::{Mode, Options, Session};
+use dormouse_abi::record::RecordKind;
 use dormouse_control::Take;
-use dormouse_tools::{SessionSocket, ask_for_snapshot};
 use dormouse_lab_harness::{Run, Timing, Walk};
+use dormouse_owner::{Mode, Options, Session};
+use dormouse_tools::{SessionSocket, ask_for_snapshot};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::engine::Engine;

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use dormouse_abi::record::RecordKind;
-use dormouse_consumer::{Mode, Options, Session, find_libc_library};
+use dormouse_owner::{Mode, Options, Session, find_libc_library};
 use dormouse_testing::printed;
 
 use crate::engine::{engine_path, find_part};

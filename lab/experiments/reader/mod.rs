@@ -23,8 +23,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use dormouse_abi::record::RecordKind;
-use dormouse_consumer::{Mode, Options, Session};
 use dormouse_lab_harness::{Run, Walk};
+use dormouse_owner::{Mode, Options, Session};
 use dormouse_testing::lttng::{BUFFERS, LttngSession, events_in, streams};
 use dormouse_testing::{is_installed, printed};
 

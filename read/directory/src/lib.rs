@@ -29,8 +29,7 @@ impl From<String> for Error {
 pub fn not_read(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
     move |error| {
         // Permissions do not explain invalid contents.
-        let hint =
-            if error.kind() == ErrorKind::InvalidData { "" } else { "; check its owner and permissions" };
+        let hint = if error.kind() == ErrorKind::InvalidData { "" } else { "; check its owner and permissions" };
         format!("cannot read {}: {error}{hint}", path.display()).into()
     }
 }

@@ -5,10 +5,10 @@ use std::path::{Component, Path, PathBuf};
 
 use tar::EntryType;
 
-use dormouse_directory::{Error, METADATA_BYTES_MAX};
 use crate::extent::Extent;
 use crate::find::{Found, is_hidden, stream_name};
 use crate::spool::{Reading, unpacked};
+use dormouse_directory::{Error, METADATA_BYTES_MAX};
 
 /// Maximum number of files in an archive.
 const FILE_COUNT_MAX: usize = 1 << 20;
@@ -61,7 +61,8 @@ pub(crate) fn traces(archive: &Extent, path: &Path) -> Result<Vec<Found>, Error>
         let (name, metadata) = files.remove(at);
         let path = path.join(&prefix).join(name);
         let extent = metadata.map_err(|why| Error(format!("cannot read {}: {why}", path.display())))?;
-        let metadata = unpacked(extent, &path)?.read_all(METADATA_BYTES_MAX).map_err(dormouse_directory::not_read(&path))?;
+        let metadata =
+            unpacked(extent, &path)?.read_all(METADATA_BYTES_MAX).map_err(dormouse_directory::not_read(&path))?;
         let (hidden, files): (Vec<_>, Vec<_>) = files.into_iter().partition(|(name, _)| is_hidden(name));
         let files = files.into_iter().map(|(name, file)| match file {
             Ok(extent) => Ok((stream_name(&name).into(), Ok(unpacked(extent, &path.with_file_name(&name))?))),

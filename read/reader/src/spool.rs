@@ -5,8 +5,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use dormouse_directory::Error;
 use crate::extent::Extent;
+use dormouse_directory::Error;
 
 /// First bytes of compressed data.
 const GZIP: &[u8] = &[0x1F, 0x8B];

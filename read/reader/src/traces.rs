@@ -60,10 +60,10 @@ impl TraceFiles {
             } else if let Some(file) = open_archive(path) {
                 found = archive::traces(&spool::file(path, file)?, path)?;
             } else {
-                find(&open_dir(path)?, "", 0, &mut found)?;
+                find(&dormouse_directory::open_dir(path)?, "", 0, &mut found)?;
             }
             if found.is_empty() {
-                return Err(no_trace(path, std::io::ErrorKind::NotFound.into()));
+                return Err(dormouse_directory::no_trace(path, std::io::ErrorKind::NotFound.into()));
             }
             for mut found in found {
                 // With several paths, the names of streams include the path that the user has given.

@@ -168,6 +168,7 @@ impl SocketDirectory {
         if directory.uid == uid { Ok(directory) } else { Err(failed("it is root's".into())) }
     }
 
+    /// Returns the path of a name in it.
     pub fn path_of(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }

@@ -77,6 +77,7 @@ pub fn image_place(pid: u32) -> Option<u64> {
 pub struct Status(String);
 
 impl Status {
+    /// Reads the file of a process; `None` if there is no such process, or it may not be looked at.
     pub fn of(pid: u32) -> Option<Status> {
         Status::at(&format!("/proc/{pid}/status"))
     }
@@ -96,6 +97,7 @@ impl Status {
         line.split_whitespace().map_while(|number| number.parse().ok())
     }
 
+    /// Returns a number of the line that begins with `name`, by its index in that line.
     pub fn number(&self, name: &str, index: usize) -> Option<u64> {
         self.numbers(name).nth(index)
     }

@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use dormouse_abi::environment::{ENV_MEMORY, ENV_SESSION, memory_name};
 use dormouse_abi::message::{ProgramToTool, ToolToProgram};
 use dormouse_control::{Processes, SessionListener, SessionServer, is_dead, no_thread, process_name};
-use dormouse_tools::Program;
 use dormouse_ctf::{Cause, Losses};
+use dormouse_tools::Program;
 
 use crate::begin::{Estate, NewSession};
 use crate::command::inheritable;
@@ -33,11 +33,6 @@ use crate::service::{NAMED_COUNT_MAX, Shared};
 use crate::session_file::OwnerFiles;
 use crate::summary::{NAMED_SHOWN_MAX, NotJoined, Running, Summary};
 use crate::trace::Trace;
-
-/// How often a waiting owner checks whether its session is over. It polls because one of its three conditions is an
-/// arbitrary function of its caller ([`Session::wait`]). The end of a session is noticed at most this much later;
-/// nothing is lost meanwhile.
-const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Descriptors that a session needs beside those of its processes and streams: its own files, a snapshot's, those that
 /// its command is started with.

@@ -12,7 +12,9 @@ use dormouse_abi::register::{
     Entrant, NAME_SIZE_BYTES, NAMESPACE_UNKNOWN, PROCESS_COUNT, Phase, Process, Register, SANITIZED, Unmapped,
 };
 use dormouse_abi::text::printable;
-use dormouse_control::{Entering, Joining, Processes, Stat, is_image, open, pid_in_namespace, pid_namespace, process_name};
+use dormouse_control::{
+    Entering, Joining, Processes, Stat, is_image, open, pid_in_namespace, pid_namespace, process_name,
+};
 use dormouse_ctf::{Refusal, StateRecord};
 use dormouse_relay::Memory;
 use rustix::io::Errno;

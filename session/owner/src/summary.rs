@@ -1,7 +1,7 @@
 //! Results of a session, and their line for users.
 
-use dormouse_tools::Unjoined;
 use dormouse_ctf::{Cause, Losses, Refusal};
+use dormouse_tools::Unjoined;
 use serde::Serialize;
 
 /// Results of a session.

@@ -9,9 +9,9 @@ use dormouse_abi::message::{
 };
 use dormouse_transport::{Conversation, Deadline, Peer};
 
+use crate::program::Program;
 use dormouse_control::directory::{SocketDirectory, directories_named, directories_of, owner_of, within};
 use dormouse_control::{ENDS_WITH_COMMAND, Error, Take};
-use crate::program::Program;
 
 /// How long the asker waits: the owner may have to find memory, write to a disk, and serve earlier clients.
 const PATIENCE: Duration = Duration::from_secs(60);

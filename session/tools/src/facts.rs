@@ -16,8 +16,8 @@ use rustix::fs::{FileType, Mode, OFlags, Stat as FileStat, StatVfsMountFlags};
 use rustix::io::Errno;
 
 use crate::call::cheapest_thread;
-use dormouse_control::directory::ProcessRoot;
 use crate::executable::Executable;
+use dormouse_control::directory::ProcessRoot;
 use dormouse_control::process::{Stat, Status, process_name};
 
 /// Maximum number of bytes read from a file below `/proc`.

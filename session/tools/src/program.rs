@@ -10,12 +10,12 @@ use dormouse_transport::{Conversation, Deadline, Error as Failure, Peer};
 use rustix::io::Errno;
 
 use crate::call::{Cost, PATIENCE_FOR_MOMENT, cheapest_thread, send};
-use dormouse_control::directory::{ProcessRoot, Refusal, SocketDirectory, directories_of, directory_besides};
-use dormouse_control::Error;
 use crate::facts::{has_listener, inner_directories, names_otherwise};
+use crate::why::{Looked, Silence, why_none, why_silent, why_unreachable};
+use dormouse_control::Error;
+use dormouse_control::directory::{ProcessRoot, Refusal, SocketDirectory, directories_of, directory_besides};
 use dormouse_control::peer;
 use dormouse_control::process::{self, Identity, Stat, image_place, is_dead};
-use crate::why::{Looked, Silence, why_none, why_silent, why_unreachable};
 
 /// Maximum duration of a program's answer.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -2,8 +2,8 @@
 
 use dormouse_abi::message::{ProgramToTool, ToolToProgram, TunableChange, TunableStatus, Tunables};
 
-use dormouse_control::Error;
 use crate::program::Program;
+use dormouse_control::Error;
 
 /// Maximum number of names in an error message; for more, it refers to `dormouse imv list`.
 const NAME_COUNT_MAX: usize = 8;

@@ -8,8 +8,8 @@ use dormouse_abi::text::shown;
 
 use crate::facts::Process;
 use dormouse_control::MappedFile;
-use dormouse_control::process::image_place;
 use dormouse_control::Processes;
+use dormouse_control::process::image_place;
 
 /// Maximum number of descendants inspected in one look, and of close inspections among them.
 const DESCENDANT_COUNT_MAX: usize = 10_000;

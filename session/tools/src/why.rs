@@ -14,11 +14,11 @@ use dormouse_abi::text::shown;
 use dormouse_transport::Deadline;
 use rustix::io::Errno;
 
-use dormouse_control::directory::{Refusal, SocketDirectory, directories_of, within};
-use dormouse_control::Error;
 use crate::executable::{Command, Executable, Kind};
 use crate::facts::{Process, process_of_thread};
 use crate::unjoined::keep_environment;
+use dormouse_control::Error;
+use dormouse_control::directory::{Refusal, SocketDirectory, directories_of, within};
 
 /// How long a look may take: it may access another user's file systems.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -514,11 +514,13 @@ pub(crate) fn why_none(pid: u32) -> Error {
     match Process::look(pid) {
         Some(process) if process.state == 'Z' => Facts { process: Some(process), ..Facts::default() }.told(pid).into(),
         Some(_) => none.into(),
-        None if dormouse_control::process::open(pid).is_ok_and(|pidfd| !dormouse_control::process::is_dead(&pidfd)) => format!(
-            "process {pid} is not shown to user {} (/proc is mounted with hidepid); run dormouse as root",
-            rustix::process::geteuid().as_raw()
-        )
-        .into(),
+        None if dormouse_control::process::open(pid).is_ok_and(|pidfd| !dormouse_control::process::is_dead(&pidfd)) => {
+            format!(
+                "process {pid} is not shown to user {} (/proc is mounted with hidepid); run dormouse as root",
+                rustix::process::geteuid().as_raw()
+            )
+            .into()
+        }
         None => none.into(),
     }
 }

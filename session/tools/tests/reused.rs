@@ -9,8 +9,8 @@ use std::process::{Child, Command, Stdio};
 
 use dormouse_abi::environment::{program_socket_name, socket_dir};
 use dormouse_abi::message::{Edge, ProgramToTool, ToolToProgram};
-use dormouse_tools::Program;
 use dormouse_testing::{Lack, has, skip};
+use dormouse_tools::Program;
 use dormouse_transport::{Conversation, Deadline};
 
 /// Environment variable: the part of the test that this process plays.

@@ -60,7 +60,7 @@ pub fn dormouse() -> &'static Path {
 pub fn dormouse_with_programs() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
-        ["dormouse-vring-vhost", "dormouse-pages"].iter().for_each(|package| drop(build(&[package, "--bins"])));
+        ["dormouse-vring-vhost", "dormouse-census"].iter().for_each(|package| drop(build(&[package, "--bins"])));
         dormouse().into()
     })
 }

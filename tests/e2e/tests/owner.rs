@@ -258,7 +258,7 @@ fn an_owner_that_gets_nothing_done_is_given_up() {
     let recording = running.wait();
     let said = "its owner has ended 10 times without getting anything done: ";
     assert!(recording.code() == 2 && recording.stderr.contains(said), "{}", recording.stderr);
-    let salvaged = dormouse_consumer::salvage(&recording.dir, &place.path().join("salvaged")).expect("a trace");
+    let salvaged = dormouse_owner::salvage(&recording.dir, &place.path().join("salvaged")).expect("a trace");
     assert!(salvaged.events > 0, "{salvaged:?}");
 }
 

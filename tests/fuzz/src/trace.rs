@@ -26,7 +26,7 @@ pub fn metadata(classes: &[ClassDecl], record_kind: RecordKind) -> Metadata {
         offset_cycles: 0,
     };
     let options = MetadataOptions {
-        uuid: dormouse_consumer::fuzzing::UUID,
+        uuid: dormouse_owner::fuzzing::UUID,
         hostname: "fuzz".into(),
         clock,
         tracer_version: (0, 1),

@@ -9,10 +9,10 @@ use dormouse_abi::class::{ClassDecl, FieldType, Kind};
 use dormouse_abi::page::{CPU_UNKNOWN, HEADER_SIZE_BYTES};
 use dormouse_abi::record::{self, RecordKind};
 use dormouse_abi::session::{MODE_DISCARD, MODE_OVERWRITE};
-use dormouse_consumer::fuzzing::{Owner, UUID};
 use dormouse_ctf::{Merge, Metadata, PacketHeader, Stats, StreamReader, Value, count_records, first_record_since};
 use dormouse_fuzz::session::{Bench, GEOMETRY, Noise, Operation};
 use dormouse_fuzz::trace;
+use dormouse_owner::fuzzing::{Owner, UUID};
 use dormouse_relay::Memory;
 use libfuzzer_sys::fuzz_target;
 

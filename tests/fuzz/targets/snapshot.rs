@@ -10,10 +10,10 @@ use arbitrary::Arbitrary;
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::session::MODE_OVERWRITE;
 use dormouse_control::Take;
-use dormouse_consumer::fuzzing::Owner;
 use dormouse_ctf::{Metadata, Problem, RecordError};
 use dormouse_fuzz::session::{Bench, GEOMETRY, Noise, Operation};
 use dormouse_fuzz::trace;
+use dormouse_owner::fuzzing::Owner;
 use libfuzzer_sys::fuzz_target;
 
 #[derive(Debug, Arbitrary)]

@@ -5,8 +5,8 @@ use std::cell::OnceCell;
 
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::session::{CLOCK_MONOTONIC, MODE_DISCARD, MODE_OVERWRITE};
-use dormouse_consumer::fuzzing::UUID;
 use dormouse_fuzz::session::{Bench, GEOMETRY, Operation};
+use dormouse_owner::fuzzing::UUID;
 use dormouse_relay::{Memory, Setup};
 use libfuzzer_sys::fuzz_target;
 

@@ -44,7 +44,7 @@ pub const LIBRARIES: [(&str, &str); 5] = [
 
 /// Commands, and the package that builds each.
 pub const COMMANDS: [(&str, &str); 3] =
-    [("dormouse", "dormouse-cli"), ("dormouse-vring", "dormouse-vring-vhost"), ("dormouse-pages", "dormouse-pages")];
+    [("dormouse", "dormouse-cli"), ("dormouse-vring", "dormouse-vring-vhost"), ("dormouse-pages", "dormouse-census")];
 
 /// Library that `dormouse record --libc` preloads, and its package.
 pub const PRELOADED: (&str, &str) = ("libdormouse_libc.so", "dormouse-preload");

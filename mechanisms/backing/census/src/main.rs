@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Parser;
-use dormouse_pages::{Census, Limits, Run, RunOptions, Verdict, Way, html, html_of_run, run_table, table};
+use dormouse_census::{Census, Limits, Run, RunOptions, Verdict, Way, html, html_of_run, run_table, table};
 use dormouse_terminal::{Output, parse_duration, parse_size, report, style};
 
 /// Show what backs a program's memory: pages of its own, the zero page, or nothing
@@ -132,7 +132,7 @@ impl Pages {
             until: self.until,
             limits: Limits { share_percent: self.share, size_bytes: self.size },
         };
-        let run = dormouse_pages::run(&self.command, &options)?;
+        let run = dormouse_census::run(&self.command, &options)?;
         self.html_file(&html_of_run(&run))?;
         let text = if self.json { json(&run)? } else { run_table(&run, style::columns(), self.each) };
         match &self.output {

@@ -5,7 +5,7 @@ mod common;
 use std::process::Command;
 
 use common::{Stopped, WAYS, build, settled};
-use dormouse_pages::{Census, Name, PagesError, Way};
+use dormouse_census::{Census, Name, PagesError, Way};
 use dormouse_testing::{Lack, skip_part};
 
 /// The mistake of the benchmark of 2008, besides arrays without it.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::{Stopped, WAYS, build, settled};
-use dormouse_pages::{Census, Mapping, Name, Pages, Way};
+use dormouse_census::{Census, Mapping, Name, Pages, Way};
 use dormouse_testing::{Lack, skip_part};
 
 const SIZE: u64 = 4 << 20;

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::{WAYS, build};
-use dormouse_pages::{Census, PagesError, RunOptions, run};
+use dormouse_census::{Census, PagesError, RunOptions, run};
 
 /// A program that maps, unmaps, moves and forgets memory, starts threads and children that end at once, and executes
 /// itself again. It prints the id of each child. It ends when its input ends, or with a second argument after that many

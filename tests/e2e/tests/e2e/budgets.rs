@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use dormouse_tools::{SessionSocket, ask_for_budget};
 use dormouse_e2e::check::check;
 use dormouse_e2e::run::{Record, Running};
 use dormouse_e2e::trace::Trace;
 use dormouse_testing::{Lack, skip, skip_part};
+use dormouse_tools::{SessionSocket, ask_for_budget};
 use rustix::fs::{FileType, Mode};
 
 use crate::TRACED;

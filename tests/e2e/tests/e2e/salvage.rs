@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use dormouse_consumer::salvage;
 use dormouse_ctf::Format;
 use dormouse_e2e::run::{Record, Running, babeltrace2_count};
 use dormouse_e2e::trace::{Trace, has_joined};
 use dormouse_e2e::{Random, seed};
+use dormouse_owner::salvage;
 use dormouse_testing::{Lack, skip};
 use rustix::fs::{FileType, Mode};
 

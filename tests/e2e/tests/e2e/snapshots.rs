@@ -6,9 +6,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use dormouse_control::Take;
-use dormouse_tools::{SessionSocket, ask_for_snapshot};
 use dormouse_e2e::run::{Record, Running, babeltrace2_count};
 use dormouse_e2e::trace::Trace;
+use dormouse_tools::{SessionSocket, ask_for_snapshot};
 use rustix::fs::{FileType, Mode};
 use rustix::process::Signal;
 

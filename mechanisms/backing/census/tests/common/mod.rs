@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use dormouse_pages::{Census, PagesError, Way};
+use dormouse_census::{Census, PagesError, Way};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 pub const WAYS: [Way; 3] = Way::ALL;
