@@ -1,4 +1,4 @@
-//! The command `dormouse`: arguments in, text out. What it does is in `consumer` and `ctf`.
+//! The command `dormouse`: arguments in, text out. The rooms below `session/` and `read/` do the work.
 
 // They panic when nobody reads: `Output` does not.
 #![deny(clippy::print_stdout, clippy::print_stderr)]

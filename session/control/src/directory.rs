@@ -173,7 +173,7 @@ impl SocketDirectory {
         self.path.join(name)
     }
 
-    /// Returns the names of sockets in it, sorted, at most [`ENTRY_COUNT_MAX`].
+    /// Returns the names of sockets in it, sorted, at most `ENTRY_COUNT_MAX`.
     pub fn names(&self) -> Vec<String> {
         let entries = Dir::read_from(&self.fd).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| Some(entry.file_name().to_str().ok()?.to_string()));

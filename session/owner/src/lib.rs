@@ -63,7 +63,7 @@
 //!
 //! # Limits
 //! A session has one owner at a time. In overwrite mode the trace consists of the pages retained when the session ends;
-//! [`ask_for_snapshot`] takes them earlier. A snapshot copies: it needs memory for the retained pages, up to 64 MiB.
+//! `dormouse_tools::ask_for_snapshot` takes them earlier. A snapshot copies: it needs memory for the retained pages, up to 64 MiB.
 
 // The caller decides what to print.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]

@@ -24,19 +24,19 @@
 //!   client                  what tools ask an owner for
 //! ```
 //!
-//! # Who is believed
-//! * A tool names a program by its id. The pidfd is opened first; as long as that process lives, the id is its own. Only sockets in directories of
-//!   the program's user are looked at (`/run/user/UID/dormouse`, `/tmp/dormouse-UID`; the tool's own `XDG_RUNTIME_DIR` for its own user; what
-//!   `DORMOUSE_SOCKET_DIR` of the tool names). No symbolic link is followed, the file that was checked is the one that is connected to, and
-//!   the process that listens has to be that process, by id, user and start, and (from Linux 6.5) by pidfd. Below the root of a program whose
-//!   files or users have other names (a mount or user namespace, a chroot) the same directories are looked into in the same way.
-//! * A process without a socket is looked at. One that has tracepoints and a handler of `SIGURG` is sent that signal, which is ignored by default,
-//!   and is asked once it listens. What else is seen explains why it cannot be reached; it is printed, and nothing is done because of it.
-//! * What a program answers is text about itself. The path of its session is used where it names a socket of a session in a directory of the
-//!   program's user or the tool's own, and a process of that user or root answers; a session is ended only if its owner has the program in it.
-//! * An owner answers processes of its own user and root, by the credentials of the connection. One in a PID namespace that it cannot see is
-//!   taken in where the kernel gives a pidfd all the same (Linux 6.5), and refused with the reason where not.
-//!
+//! # Which answers are believed
+//! * A tool names a program by its id. The pidfd is opened first; the id belongs to that process as long as it lives.
+//!   Tools look only in socket directories of the program's user (`/run/user/UID/dormouse`, `/tmp/dormouse-UID`; the
+//!   tool's own `XDG_RUNTIME_DIR` for its own user; the directory in the tool's `DORMOUSE_SOCKET_DIR`). They follow no
+//!   symbolic link and connect to the very file that was checked. The listening process must be the program's, by id,
+//!   user and start time, and (from Linux 6.5) by pidfd. If a program's files or users have other names (a mount or
+//!   user namespace, a chroot), tools search the same directories below its root in the same way.
+//! * A tool inspects a process without a socket. If the process has tracepoints and a handler of `SIGURG`, the tool
+//!   sends it that signal, which is ignored by default, and asks once the process listens. Other findings explain why
+//!   the process cannot be reached; they are printed, and no action follows from them.
+//! * A program's answer is text about itself. The path of its session is used only if it names a session's socket in a
+//!   directory of the program's user or the tool's own, and a process of that user or root answers. A session is ended
+//!   only if its owner has the program in it.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod call;
