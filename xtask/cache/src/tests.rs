@@ -208,6 +208,13 @@ fn a_key_is_that_of_lock_files_and_profiles() {
     assert_eq!(key(), first, "of this project");
     write(&manifest, "[workspace]\n\n[profile.dev]\nopt-level = 1\n");
     let second = key();
+    write(&manifest, "[workspace]\n\n[profile.dev]\nopt-level = 1\ndormouse-cli.opt-level = 0\n");
+    let lock = read(&root.join("tests/fuzz/Cargo.lock")).unwrap();
+    write(
+        &root.join("tests/fuzz/Cargo.lock"),
+        &format!("{lock}\n[[package]]\nname = \"dormouse-new\"\nversion = \"0.1.0\"\n"),
+    );
+    assert_eq!(key(), second, "packages of this project");
     write(&root.join("tests/fuzz/Cargo.lock"), "");
     let third = key();
     assert!(first != second && second != third && third != first);
