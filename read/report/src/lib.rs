@@ -27,7 +27,7 @@
 //! other hosts.
 //!
 //! # Cost
-//! Memory of a report: 56 bytes for each item, and its compressed fields. Memory of a served page: as much as it is
+//! Memory of a report: 192 bytes for each item while it is made, and its compressed fields. Memory of a served page: as much as it is
 //! given. In the page an item takes 36 bytes for each of two groupings.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]

@@ -96,7 +96,7 @@ const REASONS: [Reason; 29] = [
     },
     Reason {
         requests: &[Answer],
-        what: "it may not be looked at",
+        what: "this user may not inspect it",
         seen: |facts| {
             let error = facts.process.as_ref()?.unseen.as_ref()?;
             Some(format!(
@@ -139,7 +139,7 @@ const REASONS: [Reason; 29] = [
     },
     Reason {
         requests: &[Preload],
-        what: "the library that it is to load is none",
+        what: "the preload library is missing or for another machine",
         seen: |facts| {
             let library = shown(&facts.no_library.as_ref()?.to_string_lossy());
             Some(format!("was to load {library}, which is no library of Dormouse's for this machine"))
@@ -160,7 +160,7 @@ const REASONS: [Reason; 29] = [
     },
     Reason {
         requests: &[Preload],
-        what: "it has musl for its libc",
+        what: "its libc is musl",
         seen: |facts| facts.is_kind(|kind| *kind == Kind::Musl),
         remedy: "link it with glibc",
     },
@@ -198,7 +198,7 @@ const REASONS: [Reason; 29] = [
     },
     Reason {
         requests: &[Answer],
-        what: "the library of `--libc` alone is in it",
+        what: "it has only the library of `--libc`",
         seen: |facts| {
             let is_alone = |process: &Process| process.tracers.iter().all(|name| name.contains(LIBC_LIBRARY));
             facts.of(
@@ -216,7 +216,7 @@ const REASONS: [Reason; 29] = [
     },
     Reason {
         requests: &[Answer],
-        what: "its socket is not as it has to be",
+        what: "its socket has the wrong owner, mode or type",
         seen: |facts| listed("has no socket that may be used", &facts.looked.sockets_unfit),
         remedy: "start it anew",
     },
@@ -244,7 +244,7 @@ const REASONS: [Reason; 29] = [
     },
     Reason {
         requests: &[Answer],
-        what: "no directory is fit for its socket",
+        what: "no directory is suitable for its socket",
         seen: |facts| {
             let process = facts.process.as_ref()?;
             let obstacles: Option<Vec<String>> = process
@@ -259,7 +259,7 @@ const REASONS: [Reason; 29] = [
     },
     Reason {
         requests: &[Answer],
-        what: "a directory of its user's sockets is not as it has to be",
+        what: "a socket directory of its user has the wrong owner, mode or type",
         seen: |facts| listed("has no socket that may be used", &facts.looked.directories_unfit),
         remedy: "start it with XDG_RUNTIME_DIR=DIRECTORY, a directory that is its user's alone",
     },
