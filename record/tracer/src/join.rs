@@ -330,7 +330,7 @@ impl Joining {
                 attached.make_ready();
                 set_together(Some(Box::leak(Box::new(attached))));
             }
-            // The addresses freed just now are in use: the process leaves the session, as if it had ended.
+            // The memory could not be mapped again: the process leaves the session, as if it had ended.
             Err(_) => {
                 self.mapped = None;
                 set_together(None);

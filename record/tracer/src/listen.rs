@@ -105,7 +105,7 @@ const LISTENED_TO_AFTER: Duration = Duration::from_secs(2);
 /// Blocks for at most 50 ms; not async-signal-safe.
 ///
 /// # Errors
-/// Those of [`listen_by`].
+/// The errors of [`listen_by`].
 pub fn listen() -> std::io::Result<()> {
     listen_by(environment::way_to_listen().flatten().unwrap_or(Way::Signal))
 }
@@ -116,7 +116,7 @@ pub fn listen() -> std::io::Result<()> {
 /// # Errors
 /// `DORMOUSE_LISTEN=0` forbids listening; the program has privileges that its caller does not have (`AT_SECURE`). By a
 /// signal: the program has its own handler for `SIGURG`. By a thread: no thread can be started, or there is no
-/// directory for the socket. Also those of [`stop_listening`].
+/// directory for the socket. Also the errors of [`stop_listening`].
 pub fn listen_by(way: Way) -> std::io::Result<()> {
     let refused = |text: &str| Err(Error::new(ErrorKind::PermissionDenied, text));
     if environment::is_secure() {
