@@ -1,9 +1,10 @@
 //! The split virtqueue's layout (VirtIO 1.2, clause 2.7). All fields little-endian.
 
 // A descriptor table entry (clause 2.7.5): `addr u64, len u32, flags u16, next u16`. In a session, `addr` is the offset
-// from the start of its memory, and `len` is the size of the packet's content, both in bytes. A used ring element
-// (clause 2.7.8): `id u32, len u32`, the head of a chain and the number of bytes that the device wrote; in a session,
-// zero.
+// from the start of its memory, and `len` is the size of the packet's content, both in bytes.
+//
+// A used ring element (clause 2.7.8): `id u32, len u32`, the head of a chain and the number of bytes that the device
+// wrote; in a session, zero.
 
 /// Flag of a descriptor: the buffer continues in `next` (clause 2.7.5).
 pub const DESC_F_NEXT: u16 = 1;
