@@ -35,8 +35,8 @@
 #define DORMOUSE_CLASS_ID_NONE UINT32_MAX
 
 /*
-  * An event class. It begins with the layout of a struct dormouse_static_key, so a class can be the key of a gate. Its
-  * description follows it directly, in bytes without addresses:
+ * An event class. It begins with the layout of a struct dormouse_static_key, so a class can be the key of a gate. Its
+ * description follows it directly, in bytes without addresses:
  *
  *     field_count   type byte of each field, and 0   provider, NUL   name, NUL   name of each field, NUL
  *     1 byte        field_count + 1 bytes            texts

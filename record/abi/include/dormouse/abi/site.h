@@ -4,7 +4,7 @@
  * abi/src/site.rs.
  *
  *   branch   born, armed   E9 dd dd dd dd                    jmp slow path, which reads the key
-  *            between       A9 .. .. .. ..                    test eax, imm32, with any immediate
+ *            between       A9 .. .. .. ..                    test eax, imm32, with any immediate
  *            dormant       0F 1F 44 00 00                    nop
  *
  *   value    born          3E.. [REX] 8B|0F xx mm dd dd dd dd mov(zx, sx) r32, [variable]
@@ -24,8 +24,8 @@
 /* Opcode of a gate that jumps to its slow path (x86-64 `jmp rel32`). */
 #define DORMOUSE_X86_JMP 0xE9
 /*
-  * Opcode of a gate that does not jump (x86-64 `test eax, imm32`): of a gated value while it is patched, or of a branch
-  * between two states.
+ * Opcode of a gate that does not jump (x86-64 `test eax, imm32`): of a gated value while it is patched, or of a branch
+ * between two states.
  */
 #define DORMOUSE_X86_TEST 0xA9
 /* Bytes of a dormant branch (x86-64 `nop dword ptr [rax + rax + 0]`). */
