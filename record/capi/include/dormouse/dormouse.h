@@ -2,7 +2,7 @@
 /*
  * libdormouse, for C11 and C++. Programs that trace include <dormouse/event.h>, which includes this header.
  *
- * What is traced is decided outside the program, by `dormouse record -e 'PATTERN' -- PROGRAM` and `dormouse arm PID
+ * Tracing is controlled from outside the program, by `dormouse record -e 'PATTERN' -- PROGRAM` and `dormouse arm PID
  * 'PATTERN'`. The latter calls the program by SIGURG, unless `dormouse record` has started it. DORMOUSE_LISTEN=0 in its
  * environment, or -DDORMOUSE_NO_LISTEN for all of its files, turns this off; dormouse_stop_listening ends it.
  * DORMOUSE_NO_RSEQ=1 forces the path for machines without restartable sequences.
