@@ -176,7 +176,8 @@ fn agree_on_a_registry() {
         return;
     }
     // The library stays loaded from now on. Only the program itself may not be found by its name, and it is never
-    // unloaded. SAFETY: `dladdr` returned the name, which ends in NUL.
+    // unloaded.
+    // SAFETY: `dladdr` returned the name, which ends in NUL.
     unsafe { tracer::foreign::keep_loaded(there.dli_fname) };
     // SAFETY: in our libraries, the function with this name has this type.
     let update = unsafe { core::mem::transmute::<*mut c_void, dormouse_imv::ForeignUpdate>(found) };

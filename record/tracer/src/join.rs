@@ -367,8 +367,9 @@ impl Joining {
         if let Some(identity) = &mut self.identity {
             identity.is_forked = true;
             // Ids grow until they wrap. An id smaller than the parent's may be in a new namespace, in which the process
-            // has no parent. SAFETY: getppid(2) has no conditions. (With assertions, valgrind takes rustix's conversion
-            // of the result for an uninitialised value.)
+            // has no parent.
+            // SAFETY: getppid(2) has no conditions. (With assertions, valgrind takes rustix's conversion of the result
+            // for an uninitialised value.)
             if thread::own_pid() < parent && unsafe { libc::getppid() } == 0 {
                 identity.namespace = NAMESPACE_UNKNOWN;
             }

@@ -31,8 +31,8 @@
 //!                                             or the slow path: stream of the CPU (percpu), record (relay), offer (vring)
 //!
 //!   from bottom to top; each line uses the lines before it:
-//!   arch, clock, disposition, environment, membarrier, spawn    thread: ids of the writer    inherited: the memory's
-//!   descriptor    presence, session: the memory    value, class, marks    record
+//!   arch, clock, disposition, environment, membarrier, spawn    thread: ids of the writer
+//!   inherited: the memory's descriptor    presence, session: the memory    value, class, marks    record
 //!   join: joining and leaving    control: registry and lock    tunable: what operators set
 //!   snapshot, crash, watch, trigger: snapshots that the program requests, and their triggers
 //!   listen: the socket    fork    interpose: functions that libraries export in place of libc's    start: constructor

@@ -9,8 +9,7 @@
 //! With a signal (`Way::Signal`, the default) the program has only a handler for `SIGURG`. The thread exists only while
 //! tools use it or the program is in a session:
 //! ```text
-//!   IDLE ──handler──▶ SIGNAL ──a tool sends the signal, a tracepoint is passed (`wake`)──▶ STARTING ──▶ LISTENING ──no
-//!   tool connects──▶ SIGNAL
+//!   IDLE ──handler──▶ SIGNAL ──a tool's signal, then a tracepoint (`wake`)──▶ STARTING ──▶ LISTENING ──no tool──▶ SIGNAL
 //!     ▲                 │ stop
 //!     └─────────────────┘
 //! ```

@@ -1,11 +1,9 @@
 //! Makes the next tracepoint that a thread passes start the listening thread, in a program that listens by a signal.
 //!
 //! ```text
-//!   a tool sends SIGURG ──▶ handler: `want`   outside a session      enables every gate, so that dormant sites take
-//!   the slow path
-//!                                             in a session           makes records take the slow path
-//!   a thread passes a tracepoint ──▶ slow path: `is_wanted`, in ordinary context ──▶ the thread starts, and reverts
-//!   both
+//!   a tool sends SIGURG ──▶ handler: `want`   outside a session   enables all gates: dormant sites take the slow path
+//!                                             in a session        makes records take the slow path
+//!   a thread passes a tracepoint ──▶ slow path: `is_wanted`, in ordinary context ──▶ starts the thread, reverts both
 //! ```
 //! The handler does not start a thread itself: it may have interrupted an allocator, or the loader. It takes no lock of
 //! the program, and if another thread is changing the gates at this moment, it leaves the change to that thread.

@@ -2,8 +2,7 @@
 //!
 //! ```text
 //!   event ─▶ direct section: the word is above CLASS_ID_MAX ─▶ slow path: written, like any other ─▶ met(marks)
-//!                                                                  trigger fires: firings += 1, and rings if that was
-//!                                                                  0
+//!                                                                  trigger fires: firings += 1, rings if it was 0
 //!                                                                                    │ futex
 //!   thread "dormouse-watch"  ◀──────────────────────────────────────────────────────┘
 //!     asks the session's owner, waits until the snapshot is complete, and then for the trigger's pace
