@@ -13,8 +13,8 @@
 //! restartable sequence that reserves, stamps, writes and commits a record in memory that outlives the program.
 //!
 //! # How to arm events
-//! * `dormouse record -e 'http:*' -- ./server` starts the program in a session, whose memory it inherits (`DORMOUSE_MEMORY`; its socket is
-//!   `DORMOUSE_SESSION`).
+//! * `dormouse record -e 'http:*' -- ./server` starts the program in a session. The program inherits the session's
+//!   memory (`DORMOUSE_MEMORY`) and the path of its socket (`DORMOUSE_SESSION`).
 //! * `dormouse arm PID 'http:*'` signals a running program. The next tracepoint starts a thread that listens on a
 //!   socket and ends when no tool has connected for two seconds. `DORMOUSE_LISTEN=thread` makes the program listen from
 //!   the start. A program started by `dormouse record` listens only if `DORMOUSE_LISTEN` says so. `DORMOUSE_LISTEN=0`

@@ -101,7 +101,7 @@ pub(crate) fn divert(on: bool) {
             _ => &raw const NO_SESSION,
         };
         // (X) Release pairs with the sections' load in `define_record!`. A thread that joins or leaves a session
-        // meanwhile sets the pointer anew.
+        // meanwhile sets the pointer again.
         CURRENT_SECTION.store(section.cast_mut(), Ordering::Release);
     }
     #[cfg(not(target_arch = "x86_64"))]
