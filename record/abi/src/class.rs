@@ -26,25 +26,25 @@ pub enum Kind {
     Bool = 11,
     /// An address: 8 bytes, shown in hexadecimal.
     Pointer = 12,
-    /// UTF-8 text: bytes up to and with a terminating NUL.
+    /// UTF-8 text: bytes up to and including a terminating NUL.
     Str = 13,
-    /// A `u32` count, then that many bytes, shown as integers.
+    /// A `u32` count, then as many bytes, shown as integers.
     Bytes = 14,
 }
 
 impl Kind {
-    /// Every kind, in the order of its number.
+    /// All kinds, in the order of their numbers.
     pub const ALL: [Kind; 14] = {
         use Kind::*;
         [U8, U16, U32, U64, I8, I16, I32, I64, F32, F64, Bool, Pointer, Str, Bytes]
     };
 
-    /// The kind with this number, if there is one.
+    /// Returns the kind with this number, if there is one.
     pub fn from_u8(number: u8) -> Option<Kind> {
         Kind::ALL.get(usize::from(number).checked_sub(1)?).copied()
     }
 
-    /// Bytes of one element: the value itself, or one byte of a string or byte slice.
+    /// Returns the size of one element in bytes: the value itself, or one byte of a string or byte slice.
     pub const fn element_size_bytes(self) -> usize {
         match self {
             Kind::U8 | Kind::I8 | Kind::Bool | Kind::Str | Kind::Bytes => 1,
@@ -58,7 +58,7 @@ impl Kind {
 /// The type of a field: a kind, single or in a sequence.
 ///
 /// On the wire and in C it is one byte: the kind, plus [`SEQUENCE`] for a `u32` count followed by that many elements.
-/// A sequence is of integers, floats, booleans or pointers; never of strings or byte slices.
+/// Elements of a sequence are integers, floats, booleans or pointers, never strings or byte slices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FieldType {
     /// Kind of the value or of each element.
@@ -71,29 +71,29 @@ pub struct FieldType {
 pub const SEQUENCE: u8 = 0x80;
 
 impl FieldType {
-    /// A single value.
+    /// Returns the type of a single value.
     pub const fn scalar(kind: Kind) -> FieldType {
         FieldType { kind, sequence: false }
     }
 
-    /// A counted sequence.
+    /// Returns the type of a counted sequence.
     pub const fn sequence(kind: Kind) -> FieldType {
         FieldType { kind, sequence: true }
     }
 
-    /// The type byte.
+    /// Returns the type byte.
     pub const fn to_u8(self) -> u8 {
         self.kind as u8 | if self.sequence { SEQUENCE } else { 0 }
     }
 
-    /// Reads a type byte; `None` for unknown kinds and for sequences of strings or byte slices.
+    /// Reads a type byte. Returns `None` for unknown kinds and for sequences of strings or byte slices.
     pub fn from_u8(byte: u8) -> Option<FieldType> {
         let kind = Kind::from_u8(byte & !SEQUENCE)?;
         let sequence = byte & SEQUENCE != 0;
         (!sequence || !matches!(kind, Kind::Str | Kind::Bytes)).then_some(FieldType { kind, sequence })
     }
 
-    /// Bytes of the field in a record when that does not depend on the value.
+    /// Returns the size of the field in a record, in bytes, if it does not depend on the value.
     pub const fn fixed_size_bytes(self) -> Option<usize> {
         match self {
             FieldType { sequence: true, .. } | FieldType { kind: Kind::Str | Kind::Bytes, .. } => None,
@@ -102,9 +102,9 @@ impl FieldType {
     }
 }
 
-/// Most fields an event class may have.
+/// Maximum number of fields of an event class.
 pub const FIELD_COUNT_MAX: usize = 32;
-/// Longest provider, event or field name in bytes.
+/// Maximum length of a provider, event or field name, in bytes.
 pub const NAME_LEN_MAX: usize = 255;
 
 /// Whether a provider, event or field may have this name: a C identifier of at most [`NAME_LEN_MAX`] bytes.
@@ -155,7 +155,7 @@ pub fn matches(pattern: &str, text: &str) -> bool {
     pattern[p..].iter().all(|byte| *byte == b'*')
 }
 
-/// An event class. The types of its fields are checked, or bytes as they are announced ([`Announcement`]).
+/// An event class. The types of its fields are checked, or are type bytes as announced ([`Announcement`]).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClassDecl<T = FieldType> {
     /// Provider.
@@ -167,21 +167,21 @@ pub struct ClassDecl<T = FieldType> {
 }
 
 impl<T> ClassDecl<T> {
-    /// `provider:name`, as patterns match it and tools print it.
+    /// Returns `provider:name`, which patterns match and tools print.
     pub fn full_name(&self) -> String {
         format!("{}:{}", self.provider, self.name)
     }
 }
 
-/// An event class as a program announces it, with type bytes ([`FieldType::to_u8`]), not checked yet: the session owner reports each class
-/// that it refuses.
+/// An event class announced by a program, with type bytes ([`FieldType::to_u8`]) that are not checked yet: the session
+/// owner reports each class that it refuses.
 pub type Announcement = ClassDecl<u8>;
 
 impl Announcement {
-    /// The class, if a trace can hold it.
+    /// Returns the class, if a trace can hold it.
     ///
     /// # Errors
-    /// The first thing that no trace can hold, in a line.
+    /// A line that names the first part that no trace can hold.
     pub fn check(&self) -> Result<ClassDecl, String> {
         let check_name = |name: &String| {
             let wrong = || {
@@ -209,14 +209,15 @@ impl Announcement {
         Ok(ClassDecl { provider, name, fields: self.fields.iter().map(field).collect::<Result<_, _>>()? })
     }
 
-    /// The class as the session's register has it: provider, NUL, name, NUL, and for each field its type byte, its name, NUL.
+    /// Returns the class in the form of the session's register: provider, NUL, name, NUL, and for each field its type
+    /// byte, its name, NUL.
     pub fn to_text(&self) -> Vec<u8> {
         let names = [&self.provider, &self.name].into_iter().flat_map(|name| name.bytes().chain([0]));
         let fields = self.fields.iter().flat_map(|(name, byte)| [*byte].into_iter().chain(name.bytes()).chain([0]));
         names.chain(fields).collect()
     }
 
-    /// Reads [`Announcement::to_text`]; `None` for anything else.
+    /// Reads [`Announcement::to_text`]. Returns `None` for any other bytes.
     pub fn from_text(text: &[u8]) -> Option<Announcement> {
         let mut parts = text.strip_suffix(&[0])?.split(|byte| *byte == 0);
         let name = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -233,9 +234,9 @@ impl From<&ClassDecl> for Announcement {
     }
 }
 
-/// An event class as a C program lays it out. The gate's count comes first, so a class's address is its key's address.
+/// An event class in the layout of C programs. The gate's count comes first, so a class's address is its key's address.
 ///
-/// What it describes follows it at once, in bytes without an address in them:
+/// Its description follows it directly, in bytes without addresses:
 ///
 /// ```text
 ///   field_count   type byte of each field, and 0   provider, NUL   name, NUL   name of each field, NUL
@@ -244,30 +245,31 @@ impl From<&ClassDecl> for Announcement {
 #[repr(C)]
 #[derive(Debug)]
 pub struct CClass {
-    /// How many users have enabled the class; above zero means armed.
+    /// Number of users that have enabled the class; above zero means armed.
     pub enabled: AtomicI32,
-    /// The id that the session has given, with trigger marks above [`CLASS_MARKS_SHIFT`]; or [`CLASS_ID_NONE`].
+    /// Id that the session has given, with trigger marks above [`CLASS_MARKS_SHIFT`]; or [`CLASS_ID_NONE`].
     pub id: AtomicU32,
 }
 
 impl CClass {
-    /// A class that nobody has enabled and that is in no session.
+    /// Returns a class that is not enabled and in no session.
     pub const fn unused() -> CClass {
         CClass { enabled: AtomicI32::new(0), id: AtomicU32::new(CLASS_ID_NONE) }
     }
 
-    /// Where the description of a class begins. `class` is to have been made of a pointer to both.
+    /// Returns the address of a class's description. `class` must be derived from a pointer to both.
     pub fn description(class: *const CClass) -> *const u8 {
         class.wrapping_add(1).cast()
     }
 }
 
-/// Bits of a class's id word from here on are trigger marks: which of the program's triggers wait for the class. A word with
-/// marks is greater than [`CLASS_ID_MAX`], so the record path takes its slow branch for such a class, and for no other.
+/// Lowest bit of a class's id word that is a trigger mark. Marks tell which of the program's triggers wait for the
+/// class. A word with marks is greater than [`CLASS_ID_MAX`], so the record path takes its slow branch for such a
+/// class, and for no other.
 pub const CLASS_MARKS_SHIFT: u32 = 16;
-/// No id yet: the class is not in a session.
+/// Id of a class that is not in a session.
 pub const CLASS_ID_NONE: u32 = u32::MAX;
-/// Ids from here on belong to the session owner.
+/// Greatest id of a program's class. Greater ids belong to the session owner.
 pub const CLASS_ID_MAX: u16 = 0xFFEF;
 
 const _: () = assert!(size_of::<CClass>() == 8);

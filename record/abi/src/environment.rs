@@ -1,20 +1,23 @@
-//! Where programs, session owners and tools find one another: environment variables and the names of sockets.
+//! Environment variables and socket names by which programs, session owners and tools find one another.
 
 use alloc::format;
 use alloc::string::String;
 
 /// Environment variable: path of the session's socket.
 pub const ENV_SESSION: &str = "DORMOUSE_SESSION";
-/// Environment variable: the session's memory, for programs that inherit it: a descriptor's number, `:`, and the session's uuid in hexadecimal.
+/// Environment variable: the session's memory, for programs that inherit it: the descriptor's number, `:`, and the
+/// session's uuid in hexadecimal.
 pub const ENV_MEMORY: &str = "DORMOUSE_MEMORY";
-/// Environment variable: `thread` (or `1`) has a thread of a program listen, `signal` has it called by a signal, `0` keeps it from listening.
+/// Environment variable: with `thread` (or `1`) a thread of the program listens, with `signal` a signal starts it, with
+/// `0` the program does not listen.
 pub const ENV_LISTEN: &str = "DORMOUSE_LISTEN";
 /// Environment variable: `1` forces the path for machines without rseq.
 pub const ENV_NO_RSEQ: &str = "DORMOUSE_NO_RSEQ";
-/// Environment variable: bytes that all live sessions of the user may write to disk together, where `--disk-max-user` does not say so.
+/// Environment variable: maximum number of bytes that all live sessions of the user may write to disk together, unless
+/// `--disk-max-user` is given.
 pub const ENV_DISK_MAX_USER: &str = "DORMOUSE_DISK_MAX_USER";
 
-/// The directory of a user's sockets, given `$XDG_RUNTIME_DIR` (if set and not empty) and the user's id.
+/// Returns the directory of a user's sockets, given `$XDG_RUNTIME_DIR` (if set and not empty) and the user's id.
 pub fn socket_dir(xdg_runtime_dir: Option<&str>, uid: u32) -> String {
     match xdg_runtime_dir.filter(|dir| !dir.is_empty()) {
         Some(dir) => format!("{dir}/dormouse"),
@@ -22,16 +25,17 @@ pub fn socket_dir(xdg_runtime_dir: Option<&str>, uid: u32) -> String {
     }
 }
 
-/// Extension of the file beside a session's socket to which a program appends a byte whose time was over before the socket took it.
+/// Extension of the file beside a session's socket to which a program appends a byte if the socket has not accepted it
+/// in time.
 pub const UNHEARD_EXTENSION: &str = "unheard";
 
-/// What [`ENV_MEMORY`] says.
+/// Returns the value of [`ENV_MEMORY`].
 pub fn memory_name(descriptor: i32, uuid: &[u8; 16]) -> String {
     let uuid: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("{descriptor}:{uuid}")
 }
 
-/// Reads [`memory_name`]; `None` for anything else.
+/// Reads [`memory_name`]. Returns `None` for any other text.
 pub fn parse_memory_name(name: &str) -> Option<(i32, [u8; 16])> {
     let (descriptor, uuid) = name.split_once(':')?;
     let digits = (uuid.len() == 32 && uuid.is_ascii()).then_some(uuid)?;
@@ -42,7 +46,8 @@ pub fn parse_memory_name(name: &str) -> Option<(i32, [u8; 16])> {
     Some((descriptor.parse().ok().filter(|descriptor| *descriptor >= 0)?, bytes))
 }
 
-/// File name of a program's socket. A process has several if several of its loaded objects contain a tracer of their own.
+/// Returns the file name of a program's socket. A process has several sockets if several of its loaded objects contain
+/// a tracer.
 pub fn program_socket_name(pid: u32, number: u32) -> String {
     format!("{pid}.{number}.sock")
 }

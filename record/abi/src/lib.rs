@@ -1,9 +1,9 @@
-//! Every byte layout that two parties of Dormouse share, and nothing else.
+//! All byte layouts that two parties of Dormouse share, and nothing else.
 //!
-//! The write side (traced programs) and the read side (the session owner) are separate programs, often of separate
-//! versions. They meet only in this crate: constants, `repr(C)` structures whose sizes are proven by const asserts, and
-//! pure encoders and decoders. No system call, no allocation outside [`message`], [`class`], [`text`], [`environment`] and by readers of
-//! [`register`], no policy but that of [`requests`].
+//! The write side (traced programs) and the read side (the session owner) are separate programs, often of different
+//! versions. This crate is all that they share: constants, `repr(C)` structures whose sizes are proven by const
+//! asserts, and pure encoders and decoders. No system calls; no allocation except in [`message`], [`class`], [`text`],
+//! [`environment`] and by readers of [`register`]; no policy except that of [`requests`].
 //!
 //! ```text
 //!   one memfd, made by the session owner, sealed against shrinking
@@ -16,19 +16,19 @@
 //! ```
 //!
 //! * [`site`]: the 16-byte record of a patchable site, and the section names.
-//! * [`tunable`]: which names and values a tunable may have.
-//! * [`class`]: event classes as C programs lay them out, and the kinds of a field.
-//! * [`register`]: where programs enter themselves and their classes, behind the pages.
+//! * [`tunable`]: names and values that a tunable may have.
+//! * [`class`]: event classes in the layout of C programs, and the kinds of a field.
+//! * [`register`]: the entries of programs and their classes, after the pages.
 //! * [`session`]: header, state word, owner word, control block of a stream.
 //! * [`page`]: the header of a page, which is a CTF packet header and context.
 //! * [`record`]: the header of an event record.
 //! * [`vring`]: the split virtqueue (VirtIO 1.2, clause 2.7).
 //! * [`rseq`]: the kernel's rseq structure and descriptor.
 //! * [`txn`]: a list of stores that becomes visible by its final store.
-//! * [`message`]: what programs, session owners and tools tell one another, over Unix sockets.
-//! * [`environment`]: where they find one another.
-//! * [`text`]: what of a text may be printed.
-//! * [`requests`]: which signals that ask for an end are one request.
+//! * [`message`]: messages between programs, session owners and tools, over Unix sockets.
+//! * [`environment`]: environment variables and socket names by which they find one another.
+//! * [`text`]: conversion of text from other processes for printing.
+//! * [`requests`]: grouping of signals that ask for an end into requests.
 #![no_std]
 extern crate alloc;
 #[cfg(test)]

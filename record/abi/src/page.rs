@@ -1,5 +1,5 @@
-//! The header of a page. A page is a CTF packet: packet header and packet context as the metadata declares them,
-//! byte-packed, little-endian.
+//! The header of a page. A page is a CTF packet: packet header and packet context in the form that the metadata
+//! declare, byte-packed, little-endian.
 //!
 //! | offset | size | field | written |
 //! | ---: | ---: | --- | --- |
@@ -36,17 +36,17 @@ pub const OFFSET_CONTENT_SIZE: usize = 48;
 pub const OFFSET_PACKET_SIZE: usize = 56;
 pub const OFFSET_SEQ: usize = 64;
 pub const OFFSET_DISCARDED: usize = 72;
-/// Bytes of the header; the first record follows.
+/// Size of the header, in bytes; the first record follows.
 pub const HEADER_SIZE_BYTES: usize = 80;
 
-/// Smallest page.
+/// Minimum size of a page.
 pub const PAGE_SIZE_MIN: usize = 4096;
-/// Largest page.
+/// Maximum size of a page.
 pub const PAGE_SIZE_MAX: usize = 2 << 20;
-/// Bytes at a page's end that no record reaches, so that a copy by whole words cannot leave the page.
+/// Number of bytes at a page's end that no record reaches, so that a copy by whole words cannot leave the page.
 pub const SLACK_BYTES: usize = 8;
 
-/// Largest record, header included, that fits a page of this size.
+/// Returns the maximum size of a record, including its header, in a page of this size, in bytes.
 pub const fn record_size_max_bytes(page_size_bytes: usize) -> usize {
     page_size_bytes - HEADER_SIZE_BYTES - SLACK_BYTES
 }

@@ -1,4 +1,5 @@
-//! The header of an event record; the fields follow, byte-packed, little-endian. A session has records of one [`RecordKind`].
+//! The header of an event record; the fields follow, byte-packed, little-endian. All records of a session have the same
+//! [`RecordKind`].
 //!
 //! With context, two words:
 //! ```text
@@ -7,8 +8,8 @@
 //!   │ id u16 │ timestamp, low 48 bit │ vpid i32       │ vtid i32       │ fields…
 //!   └────────┴───────────────────────┴────────────────┴────────────────┴─────────
 //! ```
-//! Forty-eight bits are enough because no page stays current for more than 2^[`PACKET_SPAN_BITS`] ticks: readers rebuild
-//! the rest from the packet's `timestamp_begin` and from the record before.
+//! Forty-eight bits are enough because no page stays current for more than 2^[`PACKET_SPAN_BITS`] ticks: readers
+//! compute the rest from the packet's `timestamp_begin` and from the previous record.
 //!
 //! Without context, one of two forms:
 //! ```text
@@ -20,52 +21,53 @@
 //! ```
 //!
 //! # When a record may be compact
-//! A reader takes the first time at or after the previous record's that has these low 32 bits, so there must be less than 2^32 ticks
-//! between the two. That is a second or two, and a page may wait longer for its next record. A writer does not know the time of the previous
-//! record. It knows the stream's *epoch* ([`StreamControl::epoch`](crate::session::StreamControl::epoch)): the upper half of a full
-//! timestamp that was committed to the stream, either a page's `timestamp_begin` or an extended record's. It writes a compact
-//! record if its own timestamp has that upper half. Otherwise it writes an extended record, whose upper half becomes the epoch.
+//! A reader takes the earliest time, not before that of the previous record, that has these low 32 bits. So there must
+//! be less than 2^32 ticks between the two. That is a second or two, and a page may wait longer for its next record. A
+//! writer does not know the time of the previous record. It knows the stream's *epoch*
+//! ([`StreamControl::epoch`](crate::session::StreamControl::epoch)): the upper half of a full timestamp that was
+//! committed to the stream, either a page's `timestamp_begin` or an extended record's. It writes a compact record if
+//! its own timestamp has the same upper half. Otherwise it writes an extended record, whose upper half becomes the
+//! epoch.
 //!
-//! That is enough because timestamps of a stream never decrease. Between the full timestamp of the epoch and the new
-//! record, all times have the same upper half. The last full timestamp of the current page is one of them, whichever
-//! it is.
+//! That is enough because timestamps of a stream never decrease. All times from the full timestamp of the epoch to the
+//! new record have the same upper half. The last full timestamp of the current page is one of them.
 //!
-//! The epoch is stored *after* the commit, if the writer gets that far. If the writer is killed or preempted before that, for any length of
-//! time, the word is still of a timestamp that was committed, though perhaps not of the last one. An older epoch does
-//! no harm: clocks do not return to it, so no new timestamp has its upper half, and the next record is extended. A thread that is
-//! on another CPU by now may even store it late, over a later epoch.
+//! The epoch is stored *after* the commit, if the writer gets that far. If the writer is killed or preempted before
+//! that, for any length of time, the word still belongs to a timestamp that was committed, though perhaps not to the
+//! last one. An older epoch does no harm: clocks do not return to it, so no new timestamp has its upper half, and the
+//! next record is extended. A thread that has moved to another CPU may even store it late, over a later epoch.
 
-/// Bytes of the header of a record with context.
+/// Size of the header of a record with context, in bytes.
 pub const HEADER_SIZE_BYTES: usize = 16;
-/// Bits of the timestamp that such a record holds.
+/// Number of timestamp bits in a record with context.
 pub const TIMESTAMP_BITS: u32 = 48;
-/// A page is closed before it spans this many ticks (as a power of two).
+/// Binary logarithm of the number of ticks that a page may span; it is closed before.
 pub const PACKET_SPAN_BITS: u32 = 46;
 
-/// Bytes of a compact header.
+/// Size of a compact header, in bytes.
 pub const COMPACT_HEADER_SIZE_BYTES: usize = 5;
-/// Bits of the timestamp that a compact record holds.
+/// Number of timestamp bits in a compact record.
 pub const COMPACT_TIMESTAMP_BITS: u32 = 32;
-/// The greatest class id of a compact record.
+/// Greatest class id of a compact record.
 pub const COMPACT_ID_MAX: u8 = 254;
-/// Bytes of an extended header.
+/// Size of an extended header, in bytes.
 pub const EXTENDED_HEADER_SIZE_BYTES: usize = 11;
-/// The first byte of an extended record.
+/// First byte of an extended record.
 pub const EXTENDED: u8 = 255;
 
-/// What headers the event records of a session have.
+/// Kind of the headers of a session's event records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u32)]
 pub enum RecordKind {
     /// With context: `vpid` and `vtid`.
     #[default]
     Ids = 0,
-    /// Without: compact, or extended.
+    /// Without context: compact or extended.
     Compact = 1,
 }
 
 impl RecordKind {
-    /// The kind that has this number in a session's header.
+    /// Returns the kind with this number in a session's header, if there is one.
     pub const fn from_u32(number: u32) -> Option<RecordKind> {
         match number {
             0 => Some(RecordKind::Ids),
@@ -74,7 +76,7 @@ impl RecordKind {
         }
     }
 
-    /// What a record tells of its writer, as options name it.
+    /// Returns the name of the kind's context, as used in options.
     pub const fn name(self) -> &'static str {
         match self {
             RecordKind::Ids => "ids",
@@ -82,7 +84,7 @@ impl RecordKind {
         }
     }
 
-    /// Bytes of the longest header.
+    /// Returns the size of the longest header, in bytes.
     pub const fn header_size_bytes_max(self) -> usize {
         match self {
             RecordKind::Ids => HEADER_SIZE_BYTES,
@@ -91,36 +93,36 @@ impl RecordKind {
     }
 }
 
-/// First word of a record with context: id and timestamp.
+/// Returns the first word of a record with context: id and timestamp.
 pub const fn head_word(id: u16, timestamp: u64) -> u64 {
     (timestamp << 16) | id as u64
 }
 
-/// Second word of a record with context: process and thread, as the program itself sees their ids.
+/// Returns the second word of a record with context: ids of the process and thread in the program's own namespace.
 pub const fn context_word(vpid: u32, vtid: u32) -> u64 {
     vpid as u64 | (vtid as u64) << 32
 }
 
-/// A compact header. The id is at most [`COMPACT_ID_MAX`].
+/// Returns a compact header. The id is at most [`COMPACT_ID_MAX`].
 pub const fn compact_header(id: u8, timestamp: u64) -> [u8; COMPACT_HEADER_SIZE_BYTES] {
     let [a, b, c, d] = (timestamp as u32).to_le_bytes();
     [id, a, b, c, d]
 }
 
-/// An extended header.
+/// Returns an extended header.
 pub const fn extended_header(id: u16, timestamp: u64) -> [u8; EXTENDED_HEADER_SIZE_BYTES] {
     let [i, j] = id.to_le_bytes();
     let [a, b, c, d, e, f, g, h] = timestamp.to_le_bytes();
     [EXTENDED, i, j, a, b, c, d, e, f, g, h]
 }
 
-/// The epoch of a timestamp: its upper half plus one, so that 0, the value of memory that nobody has written, is no epoch. No clock
-/// reaches an upper half of all ones.
+/// Returns the epoch of a timestamp: its upper half plus one, so that 0, the value of memory that was never written, is
+/// not an epoch. No clock reaches an upper half of all ones.
 pub const fn epoch(timestamp: u64) -> u64 {
     (timestamp >> 32) + 1
 }
 
-/// Whether a record of this class and time is compact in a stream of this epoch.
+/// Whether a record of this class and time is compact in a stream with this epoch.
 pub const fn is_compact(id: u16, timestamp: u64, stream_epoch: u64) -> bool {
     id <= COMPACT_ID_MAX as u16 && stream_epoch == epoch(timestamp)
 }
@@ -148,7 +150,7 @@ mod tests {
         ] {
             assert_eq!(is_compact(id, timestamp, epoch_of_3), expected, "{id} {timestamp:#x}");
         }
-        // Nothing is compact in a stream without an epoch, whatever the time.
+        // No record is compact in a stream without an epoch, at any time.
         assert!(!is_compact(0, 0, 0) && !is_compact(0, u64::MAX, 0));
         assert_eq!([0, 1, 2].map(RecordKind::from_u32), [Some(RecordKind::Ids), Some(RecordKind::Compact), None]);
     }

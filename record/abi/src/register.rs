@@ -1,24 +1,27 @@
-//! A session's register: its processes and its event classes, in the session's memory, where programs enter themselves.
+//! A session's register: its processes and event classes, in the session's memory, where programs enter themselves.
 //!
 //! ```text
 //!   program                                       session owner
-//!     takes an entry: FREE ──▶ CLAIMED(vpid)        looks when `changes` has changed:
-//!     fills it, and says READY ───────────────────▶   opens the process, notes it in the trace
-//!     finds or adds its classes: an id each ──────▶   checks what they say, declares them in the trace
+//!     takes an entry: FREE ──▶ CLAIMED(vpid)        checks when `changes` has changed:
+//!     fills it, and sets READY ───────────────────▶   opens the process, notes it in the trace
+//!     finds or adds its classes: an id each ──────▶   checks their texts, declares them in the trace
 //!     arms what matches `patterns`                    frees the entry of a process that is dead or has LEFT
 //! ```
-//! So a program that joins, forks, or loads a library waits for nobody: not for an owner that is stopped, and for no other program. It takes
-//! no lock, makes no system call, and each step is one store, so a program that is killed amid it leaves an entry that nobody has come to.
+//! So a program that joins, forks, or loads a library waits neither for the owner, which may be stopped, nor for
+//! another program. It takes no lock, makes no system call, and each step is one store, so a program that is killed
+//! meanwhile leaves an entry that no other process has seen.
 //!
-//! A program that has asked at the socket is entered by the owner, as OFFERED; it says READY once it has mapped the memory. One that does not
-//! was too late, and is counted as refused.
+//! A program that has asked at the socket is entered by the owner, as OFFERED; it sets READY once it has mapped the
+//! memory. A program that does not was too late, and is counted as refused.
 //!
-//! A class is found by the fingerprint of its text, by open addressing. Who adds one takes the next id first, writes the text, and shows it by one
-//! compare-and-swap of a slot. Who loses that to another leaves an id that nobody uses.
+//! A class is found by the fingerprint of its text, by open addressing. A program that adds a class takes the next id
+//! first, writes the text, and publishes it by one compare-and-swap of a slot. If another program wins the slot, the id
+//! stays unused.
 //!
-//! A program whose address space has no room for the memory says so by one pwrite(2) of an [`Unmapped`] entry.
+//! A program whose address space has no room for the memory reports that by one pwrite(2) of an [`Unmapped`] entry.
 //!
-//! What is full refuses, and counts it. Whoever has the memory can scribble over all of it, so a reader loads each word once and checks it.
+//! A full table refuses new entries and counts them. Any process that has the memory can overwrite all of it, so a
+//! reader loads each word once and checks it.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -26,36 +29,37 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::class::CLASS_ID_MAX;
 
-/// Entries of processes; the first is nobody's, for no process has the number 0.
+/// Number of process entries. The first is unused, because no process has the number 0.
 pub const PROCESS_COUNT: usize = 4096;
-/// Ids of classes.
+/// Number of class ids.
 pub const CLASS_COUNT: usize = CLASS_ID_MAX as usize + 1;
-/// Slots by fingerprint, a power of two.
+/// Number of slots by fingerprint, a power of two.
 const SLOT_COUNT: usize = 1 << 17;
-/// Bytes of all classes' texts.
+/// Size of all classes' texts, in bytes.
 pub const CLASS_TEXT_SIZE_BYTES: usize = 4 << 20;
-/// Bytes of the patterns of what is armed from the beginning, each ended by NUL.
+/// Size of the patterns of classes that are armed from the start, in bytes, each ended by NUL.
 pub const PATTERNS_SIZE_BYTES: usize = 16 << 10;
-/// Bytes of what a process says of itself.
+/// Size of a process's texts, in bytes.
 const PROCESS_TEXT_SIZE_BYTES: usize = 440;
-/// Bytes of what a process calls itself, filled up with NUL, as prctl(2) gives it.
+/// Size of a process's name in bytes, filled up with NUL, as prctl(2) returns it.
 pub const NAME_SIZE_BYTES: usize = 16;
 
-/// A namespace of process ids that is not known.
+/// Value for a PID namespace that is not known.
 pub const NAMESPACE_UNKNOWN: u64 = 0;
 
-/// A number of the program that a process is, another one after `exec`: by 16 of the random bits that the kernel has given it, and by where on its
-/// stack it has put them (`AT_RANDOM`, getauxval(3)), which others can look up.
+/// Returns an identity of the program that a process executes; it changes with `exec`. It consists of 16 of the random
+/// bits that the kernel has given the process, and their address on its stack (`AT_RANDOM`, getauxval(3)), which other
+/// processes can look up.
 pub const fn image(random: u64, address: u64) -> u64 {
     random << PLACE_BITS | place_of(address)
 }
 
-/// What an [`image`] says of that address.
+/// Returns the part of that address that an [`image`] contains.
 pub const fn place_of(image: u64) -> u64 {
     image & ((1 << PLACE_BITS) - 1)
 }
 
-/// Bits of an address of a program's.
+/// Number of bits of an address in a program.
 const PLACE_BITS: u32 = 48;
 
 const CLAIMED: u64 = 1;
@@ -63,16 +67,16 @@ const READY: u64 = 2;
 const LEFT: u64 = 3;
 const OFFERED: u64 = 4;
 
-/// What a process has come to.
+/// State of a process's entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// It fills its entry.
+    /// The process fills its entry.
     Claimed,
-    /// The session owner has filled its entry, and the process has not taken it.
+    /// The session owner has filled the entry, and the process has not taken it yet.
     Offered,
-    /// It is in the session.
+    /// The process is in the session.
     Ready,
-    /// It has left.
+    /// The process has left.
     Left,
 }
 
@@ -91,7 +95,7 @@ struct ProcessEntry {
     image: AtomicU64,
     pid: AtomicU32,
     is_forked: AtomicU32,
-    /// Bytes of the program's path, and of the command line behind it.
+    /// Length of the program's path in bytes; the command line follows it.
     program_len: AtomicU32,
     command_line_len: AtomicU32,
     name: [AtomicU8; NAME_SIZE_BYTES],
@@ -103,43 +107,43 @@ const _: () = assert!(size_of::<ProcessEntry>() == 512);
 #[repr(C)]
 #[derive(Debug)]
 struct ClassEntry {
-    /// Where its text is, plus one; zero: there is none (yet).
+    /// Offset of the text, plus one; zero if there is no text (yet).
     begin: AtomicU32,
-    /// Bytes of the text.
+    /// Length of the text, in bytes.
     len: AtomicU32,
-    /// Who has added it.
+    /// Number of the process that has added it.
     process: AtomicU32,
     _unused: AtomicU32,
 }
 
-/// What a process says of itself.
+/// A process's entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
-    /// How far it is.
+    /// State of the entry.
     pub phase: Phase,
-    /// Its id as it sees it itself.
+    /// Process id in the process's own namespace.
     pub vpid: u32,
-    /// When it joined, `CLOCK_BOOTTIME` in ns: a process of this id that started later is another.
+    /// Time of joining, `CLOCK_BOOTTIME` in ns. A process with this id that started later is another process.
     pub joined_ns: u64,
-    /// The same by the session's clock.
+    /// Time of joining by the session's clock.
     pub joined_at: u64,
-    /// The inode of its namespace of process ids, or [`NAMESPACE_UNKNOWN`].
+    /// Inode of its PID namespace, or [`NAMESPACE_UNKNOWN`].
     pub namespace: u64,
     /// See [`image`].
     pub image: u64,
-    /// Its id as the session owner sees it, if that has made the entry; else zero.
+    /// Process id in the session owner's namespace, if the owner has made the entry; else zero.
     pub pid: u32,
-    /// What it called itself when its program started, as `ps` shows it.
+    /// Name of the process when its program started, as `ps` shows it.
     pub name: String,
-    /// Whether it is a forked child: it may have called itself otherwise since its program started.
+    /// Whether it is a forked child, whose name may have changed since its program started.
     pub is_forked: bool,
     /// Path of the executable.
     pub program: String,
-    /// The command line, arguments separated by blanks; cut where there is no room for it.
+    /// Command line, arguments separated by blanks; cut if there is no room for it.
     pub command_line: String,
 }
 
-/// A process that enters itself: the fields of [`Process`].
+/// A process that enters itself. The fields are those of [`Process`].
 #[derive(Debug, Clone, Copy, Default)]
 #[allow(missing_docs)]
 pub struct Entrant<'a> {
@@ -155,46 +159,48 @@ pub struct Entrant<'a> {
     pub command_line: &'a [u8],
 }
 
-/// Entries of programs that could not map the memory.
+/// Number of entries for programs that could not map the memory.
 const UNMAPPED_COUNT: usize = 256;
-/// Bytes of such an entry.
+/// Size of an [`Unmapped`] entry, in bytes.
 pub const UNMAPPED_SIZE_BYTES: usize = 128;
-/// Bytes of the program's path in it.
+/// Size of the program's path in it, in bytes.
 const UNMAPPED_TEXT_SIZE_BYTES: usize = UNMAPPED_SIZE_BYTES - 8;
 
 #[repr(C)]
 #[derive(Debug)]
 struct UnmappedEntry {
-    /// Zero, or the errno times 2^32, and the process's id.
+    /// Zero, or the errno times 2^32, plus the process id.
     state: AtomicU64,
-    /// The program's path, filled up with NUL.
+    /// Path of the program, filled up with NUL.
     program: [AtomicU8; UNMAPPED_TEXT_SIZE_BYTES],
 }
 
 const _: () = assert!(size_of::<UnmappedEntry>() == UNMAPPED_SIZE_BYTES);
 
-/// A program that could not map the memory, or was not to.
+/// A program that could not map the memory, or did not because of a sanitizer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unmapped {
-    /// Its id as it sees it itself.
+    /// Process id in the program's own namespace.
     pub vpid: u32,
-    /// What mmap(2) said, or [`SANITIZED`].
+    /// Error of mmap(2), or [`SANITIZED`].
     pub errno: i32,
     /// Path of the executable.
     pub program: String,
 }
 
-/// In place of an errno: the runtime of a sanitizer is in the process, and the library of `--libc` leaves the process to it.
+/// Value in place of an errno: the process contains a sanitizer's runtime, and the library of `--libc` does not trace
+/// it.
 pub const SANITIZED: i32 = -1;
 
 impl Unmapped {
-    /// What a program writes into the memory that it cannot map, and how many bytes behind the register's beginning: one of few places, that
-    /// goes by its id. Who comes before the session owner has looked takes the place of a former one.
+    /// Returns the bytes that a program writes into memory that it cannot map, and their offset from the register's
+    /// beginning. The process id selects one of a few entries; before the session owner has read it, a later program
+    /// may overwrite it.
     pub fn to_write(vpid: u32, errno: i32, program: &[u8]) -> (usize, [u8; UNMAPPED_SIZE_BYTES]) {
         let mut entry = [0; UNMAPPED_SIZE_BYTES];
         let state = u64::from(errno.cast_unsigned()) << 32 | u64::from(vpid);
         entry[..8].copy_from_slice(&state.to_ne_bytes());
-        // Of a long path, the end says more.
+        // The end of a long path tells more.
         let program = &program[program.len().saturating_sub(UNMAPPED_TEXT_SIZE_BYTES)..];
         entry[8..8 + program.len()].copy_from_slice(program);
         let index = vpid as usize % UNMAPPED_COUNT;
@@ -202,20 +208,20 @@ impl Unmapped {
     }
 }
 
-/// A class as a program has entered it.
+/// A class entered by a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Class {
-    /// The session's number of the process that has added it.
+    /// Session's number of the process that has added it.
     pub process: u16,
-    /// What it says, as [`Announcement::to_text`](crate::class::Announcement::to_text) writes it: to be checked.
+    /// Text written by [`Announcement::to_text`](crate::class::Announcement::to_text), not checked.
     pub text: Vec<u8>,
 }
 
-/// The register. All zeroes is an empty one.
+/// The register. All zeroes is an empty register.
 #[repr(C, align(4096))]
 #[derive(Debug)]
 pub struct Register {
-    /// Counts up whenever there is something new for the session owner.
+    /// Counter that is incremented for each change that the session owner should see.
     changes: AtomicU32,
     class_next: AtomicU32,
     text_next: AtomicU32,
@@ -231,15 +237,15 @@ pub struct Register {
     text: [AtomicU8; CLASS_TEXT_SIZE_BYTES],
 }
 
-/// Entries that are looked at for [`Register::namesakes`].
+/// Number of entries that [`Register::namesakes`] examines.
 const NEAR_COUNT: usize = 16;
 
-/// All numbers of processes, from one on that goes by an id.
+/// Returns all process numbers, beginning with one that depends on the process id.
 fn numbers_of(vpid: u32) -> impl Iterator<Item = usize> {
     (0..PROCESS_COUNT - 1).map(move |step| 1 + (vpid as usize + step) % (PROCESS_COUNT - 1))
 }
 
-/// FNV-1a, and its upper half again: slots are found by the lower bits, and told apart by the upper ones.
+/// Returns FNV-1a with its upper half folded in: lower bits select a slot, upper bits tell entries apart.
 fn fingerprint(text: &[u8]) -> u64 {
     let hash = text
         .iter()
@@ -256,7 +262,8 @@ fn load(source: &[AtomicU8]) -> Vec<u8> {
 }
 
 impl Register {
-    /// Adds what is armed from the beginning. False where there is no room. Only before anybody has the memory.
+    /// Sets the patterns of classes that are armed from the start. Returns false if there is no room. Must be called
+    /// before the memory is shared.
     #[must_use]
     pub fn set_patterns<'a>(&self, patterns: impl IntoIterator<Item = &'a str>) -> bool {
         let text: Vec<u8> = patterns.into_iter().flat_map(|pattern| pattern.bytes().chain([0])).collect();
@@ -268,7 +275,7 @@ impl Register {
         fits
     }
 
-    /// What is armed from the beginning.
+    /// Returns the patterns of classes that are armed from the start.
     pub fn patterns(&self) -> Vec<String> {
         let len = (self.patterns_len.load(Ordering::Relaxed) as usize).min(PATTERNS_SIZE_BYTES);
         let text = load(&self.patterns[..len]);
@@ -276,13 +283,13 @@ impl Register {
         patterns.map(|pattern| String::from_utf8_lossy(pattern).into_owned()).collect()
     }
 
-    /// Takes an entry: the first free one from a place on that goes by the id, so that processes that come after one another have others. `None`,
-    /// and counted, if all are taken. Lock-free.
+    /// Takes the first free entry, searching from a place that depends on the process id, so that successive processes
+    /// get different entries. If all are taken, counts that and returns `None`. Lock-free.
     pub fn claim_process(&self, vpid: u32) -> Option<u16> {
         let mut numbers = numbers_of(vpid);
         let is_taken = |number: &usize| {
             let state = &self.processes[*number].state;
-            // (R1) Acquire pairs with (R2): what the former process had in its entry has been read.
+            // (R1) Acquire pairs with (R2): the former process's entry has been read.
             state.load(Ordering::Relaxed) == 0
                 && state.compare_exchange(0, word(CLAIMED, vpid), Ordering::Acquire, Ordering::Relaxed).is_ok()
         };
@@ -294,32 +301,35 @@ impl Register {
         number.map(|number| number as u16)
     }
 
-    /// Processes with this id that are near the place that goes by it: what this process was before it became another program.
+    /// Returns ready processes with this id near its first place in the table: entries of this process from before it
+    /// executed another program.
     pub fn namesakes(&self, vpid: u32) -> impl Iterator<Item = (u16, Process)> {
         let is_ready = move |number: &usize| self.processes[*number].state.load(Ordering::Relaxed) == word(READY, vpid);
         let near = numbers_of(vpid).take(NEAR_COUNT).filter(is_ready).map(|number| number as u16);
         near.filter_map(|number| Some((number, self.process(number)?)))
     }
 
-    /// Fills an entry that is claimed, and shows it. Texts that are too long are cut. False if the session owner has taken the entry away:
-    /// it has found the process dead. Wait-free; allocates nothing.
+    /// Fills a claimed entry and publishes it. Texts that are too long are cut. Returns false if the session owner has
+    /// taken the process for dead and freed the entry. Wait-free; allocates nothing.
     #[must_use]
     pub fn enter(&self, number: u16, entrant: &Entrant<'_>) -> bool {
         self.fill(number, entrant, READY)
     }
 
-    /// Fills an entry that is claimed for another process, which has to [`take`](Register::take) it. False if a program has damaged the entry.
+    /// Fills an entry that was claimed for another process, which must [`take`](Register::take) it. Returns false if a
+    /// program has damaged the entry.
     #[must_use]
     pub fn offer(&self, number: u16, entrant: &Entrant<'_>) -> bool {
         self.fill(number, entrant, OFFERED)
     }
 
-    /// Takes the entry that the session owner has made for this process. False if that has taken it away again. Wait-free; allocates nothing.
+    /// Takes the entry that the session owner has made for this process. Returns false if the owner has freed it again.
+    /// Wait-free; allocates nothing.
     #[must_use]
     pub fn take(&self, number: u16, vpid: u32) -> bool {
         let Some(entry) = self.processes.get(usize::from(number)) else { return false };
         let (offered, ready) = (word(OFFERED, vpid), word(READY, vpid));
-        // (R6) Release pairs with (R4): it is in the session.
+        // (R6) Release pairs with (R4): the process is in the session.
         let is_taken = entry.state.compare_exchange(offered, ready, Ordering::Release, Ordering::Relaxed).is_ok();
         self.changed();
         is_taken
@@ -343,23 +353,23 @@ impl Register {
         entry.pid.store(pid, Ordering::Relaxed);
         entry.is_forked.store(is_forked.into(), Ordering::Relaxed);
         let (claimed, filled) = (word(CLAIMED, vpid), word(phase, vpid));
-        // (R3) Release pairs with (R4): the entry is whole.
+        // (R3) Release pairs with (R4): the entry is complete.
         let is_entered = entry.state.compare_exchange(claimed, filled, Ordering::Release, Ordering::Relaxed).is_ok();
         self.changed();
         is_entered
     }
 
-    /// Says that a process has left. The session owner frees its entry.
+    /// Marks a process as having left. The session owner frees its entry.
     pub fn leave(&self, number: u16, vpid: u32) {
         if let Some(entry) = self.processes.get(usize::from(number)) {
-            // (R5) Release pairs with (R4): what the process did in the session comes before.
+            // (R5) Release pairs with (R4): the process's writes to the session happen before.
             let _ =
                 entry.state.compare_exchange(word(READY, vpid), word(LEFT, vpid), Ordering::Release, Ordering::Relaxed);
             self.changed();
         }
     }
 
-    /// What a process has entered, if its entry is taken.
+    /// Returns a process's entry, if it is taken.
     pub fn process(&self, number: u16) -> Option<Process> {
         let entry = self.processes.get(usize::from(number))?;
         // (R4) Acquire pairs with (R3), (R5) and (R6).
@@ -393,7 +403,7 @@ impl Register {
         })
     }
 
-    /// Frees the entry of a process that is not in the session any more.
+    /// Frees the entry of a process that has left the session.
     pub fn free(&self, number: u16) {
         if let Some(entry) = self.processes.get(usize::from(number)) {
             // (R2) Release pairs with (R1).
@@ -401,19 +411,20 @@ impl Register {
         }
     }
 
-    /// The id of the class that says this: the one that it has, or a new one. `None`, and counted, where there is no room. Lock-free.
+    /// Returns the id of the class with this text, and adds the class if it is new. If there is no room, counts that
+    /// and returns `None`. Lock-free.
     pub fn class_id(&self, process: u16, text: &[u8]) -> Option<u16> {
         let fingerprint = fingerprint(text);
         let tag = fingerprint >> 32 << 32;
         let mut mine: Option<u16> = None;
         for step in 0..SLOT_COUNT {
             let slot = &self.slots[(fingerprint as usize).wrapping_add(step) % SLOT_COUNT];
-            // (R6) Acquire pairs with (R7): an id that a slot shows has its text.
+            // (R6) Acquire pairs with (R7): the text of an id in a slot is written.
             let mut found = slot.load(Ordering::Acquire);
             if found == 0 {
                 let Some(id) = mine.or_else(|| self.add_class(process, text)) else { break };
                 mine = Some(id);
-                // (R7) Release pairs with (R6); what a competitor has shown is read (R6).
+                // (R7) Release pairs with (R6); Acquire on failure, because another program's id is read (R6).
                 match slot.compare_exchange(0, tag | (u64::from(id) + 1), Ordering::AcqRel, Ordering::Acquire) {
                     Ok(_) => {
                         self.changed();
@@ -425,7 +436,7 @@ impl Register {
             let id = (found as u32).wrapping_sub(1);
             if found & !0xFFFF_FFFF == tag && self.class_text(id).is_some_and(|known| is_same(known, text)) {
                 if let Some(mine) = mine {
-                    // Nobody uses the id that was taken for it.
+                    // The id that was taken for the class is unused.
                     self.classes[usize::from(mine)].begin.store(0, Ordering::Relaxed);
                 }
                 return Some(id as u16);
@@ -448,7 +459,7 @@ impl Register {
         store(&self.text[begin as usize..], text);
         entry.len.store(text.len() as u32, Ordering::Relaxed);
         entry.process.store(process.into(), Ordering::Relaxed);
-        // (R8) Release pairs with (R9): the text is whole.
+        // (R8) Release pairs with (R9): the text is complete.
         entry.begin.store(begin + 1, Ordering::Release);
         Some(id as u16)
     }
@@ -461,29 +472,29 @@ impl Register {
         self.text.get(begin..begin.checked_add(len)?)
     }
 
-    /// A class, if there is one of this id.
+    /// Returns the class with this id, if there is one.
     pub fn class(&self, id: u16) -> Option<Class> {
         let text = load(self.class_text(id.into())?);
         Some(Class { process: self.classes[usize::from(id)].process.load(Ordering::Relaxed) as u16, text })
     }
 
-    /// Ids that have been taken: all below this.
+    /// Returns the number of ids that have been taken; they are consecutive from 0.
     pub fn class_count(&self) -> usize {
         (self.class_next.load(Ordering::Relaxed) as usize).min(CLASS_COUNT)
     }
 
     fn changed(&self) {
-        // (R10) Release pairs with (R11): what has changed is there.
+        // (R10) Release pairs with (R11): the change is written.
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// Another number than before: there is something new.
+    /// Returns the number of changes; a new value means that there is something to read.
     pub fn changes(&self) -> u32 {
         // (R11) Acquire pairs with (R10).
         self.changes.load(Ordering::Acquire)
     }
 
-    /// Takes what programs have written that could not map the memory.
+    /// Takes the entries of programs that could not map the memory.
     pub fn take_unmapped(&self) -> Vec<Unmapped> {
         let take = |entry: &UnmappedEntry| {
             let state = entry.state.load(Ordering::Relaxed);
@@ -491,24 +502,25 @@ impl Register {
                 return None;
             }
             let program = String::from_utf8_lossy(&load(&entry.program)).trim_end_matches('\0').into();
-            // What another program writes meanwhile stays for the next look. Relaxed: the kernel has written all of it.
+            // An entry that another program writes meanwhile stays for the next call. Relaxed: the kernel has written
+            // the whole entry.
             let _ = entry.state.compare_exchange(state, 0, Ordering::Relaxed, Ordering::Relaxed);
             Some(Unmapped { vpid: state as u32, errno: ((state >> 32) as u32).cast_signed(), program })
         };
         self.unmapped.iter().filter_map(take).collect()
     }
 
-    /// So many threads of a process have ended amid a write.
+    /// Counts threads of a process that have ended during a write.
     pub fn add_ended_amid_write(&self, count: u64) {
         self.ended_amid_write.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// How many threads have ended amid a write, as far as is known.
+    /// Returns the known number of threads that have ended during a write.
     pub fn ended_amid_write(&self) -> u64 {
         self.ended_amid_write.load(Ordering::Relaxed)
     }
 
-    /// How many processes found no entry, and how many classes found no room.
+    /// Returns the number of processes that found no entry, and of classes that found no room.
     pub fn refused(&self) -> (u64, u64) {
         (self.processes_refused.load(Ordering::Relaxed), self.classes_refused.load(Ordering::Relaxed))
     }
@@ -526,7 +538,7 @@ mod tests {
     use alloc::vec;
 
     fn register() -> Box<Register> {
-        // SAFETY: all zeroes is an empty register; it is too large for a stack.
+        // SAFETY: all zeroes is an empty register. It is too large for a stack.
         unsafe { Box::<Register>::new_zeroed().assume_init() }
     }
 
@@ -615,7 +627,7 @@ mod tests {
             let (offset, entry) = Unmapped::to_write(vpid, errno, program);
             assert!(offset.is_multiple_of(8) && offset + entry.len() <= size_of::<Register>());
             let target = core::ptr::from_ref(&*register).cast::<AtomicU8>().wrapping_add(offset);
-            // SAFETY: inside the register, by the assertion; all of it are atomics.
+            // SAFETY: inside the register, as asserted; all of it is atomics.
             store(unsafe { core::slice::from_raw_parts(target, entry.len()) }, &entry);
         };
         let unmapped = |vpid, program: &str| Unmapped { vpid, errno: 12, program: program.into() };

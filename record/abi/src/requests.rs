@@ -1,23 +1,25 @@
-//! Which signals that ask for an end are one request. A second request ends at once what still waits after the first.
+//! Grouping of signals that ask for an end into requests. A second request ends at once whatever still waits after the
+//! first.
 //!
-//! timeout(1) sends its signal to its child and to the group, and a wrapper passes on what a terminal has sent to the whole foreground group: both reach a
-//! process twice within a few milliseconds, and nobody has asked twice. A person does so later.
+//! timeout(1) sends its signal to its child and to the group, and a wrapper forwards the signal that a terminal has
+//! sent to the whole foreground group. In both cases a process receives the signal twice within a few milliseconds, for
+//! one request. A second request by a person comes later.
 
 use core::time::Duration;
 
-/// Signals within so much of the first one are the same request.
+/// Maximum time from the first signal of a request to its repetitions.
 pub const REQUEST: Duration = Duration::from_millis(200);
 
-/// The requests so far.
+/// The requests received so far.
 #[derive(Debug, Clone, Default)]
 pub struct Requests {
-    /// When the last one came.
+    /// Time of the last request.
     last: Option<Duration>,
 }
 
 impl Requests {
-    /// Takes note of a signal that came at `now`, by a clock that does not go back. True if it is a request of its own, and not one more signal of
-    /// the last.
+    /// Records a signal at time `now` of a clock that does not go back. Returns true if it is a new request, and false
+    /// if it repeats the last one.
     pub fn is_new(&mut self, now: Duration) -> bool {
         let is_new = self.last.is_none_or(|last| now.saturating_sub(last) > REQUEST);
         if is_new {

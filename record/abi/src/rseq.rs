@@ -1,10 +1,10 @@
-//! Restartable sequences as the kernel defines them (`include/uapi/linux/rseq.h`).
+//! Restartable sequences in the layout that the kernel defines (`include/uapi/linux/rseq.h`).
 
 /// Offset of `cpu_id_start` in the rseq structure: always a valid CPU number, for use outside a critical section.
 pub const OFFSET_CPU_ID_START: usize = 0;
-/// Offset of `cpu_id`: compared inside a critical section; negative when not registered.
+/// Offset of `cpu_id`: compared inside a critical section; negative if not registered.
 pub const OFFSET_CPU_ID: usize = 4;
-/// Offset of the pointer to the running section's descriptor.
+/// Offset of the pointer to the descriptor of the running critical section.
 pub const OFFSET_RSEQ_CS: usize = 8;
 /// The word before every abort handler (x86: an undefined instruction's operand).
 pub const SIGNATURE_X86: u32 = 0x5305_3053;
@@ -19,9 +19,9 @@ pub struct CriticalSection {
     pub flags: u32,
     /// First instruction.
     pub start_ip: u64,
-    /// Length in bytes up to and with the final store.
+    /// Length in bytes up to and including the final store.
     pub post_commit_offset: u64,
-    /// Where an aborted section continues.
+    /// Address at which an aborted critical section continues.
     pub abort_ip: u64,
 }
 

@@ -1,7 +1,7 @@
 //! The memory of a session: header, state word, owner word, control block.
 //!
 //! # State word
-//! Everything that a writer commits goes through one word per stream:
+//! All commits of a writer go through one word per stream:
 //!
 //! ```text
 //!   63      48 47                  24 23                   0
@@ -10,11 +10,12 @@
 //!   └─────────┴──────────────────────┴─────────────────────┘
 //! ```
 //!
-//! `seq` counts the pages that the stream has had, so it is also the number of pages that are full and may be offered.
-//! Bytes below `offset` are committed and never change; bytes above it are undefined.
+//! `seq` counts the stream's pages, so it is also the number of pages that are full and may be offered. Bytes below
+//! `offset` are committed and never change; bytes above it are undefined.
 //!
 //! # Owner word
-//! Who has a page. Each transition is one compare-and-swap, so only the first attempt succeeds and a repetition does nothing:
+//! The owner word tells who has a page. Each transition is one compare-and-swap, so only the first attempt succeeds and
+//! a repetition has no effect:
 //!
 //! ```text
 //!   FREE ──draw (any producer)──▶ DRAWN(process, stream) ──close, with the state word──▶ QUEUED(stream, seq) ──▶ FREE
@@ -24,8 +25,9 @@
 //! ```
 //!
 //! # Initial contents
-//! All memory is zeroes at first, and zeroes are an empty stream; so a stream costs memory only once it is written to. A writer
-//! sets the stream's bit in [`SessionHeader::used_streams`] first, and readers read only streams whose bit is set.
+//! All memory is zero at first, and zeroes are an empty stream, so a stream takes no memory until it is written. A
+//! writer sets the stream's bit in [`SessionHeader::used_streams`] first, and readers read only streams whose bit is
+//! set.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -35,21 +37,21 @@ use crate::vring::RingLayout;
 
 /// "DORMOUSE", little-endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"DORMOUSE");
-/// Layout version; a producer that does not know it does not join.
+/// Version of the layout; a producer that does not know it does not join.
 pub const VERSION: u32 = 5;
-/// Bytes of the session header.
+/// Size of the session header, in bytes.
 pub const HEADER_SIZE_BYTES: usize = 4096;
-/// Bytes from one stream's control block to the next.
+/// Distance between the control blocks of two streams, in bytes.
 pub const STREAM_STRIDE_BYTES: usize = 4096;
-/// Most streams a session may have.
+/// Maximum number of streams of a session.
 pub const STREAM_COUNT_MAX: u32 = 16_383;
-/// Words of [`SessionHeader::used_streams`].
+/// Number of words of [`SessionHeader::used_streams`].
 pub const USED_WORD_COUNT: usize = (STREAM_COUNT_MAX as usize + 1) / 64;
-/// Most pages a session may have.
+/// Maximum number of pages of a session.
 pub const PAGE_COUNT_MAX: u32 = crate::vring::RING_SIZE_MAX;
-/// Bytes of a huge page, the unit of [`SessionHeader::huge_begin`].
+/// Size of a huge page in bytes, the unit of [`SessionHeader::huge_begin`].
 pub const HUGE_PAGE_SIZE_BYTES: usize = 2 << 20;
-/// Unit of the page part of a state word.
+/// Unit of the page part of a state word, in bytes.
 pub const UNIT_BYTES: usize = 4096;
 
 /// [`SessionLayout::mode`]: full pages go to the consumer; without a free page new events are dropped and counted.
@@ -62,7 +64,7 @@ pub const CLOCK_TSC: u32 = 0;
 /// [`SessionLayout::clock`]: `CLOCK_MONOTONIC`, nanoseconds.
 pub const CLOCK_MONOTONIC: u32 = 1;
 
-/// What a session is made with: the beginning of its memory, which nobody changes.
+/// Constant properties of a session, at the beginning of its memory.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionLayout {
@@ -72,79 +74,86 @@ pub struct SessionLayout {
     pub version: u32,
     /// [`MODE_DISCARD`] or [`MODE_OVERWRITE`].
     pub mode: u32,
-    /// Bytes of all the memory.
+    /// Size of the whole memory, in bytes.
     pub size_bytes: u64,
-    /// Bytes of a page, a power of two.
+    /// Size of a page in bytes, a power of two.
     pub page_size_bytes: u32,
-    /// Pages that the memory has room for.
+    /// Number of pages that the memory has room for.
     pub page_count: u32,
-    /// Streams 0..`cpu_count` belong to CPUs and are written under rseq.
+    /// Number of streams of CPUs, which are written under rseq: streams 0..`cpu_count`.
     pub cpu_count: u32,
-    /// The streams from `cpu_count` on are claimed by writers without rseq.
+    /// Number of all streams. Those from `cpu_count` on are claimed by writers without rseq.
     pub stream_count: u32,
-    /// Entries of each stream's ring, a power of two, at least `page_count`.
+    /// Number of entries of each stream's ring, a power of two, at least `page_count`.
     pub ring_size: u32,
     /// [`CLOCK_TSC`] or [`CLOCK_MONOTONIC`].
     pub clock: u32,
-    /// Offset of the [`Register`], or zero: there is none.
+    /// Offset of the [`Register`], or zero if there is none.
     pub register_offset: u64,
     /// Offset of the first control block.
     pub streams_offset: u64,
     /// Offset of the first ring region.
     pub rings_offset: u64,
-    /// Bytes from one ring region to the next.
+    /// Distance between two ring regions, in bytes.
     pub ring_stride_bytes: u64,
     /// Offset of the first page.
     pub pages_offset: u64,
-    /// The trace's identity, in every packet.
+    /// Identity of the trace, in every packet.
     pub uuid: [u8; 16],
-    /// Pages 0..`kept_page_count` of the budget are drawn only for the stream for which [`StreamControl::kept`] keeps them.
+    /// Number of kept pages: pages 0..`kept_page_count` of the budget are drawn only for the stream for which
+    /// [`StreamControl::kept`] keeps them.
     pub kept_page_count: u32,
     /// The [`RecordKind`] of all event records.
     pub record_kind: u32,
 }
 
 impl SessionLayout {
-    /// What the first bytes of a session's memory say: not more than a program may have written there.
+    /// Reads the first bytes of a session's memory. A program may have overwritten them.
     pub fn from_bytes(bytes: &[u8; size_of::<SessionLayout>()]) -> SessionLayout {
-        // SAFETY: as many bytes, all of them fields, and integers without padding, of which any bytes are a value; `transmute` copies.
+        // SAFETY: both types have the same size; the fields are integers without padding, for which any bytes are
+        // valid. `transmute` copies.
         unsafe { core::mem::transmute::<[u8; size_of::<SessionLayout>()], SessionLayout>(*bytes) }
     }
 }
 
-/// Words of [`SessionLayout`].
+/// Number of words of [`SessionLayout`].
 const LAYOUT_WORD_COUNT: usize = size_of::<SessionLayout>() / 8;
 const _: () = assert!(size_of::<SessionLayout>() == 112 && align_of::<SessionLayout>() == 8);
 
-/// First 4 KiB of a session's memory. All of it is atomics, because a program that misbehaves may write anywhere at any time.
+/// First 4 KiB of a session's memory. All of it is atomics, because a faulty program may write anywhere at any time.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct SessionHeader {
     layout: [AtomicU64; LAYOUT_WORD_COUNT],
-    /// From which [`HUGE_PAGE_SIZE_BYTES`] of the memory on it is in huge pages, as far as its owner knows, up to
-    /// [`SessionHeader::huge_end`]: who joins can have these parts in its page table for little. The owner makes it less when memory goes.
+    /// First [`HUGE_PAGE_SIZE_BYTES`] of the memory that is in huge pages, to the owner's knowledge;
+    /// [`SessionHeader::huge_end`] is the end. A joining process can take these parts into its page table at little
+    /// cost. The owner reduces the range when memory is given back.
     pub huge_begin: AtomicU32,
-    /// See [`SessionHeader::huge_begin`]; not greater than that if nothing is in huge pages.
+    /// End of the range of [`SessionHeader::huge_begin`]; not greater than that if nothing is in huge pages.
     pub huge_end: AtomicU32,
-    /// How many times memory of pages was given back: a process that remembers which are in its page table forgets it when this has changed.
+    /// Number of times that memory of pages was given back. When it has changed, a process forgets which pages are in
+    /// its page table.
     pub emptied: AtomicU32,
-    /// Not zero if the memory is to be in core dumps of the programs that map it. Written before the memory is shared.
+    /// Not zero if core dumps of the programs that map the memory should contain it. Written before the memory is
+    /// shared.
     pub is_dumped: AtomicU32,
     /// Not zero once the owner has ended the session: producers leave at their next page.
     pub stopped: Line<AtomicU32>,
-    /// How many pages became free; a producer that found none searches again when it has changed.
+    /// Number of times that a page became free. A producer that found none searches again when it has changed.
     pub freed: Line<AtomicU64>,
-    /// Pages that may be drawn: the first ones, at most `page_count`. The owner changes it while the session is live.
+    /// Number of pages that may be drawn: the first ones, at most `page_count`. The owner changes it while the session
+    /// is live.
     pub page_limit: Line<AtomicU32>,
-    /// Bit *i* % 64 of word *i* / 64: stream *i* was written to, or has lost an event.
+    /// Used streams: bit *i* % 64 of word *i* / 64 is set if stream *i* was written, or has lost an event.
     pub used_streams: [AtomicU64; USED_WORD_COUNT],
 }
 
 impl SessionHeader {
-    /// Of a session that nobody has joined, of whose pages so many may be drawn.
+    /// Returns the header of a session that no process has joined, with `page_limit` pages that may be drawn.
     pub const fn new(layout: SessionLayout, page_limit: u32) -> SessionHeader {
         SessionHeader {
-            // SAFETY: as many bytes, by the assertion on the size, all of them fields of `layout`; any value is an `AtomicU64`'s.
+            // SAFETY: both types have the same size, by the assertion on it; all bytes are fields of `layout`, and any
+            // value is valid for an `AtomicU64`.
             layout: unsafe { core::mem::transmute::<SessionLayout, [AtomicU64; LAYOUT_WORD_COUNT]>(layout) },
             huge_begin: AtomicU32::new(0),
             huge_end: AtomicU32::new(0),
@@ -157,16 +166,17 @@ impl SessionHeader {
         }
     }
 
-    /// What the session was made with, or what somebody has written over it: [`Geometry::from_layout`] checks a copy, and the copy is
-    /// what may be used from then on.
+    /// Returns a copy of the layout, which a program may have overwritten. Check it by [`Geometry::from_layout`], and
+    /// use only the checked copy from then on.
     pub fn layout(&self) -> SessionLayout {
         let words = self.layout.each_ref().map(|word| word.load(Ordering::Relaxed));
-        // SAFETY: as many bytes, by the assertion on the size, and integers without padding, of which any bytes are a value.
+        // SAFETY: both types have the same size, by the assertion on it; the fields are integers without padding, for
+        // which any bytes are valid.
         unsafe { core::mem::transmute::<[u64; LAYOUT_WORD_COUNT], SessionLayout>(words) }
     }
 }
 
-/// A cache line of its own.
+/// A value in a cache line of its own.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct Line<T>(pub T);
@@ -182,36 +192,38 @@ pub struct StreamControl {
     pub state: AtomicU64,
     /// `timestamp_begin` of the current page.
     pub begin_timestamp: AtomicU64,
-    /// The next page, see [`spare`].
+    /// The next page. See [`spare`].
     pub spare: AtomicU64,
-    /// Zero, or the claimant of the stream: [`claim`]. Only streams without rseq.
+    /// Zero, or the claimant of the stream ([`claim`]). Only for streams without rseq.
     pub claim: AtomicU64,
     /// [`expiry`] of the current page.
     pub expiry: AtomicU64,
-    /// Zero, or the [`epoch`](crate::record::epoch) of a full timestamp that is committed to the stream. Only sessions whose records
-    /// are compact; [`crate::record`] has the rules.
+    /// Zero, or the [`epoch`](crate::record::epoch) of a full timestamp that is committed to the stream. Only for
+    /// sessions with compact records; [`crate::record`] has the rules.
     pub epoch: AtomicU64,
-    /// Pages whose descriptors are written (the driver's shadow of `avail.idx`, not wrapping).
+    /// Number of pages whose descriptors are written (the driver's shadow of `avail.idx`, not wrapping).
     pub published: Line<AtomicU64>,
-    /// Pages that were taken back: used by the consumer, or overwritten. Pages from here on are retained.
+    /// Number of pages that were taken back: used by the consumer, or overwritten. Later pages are retained.
     pub reclaimed: AtomicU64,
     /// Value of [`SessionHeader::freed`] when the last search for a page failed, plus one.
     pub search_failed_at: AtomicU64,
-    /// Pages of the budget that are kept for this stream: the first one, times 2^32, plus their number. Written before the memory is shared.
+    /// Pages of the budget that are kept for this stream: index of the first one, times 2^32, plus their number.
+    /// Written before the memory is shared.
     pub kept: AtomicU64,
-    /// Events dropped because no page was free.
+    /// Number of events dropped because no page was free.
     pub records_lost_full: Line<AtomicU64>,
-    /// Events dropped because they exceed a page.
+    /// Number of events dropped because they exceed a page.
     pub records_lost_big: AtomicU64,
-    /// Events dropped for either cause, by [`lost_class_index`]. Counted after the two above, so if a writer is killed in between, there is
-    /// one less here. A producer that does not count them leaves zeroes.
+    /// Number of events dropped for either cause, by [`lost_class_index`]. Counted after the two counters above, so
+    /// after a writer is killed in between this one is less by one. A producer that does not count by class leaves
+    /// zeroes.
     pub records_lost_by_class: [AtomicU64; LOST_CLASS_COUNT],
 }
 
-/// Counts of lost events by class in a control block.
+/// Number of counters of lost events by class in a control block.
 pub const LOST_CLASS_COUNT: usize = 256;
 
-/// The index of a class's count: its own, or the last one, which all later classes share.
+/// Returns the index of a class's counter: its own, or the last one, which all later classes share.
 pub const fn lost_class_index(class_id: u16) -> usize {
     let last = LOST_CLASS_COUNT - 1;
     if (class_id as usize) < last { class_id as usize } else { last }
@@ -225,33 +237,35 @@ const _: () = assert!(core::mem::offset_of!(StreamControl, begin_timestamp) == 8
 const _: () = assert!(core::mem::offset_of!(StreamControl, expiry) == 32);
 const _: () = assert!(core::mem::offset_of!(StreamControl, epoch) == 40);
 
-/// The upper half of the first timestamp that no longer fits in a page with this `timestamp_begin`. It is slightly early, so that one
-/// comparison of 32 bits shows that a timestamp is less than 2^[`PACKET_SPAN_BITS`] after the page's beginning.
+/// Returns the upper half of the first timestamp that does not belong in a page with this `timestamp_begin`. It is
+/// slightly early, so that one 32-bit comparison shows that a timestamp is less than 2^[`PACKET_SPAN_BITS`] after the
+/// page's beginning.
 pub const fn expiry(timestamp_begin: u64) -> u64 {
     (timestamp_begin >> 32) + (1 << (PACKET_SPAN_BITS - 32)) - 1
 }
 
-/// A state word, taken apart.
+/// The parts of a state word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct State {
     /// Number of the current page, modulo 2^16.
     pub seq: u16,
-    /// Where the page starts in the session's memory, in [`UNIT_BYTES`]; zero: no page.
+    /// Start of the page in the session's memory, in [`UNIT_BYTES`]; zero if there is no page.
     pub unit: u32,
-    /// Where the next record goes.
+    /// Offset of the next record in the page, in bytes.
     pub offset: u32,
 }
 
-/// Bits of the offset.
+/// Number of bits of the offset.
 pub const STATE_OFFSET_BITS: u32 = 24;
-/// Bits of the unit.
+/// Number of bits of the unit.
 pub const STATE_UNIT_BITS: u32 = 24;
-/// Word of a stream that never had a page. Any record finds it full, because no timestamp comes before [`StreamControl::expiry`] 0. The
-/// first page gets number 0, because [`State::from_word`] gives the number before that, modulo 2^16, to the missing page.
+/// State word of a stream that never had a page. Any record finds it full, because no timestamp is less than
+/// [`StreamControl::expiry`] 0. The first page gets number 0, because [`State::from_word`] gives the missing page the
+/// number before that, modulo 2^16.
 pub const STATE_EMPTY: u64 = 0;
 
 impl State {
-    /// Takes a word apart.
+    /// Splits a word into its parts.
     pub const fn from_word(word: u64) -> State {
         if word == STATE_EMPTY {
             return State { seq: u16::MAX, unit: 0, offset: (1 << STATE_OFFSET_BITS) - 1 };
@@ -263,7 +277,7 @@ impl State {
         }
     }
 
-    /// Puts a word together.
+    /// Combines the parts into a word.
     pub const fn to_word(self) -> u64 {
         (self.seq as u64) << 48
             | (self.unit as u64 & ((1 << STATE_UNIT_BITS) - 1)) << STATE_OFFSET_BITS
@@ -271,14 +285,15 @@ impl State {
     }
 }
 
-/// The spare word: a page drawn ahead for one particular number, so that it is used up when the state word moves on.
+/// The spare word: a page drawn ahead for one particular page number, so that it becomes invalid when the state word
+/// moves on.
 pub mod spare {
-    /// Unit `unit` is to become page number `seq`.
+    /// Returns the word for unit `unit` as the future page number `seq`.
     pub const fn to_word(seq: u16, unit: u32) -> u64 {
         (seq as u64) << 48 | unit as u64
     }
 
-    /// The unit, if this spare is for page number `seq` and is not empty.
+    /// Returns the unit, if this spare is for page number `seq` and is not empty.
     pub const fn unit_for(word: u64, seq: u16) -> Option<u32> {
         let unit = word as u32;
         if unit != 0 && (word >> 48) as u16 == seq { Some(unit) } else { None }
@@ -287,44 +302,44 @@ pub mod spare {
 
 /// The claim word of a stream without rseq.
 pub mod claim {
-    /// Claimed by thread `tid` of process `process` (both as the session counts them, never zero together).
+    /// Returns the word for thread `tid` of process `process` (numbers of the session, never both zero).
     pub const fn to_word(process: u16, tid: u32) -> u64 {
         1 << 63 | (process as u64) << 32 | tid as u64
     }
 
-    /// The process of the claimant, if there is one.
+    /// Returns the process of the claimant, if there is one.
     pub const fn process(word: u64) -> Option<u16> {
         if word == 0 { None } else { Some((word >> 32) as u16) }
     }
 }
 
-/// An owner word, taken apart.
+/// The meaning of an owner word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
-    /// Free: nobody has it.
+    /// Free.
     Free,
     /// Drawn by a process for a stream: the spare page, the current page, or about to become one of these.
     Drawn {
-        /// The session's number for the process.
+        /// Session's number for the process.
         process: u16,
-        /// The stream.
+        /// Index of the stream.
         stream: u16,
     },
     /// Closed (or being closed) as page number `seq` of a stream.
     Queued {
-        /// The stream.
+        /// Index of the stream.
         stream: u16,
-        /// Full page number, 40 bits of it.
+        /// Full page number, of which 40 bits are stored.
         seq: u64,
     },
-    /// Beyond the budget: nobody draws it, and it has no memory.
+    /// Beyond the budget: it is not drawn, and has no memory.
     Withheld,
 }
 
 const OWNER_SEQ_BITS: u32 = 40;
 
 impl Owner {
-    /// Takes a word apart; `None` for unknown kinds.
+    /// Splits a word into its parts. Returns `None` for unknown kinds.
     pub const fn from_word(word: u64) -> Option<Owner> {
         let stream = (word >> OWNER_SEQ_BITS) as u16 & 0x3FFF;
         match word >> 62 {
@@ -336,7 +351,7 @@ impl Owner {
         }
     }
 
-    /// Puts a word together.
+    /// Combines the parts into a word.
     pub const fn to_word(self) -> u64 {
         match self {
             Owner::Free => 0,
@@ -349,61 +364,61 @@ impl Owner {
     }
 }
 
-/// A session's geometry, from which every offset follows.
+/// A session's dimensions, which determine every offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
-    /// Bytes of a page, a power of two.
+    /// Size of a page in bytes, a power of two.
     pub page_size_bytes: u32,
-    /// How many pages there is room for.
+    /// Number of pages that there is room for.
     pub page_count: u32,
-    /// Streams written under rseq.
+    /// Number of streams written under rseq.
     pub cpu_count: u32,
-    /// All streams.
+    /// Number of all streams.
     pub stream_count: u32,
     /// Whether a [`Register`] follows the pages.
     pub has_register: bool,
 }
 
 impl Geometry {
-    /// Entries of each ring.
+    /// Returns the number of entries of each ring.
     #[inline]
     pub const fn ring_size(&self) -> u32 {
         let size = self.page_count.next_power_of_two();
         if size < 8 { 8 } else { size }
     }
-    /// The virtqueue within a ring region.
+    /// Returns the layout of the virtqueue within a ring region.
     #[inline]
     pub const fn ring(&self) -> RingLayout {
         RingLayout { size: self.ring_size() }
     }
-    /// Offset of the chain (a `u32` unit for each page number modulo the ring's size) within a ring region.
+    /// Returns the offset of the chain (a `u32` unit for each page number modulo the ring's size) within a ring region.
     #[inline]
     pub const fn chain_in_ring_region(&self) -> usize {
         self.ring().size_bytes()
     }
-    /// Bytes of a ring region: the virtqueue, then the chain.
+    /// Returns the size of a ring region in bytes: the virtqueue, then the chain.
     #[inline]
     pub const fn ring_stride_bytes(&self) -> usize {
         (self.chain_in_ring_region() + 4 * self.ring_size() as usize).next_multiple_of(4096)
     }
-    /// Offset of the owner words.
+    /// Returns the offset of the owner words.
     #[inline]
     pub const fn owners_offset(&self) -> usize {
         HEADER_SIZE_BYTES
     }
-    /// Offset of the first control block.
+    /// Returns the offset of the first control block.
     #[inline]
     pub const fn streams_offset(&self) -> usize {
         (self.owners_offset() + 8 * self.page_count as usize).next_multiple_of(4096)
     }
-    /// Offset of the first ring region.
+    /// Returns the offset of the first ring region.
     #[inline]
     pub const fn rings_offset(&self) -> usize {
         self.streams_offset() + STREAM_STRIDE_BYTES * self.stream_count as usize
     }
-    /// Offset of the first page. If there are enough pages to fill several huge pages, it is where a huge page may begin. Fewer pages lie directly
-    /// behind the session's own data, so that all of it is in as few huge pages as possible. (A page's size is a power of two, and this is called
-    /// often, so there is no division.)
+    /// Returns the offset of the first page. If there are enough pages to fill several huge pages, it is aligned to a
+    /// huge page. Otherwise the pages directly follow the session's own data, so that everything takes as few huge
+    /// pages as possible. (A page's size is a power of two, and this is called often, so there is no division.)
     #[inline]
     pub const fn pages_offset(&self) -> usize {
         let page_size_bytes = self.page_size_bytes as usize;
@@ -411,17 +426,17 @@ impl Geometry {
         let below = if fills_huge_pages { HUGE_PAGE_SIZE_BYTES } else { page_size_bytes } - 1;
         (self.rings_offset() + self.ring_stride_bytes() * self.stream_count as usize + below) & !below
     }
-    /// Where the last page ends.
+    /// Returns the offset of the end of the last page.
     #[inline]
     pub const fn pages_end(&self) -> usize {
         self.pages_offset() + self.page_size_bytes as usize * self.page_count as usize
     }
-    /// Offset of the register, if there is one: behind the pages, for most of it has no memory.
+    /// Returns the offset of the register, if there is one. It follows the pages, because most of it has no memory.
     #[inline]
     pub const fn register_offset(&self) -> Option<usize> {
         if self.has_register { Some(self.pages_end().next_multiple_of(align_of::<Register>())) } else { None }
     }
-    /// Bytes of all the memory.
+    /// Returns the size of the whole memory, in bytes.
     #[inline]
     pub const fn size_bytes(&self) -> usize {
         match self.register_offset() {
@@ -429,12 +444,12 @@ impl Geometry {
             None => self.pages_end(),
         }
     }
-    /// Unit of page number `index`.
+    /// Returns the unit of page number `index`.
     #[inline]
     pub const fn unit_of_page(&self, index: u32) -> u32 {
         ((self.pages_offset() + index as usize * self.page_size_bytes as usize) / UNIT_BYTES) as u32
     }
-    /// Index of the page that starts at `unit`, if one does.
+    /// Returns the index of the page that starts at `unit`, if there is one.
     #[inline]
     pub const fn page_of_unit(&self, unit: u32) -> Option<u32> {
         let offset = (unit as usize * UNIT_BYTES).wrapping_sub(self.pages_offset());
@@ -457,10 +472,11 @@ impl Geometry {
             && self.pages_end() / UNIT_BYTES < 1 << STATE_UNIT_BITS
     }
 
-    /// The geometry that a session's layout states.
+    /// Returns the geometry that a session's layout states.
     ///
     /// # Errors
-    /// A sentence that says what is wrong, when the layout is not this version's or contradicts itself or the memory's size.
+    /// A sentence that says what is wrong, if the layout is of another version, or contradicts itself or the memory's
+    /// size.
     pub fn from_layout(layout: &SessionLayout, memory_size_bytes: usize) -> Result<Geometry, &'static str> {
         if layout.magic != MAGIC {
             return Err("this is not the memory of a Dormouse session");

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   branch   born, armed   E9 dd dd dd dd                    jmp slow path, which reads the key
-//!            between       A9 .. .. .. ..                    test eax, imm32, whatever the immediate is
+//!            between       A9 .. .. .. ..                    test eax, imm32, with any immediate
 //!            dormant       0F 1F 44 00 00                    nop
 //!
 //!   value    born          3E.. [REX] 8B|0F xx mm dd dd dd dd mov(zx, sx) r32, [variable]
@@ -19,12 +19,12 @@
 
 /// Opcode of a gate that jumps to its slow path (x86-64 `jmp rel32`).
 pub const X86_JMP: u8 = 0xE9;
-/// Opcode of a gate that does not jump (x86-64 `test eax, imm32`): of a gated value while it is patched, of a branch
+/// Opcode of a gate that does not jump (x86-64 `test eax, imm32`): of a gated value while it is patched, or of a branch
 /// between two states.
 pub const X86_TEST: u8 = 0xA9;
-/// A dormant branch (x86-64 `nop dword ptr [rax + rax + 0]`).
+/// Bytes of a dormant branch (x86-64 `nop dword ptr [rax + rax + 0]`).
 pub const X86_NOP: [u8; X86_BRANCH_LEN] = [0x0F, 0x1F, 0x44, 0x00, 0x00];
-/// Bytes of code in a branch.
+/// Size of a branch, in bytes of code.
 pub const X86_BRANCH_LEN: usize = 5;
 
 /// Section that holds the [`SiteRecord`]s of one object.
@@ -42,30 +42,31 @@ pub struct SiteRecord {
     pub site: i32,
     /// The form, one of `SITE_…`, with the bits below.
     pub kind: u32,
-    /// Address of the key or variable minus the address of this field; with [`SITE_INDIRECT`], that of a word that holds it.
+    /// Address of the key or variable minus the address of this field; with [`SITE_INDIRECT`], that of a word that
+    /// contains the key's address.
     pub key: i32,
     /// Address of a branch's slow path minus the address of this field. Zero for other forms.
     pub slow: i32,
 }
 
-/// The bits of [`SiteRecord::kind`] that hold the form.
+/// Bits of [`SiteRecord::kind`] that hold the form.
 pub const SITE_FORM_MASK: u32 = 3;
 /// [`SiteRecord::kind`] of a static branch.
 pub const SITE_BRANCH: u32 = 0;
 /// [`SiteRecord::kind`] of a value of 1, 2 or 4 bytes.
 pub const SITE_VALUE: u32 = 1;
-/// [`SiteRecord::kind`] of a value behind a gate: of 8 bytes, or of another loaded object.
+/// [`SiteRecord::kind`] of a value with a gate before it: of 8 bytes, or of another loaded object.
 pub const SITE_GATED_VALUE: u32 = 2;
-/// The lowest of two bits of [`SiteRecord::kind`]: the binary logarithm of the value's width in bytes.
+/// Lower of the two bits of [`SiteRecord::kind`] that hold the binary logarithm of the value's width in bytes.
 pub const SITE_WIDTH_SHIFT: u32 = 2;
 /// Bit of [`SiteRecord::kind`]: the value is sign-extended to the register.
 pub const SITE_SIGNED: u32 = 1 << 4;
 /// Bit of [`SiteRecord::kind`]: the key belongs to another loaded object, and is found through a word that the loader fills in.
 pub const SITE_INDIRECT: u32 = 1 << 5;
 
-/// Bytes of a value's instruction that are replaced, all at once.
+/// Size of the part of a value's instruction that is replaced at once, in bytes.
 pub const X86_VALUE_LEN: usize = 8;
-/// Where the immediate of a gated value is, in bytes from the gate.
+/// Offset of a gated value's immediate from its gate, in bytes.
 pub const X86_GATED_IMMEDIATE_OFFSET: usize = 7;
 
 /// A variable that a program lets its operators see and set. Absolute addresses.
@@ -74,24 +75,24 @@ pub const X86_GATED_IMMEDIATE_OFFSET: usize = 7;
 pub struct TunableRecord {
     /// Its name, such as `server.batch_size`, NUL-terminated.
     pub name: *const core::ffi::c_char,
-    /// What it is for, one line, NUL-terminated.
+    /// Its description, one line, NUL-terminated.
     pub description: *const core::ffi::c_char,
     /// The variable or the static key.
     pub variable: *mut core::ffi::c_void,
-    /// The type of the variable: one of [`TunableType`].
+    /// Type of the variable, one of [`TunableType`].
     pub value_type: u32,
     /// Zero.
     pub reserved: u32,
-    /// The least value that may be set, as 64 bits: `u64` for unsigned types, `i64` for signed ones, `f64` for floats.
+    /// Minimum that may be set, as 64 bits: `u64` for unsigned types, `i64` for signed ones, `f64` for floats.
     pub min: u64,
-    /// The greatest value that may be set, in the same form.
+    /// Maximum that may be set, in the same form.
     pub max: u64,
 }
 
-// SAFETY: addresses of statics; what they point to is reached as the variable's owner says.
+// SAFETY: the fields are addresses of statics. Access to their targets follows the rules of the variable's owner.
 unsafe impl Sync for TunableRecord {}
 
-/// [`TunableRecord::value_type`].
+/// Type of a tunable, the values of [`TunableRecord::value_type`].
 #[repr(u32)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "they are named like the types")]
@@ -112,18 +113,18 @@ pub enum TunableType {
 }
 
 impl TunableType {
-    /// All of them, in the order of their numbers.
+    /// All types, in the order of their numbers.
     pub const ALL: [TunableType; 12] = {
         use TunableType::*;
         [Key, Bool, U8, U16, U32, U64, I8, I16, I32, I64, F32, F64]
     };
 
-    /// The type with a number.
+    /// Returns the type with a number.
     pub fn from_number(number: u32) -> Option<TunableType> {
         TunableType::ALL.get(number as usize).copied()
     }
 
-    /// Bytes of the variable.
+    /// Returns the size of the variable, in bytes.
     pub const fn size_bytes(self) -> usize {
         use TunableType::*;
         match self {
@@ -134,7 +135,7 @@ impl TunableType {
         }
     }
 
-    /// Its name in texts.
+    /// Returns its name in texts.
     pub const fn name(self) -> &'static str {
         ["key", "bool", "u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64", "f32", "f64"][self as usize]
     }

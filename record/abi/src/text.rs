@@ -1,23 +1,25 @@
-//! Text that another process chose, made fit to be printed.
+//! Conversion of text from other processes for printing.
 
 use alloc::string::String;
 
-/// Whether a character may reach a terminal or a log: it moves no cursor, and does not change the order in which others are shown.
+/// Whether a character may be sent to a terminal or a log: it moves no cursor, and does not change the order in which
+/// others are shown.
 ///
-/// Not so: control characters, C1 among them (general category Cc), the ends of lines and paragraphs of Unicode, and the controls of
-/// bidirectional text (Unicode Standard Annex 9, section 2).
+/// Not printable are control characters including C1 (general category Cc), Unicode's line and paragraph separators,
+/// and the controls of bidirectional text (Unicode Standard Annex 9, section 2).
 pub const fn is_printable(c: char) -> bool {
     let is_control = matches!(c, '\0'..='\x1f' | '\x7f'..='\u{9f}' | '\u{2028}' | '\u{2029}');
     let is_bidi = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     !is_control && !is_bidi
 }
 
-/// Text that a program chose, to be printed for people: in one line, and nothing in it moves a terminal's cursor.
+/// Returns text from a program in a form that may be printed for people: in one line, and without characters that move
+/// a terminal's cursor.
 pub fn printable(text: &str) -> String {
     text.chars().map(|c| if is_printable(c) { c } else { char::REPLACEMENT_CHARACTER }).collect()
 }
 
-/// The same, none too long.
+/// Returns the printable text, cut after 300 characters.
 pub fn shown(text: &str) -> String {
     let mut chars = text.chars();
     let mut shown = printable(&chars.by_ref().take(300).collect::<String>());

@@ -1,4 +1,4 @@
-//! What makes a program ask for a snapshot of its session: shared by the command, which is told, and the program, which does it.
+//! Triggers of snapshots: shared by the command, which is given them, and the program, which obeys them.
 
 use alloc::format;
 use alloc::string::String;
@@ -7,7 +7,7 @@ use core::time::Duration;
 /// Environment variable: triggers separated by commas, such as `crash,exit,USR2`.
 pub const ENV_SNAPSHOT_ON: &str = "DORMOUSE_SNAPSHOT_ON";
 
-/// When a program asks.
+/// Condition under which a program requests a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Trigger {
     /// A signal that reports a fault in the program is about to end it: SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS,
@@ -28,7 +28,7 @@ pub enum Trigger {
         begin: String,
         /// Pattern of the classes that end it.
         end: String,
-        /// The longest duration that does not fire.
+        /// Maximum duration that does not fire.
         limit: Duration,
     },
 }
@@ -37,16 +37,16 @@ pub enum Trigger {
 const SIGNALS: [(&str, i32); 7] =
     [("HUP", 1), ("INT", 2), ("QUIT", 3), ("USR1", 10), ("USR2", 12), ("ALRM", 14), ("TERM", 15)];
 
-/// The greatest number of a signal.
+/// Greatest signal number.
 pub const SIGNAL_MAX: i32 = 64;
 /// Signals that cannot be handled.
 const SIGKILL: i32 = 9;
 const SIGSTOP: i32 = 19;
 
-/// Patterns that all triggers of a program may have together: the upper half of a class's id word has a bit for each.
+/// Maximum number of patterns of all triggers of a program: the upper half of a class's id word has a bit for each.
 pub const PATTERN_COUNT_MAX: usize = 16;
 
-/// Units of a limit, in nanoseconds. `s` comes last, because other units end with it.
+/// Units of a limit, in nanoseconds. `s` is last, because other units end with it.
 const UNITS: [(&str, u64); 6] = [
     ("ns", 1),
     ("us", 1_000),
@@ -57,11 +57,11 @@ const UNITS: [(&str, u64); 6] = [
 ];
 
 impl Trigger {
-    /// `crash`, `panic`, `exit`; a signal: `USR2`, `SIGUSR2`, `12`; `event:shop:order_failed`, where `*` and `?` are wild;
-    /// `duration:shop:order_begin..shop:order_end>50ms`.
+    /// Reads a trigger: `crash`, `panic`, `exit`; a signal: `USR2`, `SIGUSR2`, `12`; `event:shop:order_failed`, where
+    /// `*` and `?` are wild; `duration:shop:order_begin..shop:order_end>50ms`.
     ///
     /// # Errors
-    /// One line that says what to write instead.
+    /// A line that says what to write instead.
     pub fn parse(text: &str) -> Result<Trigger, String> {
         match text {
             "crash" => return Ok(Trigger::Crash),
@@ -87,12 +87,12 @@ impl Trigger {
         })
     }
 
-    /// The triggers of a list; invalid entries are left out.
+    /// Returns the triggers of a list. Invalid entries are left out.
     pub fn parse_list(text: &str) -> impl Iterator<Item = Trigger> {
         text.split(',').filter_map(|part| Trigger::parse(part.trim()).ok())
     }
 
-    /// Patterns of the classes that must be armed for it.
+    /// Returns the patterns of the classes that must be armed for it.
     pub fn patterns(&self) -> impl Iterator<Item = &str> {
         let (first, second) = match self {
             Trigger::Event(pattern) => (Some(pattern), None),
@@ -103,7 +103,7 @@ impl Trigger {
     }
 }
 
-/// In the form that [`Trigger::parse`] reads.
+/// The form that [`Trigger::parse`] reads.
 impl core::fmt::Display for Trigger {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
@@ -125,9 +125,9 @@ impl core::fmt::Display for Trigger {
     }
 }
 
-/// A pattern of `provider:name`, as in `text`.
+/// Reads a pattern of `provider:name`, a part of `text`.
 fn pattern(name: &str, text: &str) -> Result<String, String> {
-    // `.` stands for `:`, as in every pattern.
+    // `.` is accepted for `:`, as in every pattern.
     let parts = name.split_once([':', '.']);
     let is_part = |part: &str| {
         !part.is_empty()
@@ -141,7 +141,7 @@ fn pattern(name: &str, text: &str) -> Result<String, String> {
     }
 }
 
-/// `BEGIN..END>LIMIT`, as in `text`.
+/// Reads `BEGIN..END>LIMIT`, a part of `text`.
 fn duration(rest: &str, text: &str) -> Result<Trigger, String> {
     let Some((names, limit)) = rest.split_once('>') else {
         return Err(format!(
@@ -158,7 +158,7 @@ fn duration(rest: &str, text: &str) -> Result<Trigger, String> {
     Ok(Trigger::Duration { begin: pattern(begin, text)?, end: pattern(end, text)?, limit })
 }
 
-/// A whole number and a unit.
+/// Reads a whole number and a unit.
 fn parse_limit(text: &str) -> Option<Duration> {
     let (digits, unit_ns) = UNITS.into_iter().find_map(|(unit, ns)| Some((text.strip_suffix(unit)?, ns)))?;
     let number: u64 = if digits.starts_with('+') { None } else { digits.parse().ok() }?;

@@ -1,17 +1,17 @@
-//! Names and values of tunables: the only code that reads and writes such values as text.
+//! Names and values of tunables: the only code that converts these values from and to text.
 //!
-//! A value is carried as 64 bits: `u64` for unsigned types, `i64` for signed ones, `f64` for floats, whatever the variable's own width. So
-//! [`TunableRecord`](crate::site::TunableRecord), messages and tools use the same bits.
+//! A value is represented by 64 bits: `u64` for unsigned types, `i64` for signed ones, `f64` for floats, independent of
+//! the variable's own width. So [`TunableRecord`](crate::site::TunableRecord), messages and tools use the same bits.
 
 use core::fmt;
 
 use crate::site::TunableType;
 
-/// Longest name of a tunable in bytes.
+/// Maximum length of a tunable's name, in bytes.
 pub const TUNABLE_NAME_LEN_MAX: usize = 255;
-/// Longest description in bytes that is sent; longer ones are cut.
+/// Maximum length of a description in messages, in bytes; longer ones are cut.
 pub const TUNABLE_DESCRIPTION_LEN_MAX: usize = 512;
-/// Most tunables that are set at once.
+/// Maximum number of tunables that are set at once.
 pub const TUNABLE_SET_COUNT_MAX: usize = 1024;
 
 /// Whether a tunable may have this name: 1 to [`TUNABLE_NAME_LEN_MAX`] visible ASCII characters, no blanks.
@@ -29,13 +29,13 @@ pub const fn is_tunable_name(name: &[u8]) -> bool {
 /// A value with its type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TunableValue {
-    /// Its type.
+    /// Type of the value.
     pub value_type: TunableType,
     /// The value as 64 bits (see the module); for a key or a `bool`, 0 or 1.
     pub bits: u64,
 }
 
-/// In the form that [`TunableRange::parse`] reads.
+/// The form that [`TunableRange::parse`] reads.
 impl fmt::Display for TunableValue {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         use TunableType::*;
@@ -55,15 +55,15 @@ impl fmt::Display for TunableValue {
 /// The values that a tunable accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TunableRange {
-    /// Their type.
+    /// Type of the values.
     pub value_type: TunableType,
-    /// The least, as in [`TunableValue::bits`].
+    /// Minimum, in the form of [`TunableValue::bits`].
     pub min: u64,
-    /// The greatest.
+    /// Maximum, in the same form.
     pub max: u64,
 }
 
-/// Why a text is no value for a tunable.
+/// Reason why a text is not a value for a tunable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unfit {
     /// The text is not a value of the type.
@@ -73,7 +73,7 @@ pub enum Unfit {
 }
 
 impl TunableRange {
-    /// Every value of a type; of floats, every finite one.
+    /// Returns the range of all values of a type; for floats, of all finite values.
     pub const fn whole(value_type: TunableType) -> TunableRange {
         use TunableType::*;
         let narrower = u64::BITS - 8 * value_type.size_bytes() as u32;
@@ -87,12 +87,12 @@ impl TunableRange {
         TunableRange { value_type, min, max }
     }
 
-    /// Whether only the type limits it.
+    /// Whether the range is limited by the type alone.
     pub fn is_whole(self) -> bool {
         self == TunableRange::whole(self.value_type)
     }
 
-    /// The least and the greatest value.
+    /// Returns the minimum and the maximum.
     pub fn ends(self) -> (TunableValue, TunableValue) {
         let value = |bits| TunableValue { value_type: self.value_type, bits };
         (value(self.min), value(self.max))
@@ -102,7 +102,7 @@ impl TunableRange {
     /// hexadecimal digits after `0x`; finite numbers for floats. Accepts or refuses any text, without panicking.
     ///
     /// # Errors
-    /// Why the text was refused.
+    /// The reason why the text was refused.
     pub fn parse(self, text: &str) -> Result<TunableValue, Unfit> {
         use TunableType::*;
         let bits = match self.value_type {
@@ -129,7 +129,7 @@ impl TunableRange {
             match self.value_type {
                 Key | Bool | U8 | U16 | U32 | U64 => (least..=greatest).contains(&bits),
                 I8 | I16 | I32 | I64 => (least as i64..=greatest as i64).contains(&(bits as i64)),
-                // The bound is rounded as the variable is: 0.1 is in a range of floats up to 0.1.
+                // The limits are rounded like the variable: 0.1 is in a range of floats up to 0.1.
                 F32 => {
                     let narrow = |bits| f64::from_bits(bits) as f32;
                     (narrow(least)..=narrow(greatest)).contains(&narrow(bits))
@@ -141,7 +141,7 @@ impl TunableRange {
     }
 }
 
-/// What the user has to give: `a whole number from 1 to 1024`.
+/// Describes the accepted values for the user: `a whole number from 1 to 1024`.
 impl fmt::Display for TunableRange {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         use TunableType::*;
@@ -157,7 +157,7 @@ impl fmt::Display for TunableRange {
     }
 }
 
-/// A whole number, perhaps with a sign; a number that does not fit in 127 bits becomes the greatest one.
+/// Reads a whole number, which may have a sign. A number that does not fit in 127 bits becomes the greatest one.
 fn whole_number(text: &str) -> Option<i128> {
     let (is_negative, digits) = match text.as_bytes() {
         [b'-', digits @ ..] => (true, digits),
@@ -260,7 +260,7 @@ mod tests {
         for (text, fits) in [("-6", false), ("-5", true), ("-1", true), ("0", false), ("5", false)] {
             assert_eq!(below.parse(text).is_ok(), fits, "{text}");
         }
-        // As C writes it, where the range is of doubles and the variable a float.
+        // In C, a range of doubles for a variable of type float.
         let share = TunableRange { value_type: F32, min: 0.1f64.to_bits(), max: 0.3f64.to_bits() };
         for (text, fits) in [("0.1", true), ("0.3", true), ("0.09", false), ("0.31", false)] {
             assert_eq!(share.parse(text).is_ok(), fits, "{text}");

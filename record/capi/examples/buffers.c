@@ -1,10 +1,11 @@
 /*
- * Buffers that every processor keeps a free list of: what a thread gives back, the next one on its processor gets, still warm.
+ * Buffers in free lists, one for each CPU: the next thread on a CPU gets the buffer that was released there last, still
+ * in its cache.
  *
  *     cc -O2 buffers.c -o buffers -pthread $(pkg-config --cflags --libs dormouse)
  *     ./buffers [THREADS]
  *
- * It prints how many requests there were, and how few buffers did for them.
+ * It prints how many requests there were, and how few buffers they needed.
  */
 #include <dormouse/percpu.h>
 
@@ -21,7 +22,7 @@ struct buffer {
     char bytes[4000];
 };
 
-/* Every processor has one of these. */
+/* Data of each CPU. */
 struct cache {
     struct dormouse_percpu_list free_buffers;
     uint64_t taken;
@@ -64,7 +65,7 @@ static void release(struct dormouse_percpu_node *node, void *released)
     free(node);
 }
 
-/* Of all processors. Whoever adds has ended. */
+/* Returns the sum over all CPUs. Must be called after the threads that add have ended. */
 static uint64_t sum(size_t offset)
 {
     uint64_t sum = 0;

@@ -1,5 +1,5 @@
 /*
- * A tour planner: improves a round trip by reversing parts of it, and tells of every improvement.
+ * A tour planner: improves a round trip by reversing parts of it, and traces every improvement.
  *
  *     c++ -std=c++17 -O2 planner.cc -o planner $(pkg-config --cflags --libs dormouse)
  *     dormouse record -e 'planner:*' -- ./planner [STOPS]
@@ -21,7 +21,7 @@ struct Stop {
     double x, y;
 };
 
-/* Tells how long a phase took to whoever listens: entered in the constructor, left in the destructor. */
+/* Traces a phase: its begin in the constructor, its end in the destructor. */
 class Phase {
     const char *name;
 

@@ -1,5 +1,5 @@
 /*
- * A small shop: worker threads take orders from a queue, look prices up, charge cards that are sometimes refused.
+ * A small shop: worker threads take orders from a queue, look up prices, and charge cards that are sometimes refused.
  *
  *     cc -O2 shop.c -o shop -pthread $(pkg-config --cflags --libs dormouse)
  *     ./shop [SECONDS] [WORKERS]

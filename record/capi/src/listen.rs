@@ -1,4 +1,4 @@
-//! Whether tools may reach the program: functions of `dormouse/dormouse.h`.
+//! Functions of `dormouse/dormouse.h` that control whether tools can reach the program.
 
 use core::ffi::c_int;
 
@@ -41,19 +41,20 @@ fn errno_of(result: std::io::Result<()>) -> c_int {
     )
 }
 
-/// Lets tools reach the program from now on; answers 0 or a negative errno.
+/// Lets tools reach the program from now on. Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_listen() -> c_int {
     errno_of(listen())
 }
 
-/// The same by a thread (1) or a signal (2), as the header has them.
+/// Lets tools reach the program by a thread (1) or a signal (2), the numbers of the header. Returns 0 or a negative
+/// errno.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_listen_by(way: c_int) -> c_int {
     errno_of(listen_by_number(way))
 }
 
-/// Ends that, thread and socket; answers 0 or a negative errno.
+/// Ends listening, thread and socket. Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_stop_listening() -> c_int {
     errno_of(stop_listening())

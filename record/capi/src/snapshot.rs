@@ -1,4 +1,4 @@
-//! `include/dormouse/snapshot.h`.
+//! Functions of `include/dormouse/snapshot.h`.
 
 use core::ffi::{CStr, c_char, c_int};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tracer::{Snapshot, SnapshotError, Trigger};
 const DIR_SIZE: usize = 4096;
 const ERROR_SIZE: usize = 256;
 
-/// What to take.
+/// Options of a snapshot.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Options {
@@ -17,7 +17,7 @@ pub struct Options {
     bytes_max: u64,
 }
 
-/// What a snapshot came to.
+/// Result of a snapshot.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Taken {
@@ -34,11 +34,11 @@ const _: () = assert!(size_of::<Options>() == 24 && size_of::<Taken>() == 32 + D
 /// Takes a snapshot, and waits for it.
 ///
 /// # Safety
-/// Both are null, or what the header says.
+/// Each pointer is null, or valid in the sense of the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_snapshot(options: *const Options, taken: *mut Taken) -> c_int {
     let none = Taken { events: 0, bytes: 0, span_ns: 0, pages_missed: 0, dir: [0; DIR_SIZE], error: [0; ERROR_SIZE] };
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees that `taken` is null or valid.
     let mut taken = unsafe { taken.as_mut() };
     if let Some(taken) = taken.as_deref_mut() {
         *taken = none;
@@ -50,10 +50,10 @@ pub unsafe extern "C" fn dormouse_snapshot(options: *const Options, taken: *mut 
         -errno
     };
     let mut snapshot = Snapshot::new();
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees that `options` is null or valid.
     if let Some(options) = unsafe { options.as_ref() } {
         if !options.dir.is_null() {
-            // SAFETY: the caller's word: NUL-terminated.
+            // SAFETY: the caller guarantees valid options, whose `dir` is null or NUL-terminated.
             let Ok(dir) = unsafe { CStr::from_ptr(options.dir) }.to_str() else {
                 return fail(libc::EINVAL, "the directory's name is not UTF-8");
             };
@@ -82,17 +82,17 @@ pub unsafe extern "C" fn dormouse_snapshot(options: *const Options, taken: *mut 
     }
 }
 
-/// Has snapshots asked for.
+/// Installs triggers of snapshots. Returns 0 or a negative errno.
 ///
 /// # Safety
 /// `triggers` is NUL-terminated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_snapshot_on(triggers: *const c_char) -> c_int {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees that `triggers` is NUL-terminated.
     let Ok(text) = unsafe { CStr::from_ptr(triggers) }.to_str() else { return -libc::EINVAL };
     let parsed: Option<Vec<Trigger>> = text.split(',').map(|part| Trigger::parse(part.trim()).ok()).collect();
     let Some(triggers) = parsed else { return -libc::EINVAL };
-    // A panic is none of a C program's affairs.
+    // C programs do not panic.
     if triggers.contains(&Trigger::Panic) {
         return -libc::EINVAL;
     }

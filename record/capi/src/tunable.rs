@@ -7,19 +7,19 @@ use tracer::Listen;
 
 use crate::imv::errno_of;
 
-/// Starts the tracer if nothing has, so that operators reach the program, and adds an object's tunables; answers 0 or a negative
-/// errno.
+/// Starts the tracer if it was not started, so that operators reach the program, and adds an object's tunables. Returns
+/// 0 or a negative errno.
 ///
 /// # Safety
-/// As [`dormouse_imv::register_tunables`].
+/// The conditions of [`dormouse_imv::register_tunables`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_register_tunables(start: *const TunableRecord, stop: *const TunableRecord) -> c_int {
     tracer::start(Listen::ByDefault);
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller satisfies the conditions of `dormouse_imv::register_tunables`.
     errno_of(unsafe { dormouse_imv::register_tunables(start, stop) })
 }
 
-/// Forgets an object's tunables; answers 0 or a negative errno.
+/// Forgets an object's tunables. Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_unregister_tunables(start: *const TunableRecord) -> c_int {
     errno_of(dormouse_imv::unregister_tunables(start))

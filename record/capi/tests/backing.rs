@@ -1,4 +1,4 @@
-//! Memory in C and C++: one program, compiled and linked in every way that people compile and link, with either library. What it checks is in
+//! Memory in C and C++: one program, compiled and linked in every common way, with either library. Its checks are in
 //! `backing/main.c`. The example of the manual page is compiled and run too.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
@@ -15,7 +15,7 @@ use library::Library;
 
 static BACKING: Library = Library { name: "backing", inline: &[], ways: &["-UNDEBUG"], prefix: OnceLock::new() };
 
-/// Flags for the library without the tracer.
+/// Returns flags for the library without the tracer.
 fn alone() -> Vec<String> {
     BACKING.package("dormouse-backing")
 }
@@ -38,7 +38,8 @@ fn programs_with_the_archive() {
     BACKING.go("gcc", "-std=gnu11 -O2", &BACKING.archive(None));
 }
 
-/// What a benchmark asserts ends it with file and line, and goes on where the buffer is memory.
+/// A failed assertion ends the benchmark with file and line; if the buffer is backed by memory, the benchmark
+/// continues.
 #[test]
 fn an_assertion_names_its_place_and_aborts() {
     if !dormouse_testing::has("gcc") {

@@ -1,6 +1,7 @@
-//! A program that is linked with libdormouse and not traced is what it is without: threads, descriptors, mappings, locked memory, signals and system calls of
-//! programs in several forms, each compiled with tracepoints and without (`-DDORMOUSE_DISABLE`). What differs is listed here, and nothing else may.
-//! Each of them is then reached at its next tracepoint. `--nocapture` prints the table.
+//! A program that is linked with libdormouse and not traced behaves the same as without: threads, descriptors,
+//! mappings, locked memory, signals and system calls are compared for programs in several forms, each compiled with
+//! tracepoints and without (`-DDORMOUSE_DISABLE`). All permitted differences are listed here. Each program is then
+//! reached at its next tracepoint. `--nocapture` prints the table.
 #![cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
 
 use std::collections::BTreeMap;
@@ -15,35 +16,35 @@ mod common;
 use common::{dormouse, install, pkg_config, stdout, succeed};
 use dormouse_testing::{Lack, has_part, skip_part};
 
-/// Where libdormouse is installed, once for all tests.
+/// Returns the prefix where libdormouse is installed, once for all tests.
 fn prefix() -> &'static Path {
     static PREFIX: OnceLock<PathBuf> = OnceLock::new();
     PREFIX.get_or_init(|| install("dormant-prefix"))
 }
 
-/// How a program gets its tracepoints.
+/// Way in which a program gets its tracepoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Link {
     Shared,
-    /// The archive, in a program that is dynamic otherwise.
+    /// The archive, in a program that is otherwise dynamic.
     Archive,
-    /// All of it.
+    /// The archive, in a static program.
     Static,
-    /// The shared library, by a library of the program's that comes by dlopen.
+    /// The shared library, through a library that the program loads by dlopen.
     Plugin,
 }
 
 struct Form {
     name: &'static str,
     link: Link,
-    /// Arguments of the program, besides a plugin's path.
+    /// Arguments of the program, except for a plugin's path.
     argument: &'static str,
-    /// Runs the program.
+    /// Command that runs the program, with its arguments.
     runner: &'static [&'static str],
 }
 
 impl Form {
-    /// A program with privileges that its caller has not does not listen.
+    /// Whether the program has privileges that its caller does not have, so that it does not listen.
     fn obeys_nobody(&self) -> bool {
         self.runner == NOBODY
     }
@@ -57,7 +58,7 @@ impl Form {
     }
 }
 
-/// A Python program that does what `dormant.c` does, with the tracepoint in a library.
+/// A Python program that acts like `dormant.c`, with the tracepoint in a library.
 const PYTHON: &str = "\
 import ctypes, os, sys
 library = ctypes.CDLL(sys.argv[2])
@@ -82,13 +83,13 @@ const FORMS: [Form; 8] = [
     Form { name: "set-user-ID", link: Link::Archive, argument: "alone", runner: &NOBODY },
 ];
 
-/// Builds a form's program, with tracepoints or without, and gives the words that start it.
+/// Builds a form's program, with tracepoints or without, and returns the command that starts it.
 fn build(form: &Form, has_tracepoints: bool, dir: &Path) -> Vec<String> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/dormant.c");
     let name = format!("{}-{has_tracepoints}", form.file_name());
     let (program, library) = (dir.join(&name), dir.join(format!("{name}.so")));
     let static_form: &[&str] = if form.link == Link::Static { &["--static"] } else { &[] };
-    // What is without tracepoints is linked with nothing.
+    // A program without tracepoints is linked with no library.
     let part = if has_tracepoints { &["--cflags", "--libs"][..] } else { &["--cflags"] };
     let flags = pkg_config(prefix(), &[part, static_form, &["dormouse"]].concat()).into_iter().map(|flag| {
         let is_archive = form.link == Link::Archive && flag == "-ldormouse";
@@ -120,9 +121,9 @@ fn build(form: &Form, has_tracepoints: bool, dir: &Path) -> Vec<String> {
     words
 }
 
-/// A program that waits, and ends with this.
+/// A waiting program, which ends when this is dropped.
 struct Running {
-    /// Its first process: of a daemon, one that has ended.
+    /// First process; for a daemon, it has ended.
     child: Child,
     pid: u32,
     input: Option<ChildStdin>,
@@ -147,7 +148,7 @@ impl Running {
         std::fs::read_dir(format!("/proc/{}/{directory}", self.pid)).unwrap().count()
     }
 
-    /// A field of `/proc/PID/status`.
+    /// Returns a field of `/proc/PID/status`.
     fn status(&self, name: &str) -> String {
         let status = self.read("status");
         status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().into()
@@ -183,18 +184,19 @@ impl Drop for Running {
 struct Measured {
     thread_count: usize,
     descriptor_count: usize,
-    /// How many mappings there are of each file; without a name those of none.
+    /// Number of mappings by file name; those without a file are under an empty name.
     mappings: BTreeMap<String, usize>,
     locked: String,
     address_space_kib: u64,
     caught: u64,
 }
 
-/// Files that the program has besides, with at most so many mappings of each: the library, and what that needs of the toolchain.
+/// Files that a linked program maps in addition, with the maximum number of mappings of each: the library, and what it
+/// needs from the toolchain.
 const OBJECTS: [(&str, isize); 2] = [("libdormouse.so.0", 5), ("libgcc_s.so.1", 5)];
 
 impl Measured {
-    /// How many mappings this has besides, or fewer: of a file's name, those of the program under one name.
+    /// Returns the differences in the number of mappings by file name. The program's own files are under one name.
     fn mappings_besides(&self, former: &Measured, form: &Form) -> BTreeMap<String, isize> {
         let mut besides: BTreeMap<String, isize> = BTreeMap::new();
         for (mappings, sign) in [(&self.mappings, 1), (&former.mappings, -1)] {
@@ -209,7 +211,7 @@ impl Measured {
     }
 }
 
-/// System calls from a program's start to its end, each with its count.
+/// Counts the system calls from a program's start to its end, by name.
 fn system_calls(words: &[String], place: &Path) -> BTreeMap<String, u64> {
     let output = place.join("strace");
     let mut strace = Command::new("strace");
@@ -221,7 +223,8 @@ fn system_calls(words: &[String], place: &Path) -> BTreeMap<String, u64> {
     rows.filter(|(name, _)| name != "total").collect()
 }
 
-/// Calls that a linked program makes besides (`docs/footprint.md`), those of libc's `malloc`, and those of its loader for more objects.
+/// System calls that a linked program makes in addition (`docs/limits.md`), those of libc's `malloc`, and those of its
+/// loader for more objects.
 const CALLS: [&str; 15] = [
     "brk",
     "close",
@@ -243,7 +246,7 @@ const CALLS: [&str; 15] = [
 const SIGURG: u64 = 1 << (libc::SIGURG - 1);
 
 fn skips_form(form: &Form) -> bool {
-    // SAFETY: asks for a number.
+    // SAFETY: geteuid(2) has no conditions.
     let is_root = unsafe { libc::geteuid() } == 0;
     if form.runner == NOBODY && !is_root {
         skip_part(form.name, Lack::machine("only root can have another user start it", "run it as root"));
@@ -252,7 +255,7 @@ fn skips_form(form: &Form) -> bool {
     form.runner.first().is_some_and(|runner| !has_part(runner))
 }
 
-/// A directory that other users may enter.
+/// Returns a directory that other users may enter.
 fn place() -> tempfile::TempDir {
     let place = tempfile::tempdir().unwrap();
     std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -271,7 +274,7 @@ fn a_program_that_is_linked_and_not_traced_is_what_it_was() {
         assert_eq!(measured.thread_count, former.thread_count, "{}", form.name);
         assert_eq!(measured.descriptor_count, former.descriptor_count, "{}", form.name);
         assert_eq!(measured.locked, former.locked, "{}", form.name);
-        // The library's own code and data; a thread's heap alone would be 64 MiB.
+        // The library's own code and data; one more thread's heap would be 64 MiB.
         let more_kib = measured.address_space_kib.saturating_sub(former.address_space_kib);
         assert!(more_kib < 8 << 10, "{}: {more_kib} KiB", form.name);
         let handler = if form.obeys_nobody() { 0 } else { SIGURG };
@@ -279,14 +282,14 @@ fn a_program_that_is_linked_and_not_traced_is_what_it_was() {
         assert!(!place.path().join("run/dormouse").exists(), "{}: a directory of sockets", form.name);
         let besides = measured.mappings_besides(&former, form);
         let most = |name: &str| match name {
-            // Neighbours are one mapping, so their count differs by itself; what they have is in the address space.
+            // Adjacent mappings are merged, so their count may vary; their size is part of the address space.
             "" => isize::MAX,
-            // With the archive: its tables, which are made unwritable.
+            // With the archive: its tables, which are made read-only.
             "program" => 2,
             _ => OBJECTS.iter().find(|(object, _)| *object == name).map_or(0, |(_, count)| *count),
         };
         assert!(besides.iter().all(|(name, count)| *count <= most(name)), "{}: {besides:?}", form.name);
-        // strace(1) takes a program's privileges away.
+        // strace(1) removes a program's privileges.
         if has_strace && !form.obeys_nobody() {
             let [former, calls] = [&without, &linked].map(|words| system_calls(words, place.path()));
             let more = calls.iter().filter_map(|(name, count)| {
@@ -294,7 +297,7 @@ fn a_program_that_is_linked_and_not_traced_is_what_it_was() {
                 (more > 0).then_some((name.as_str(), more))
             });
             let mut more: BTreeMap<&str, u64> = more.collect();
-            // Threads that are waited for have ended by then, or not.
+            // Joined threads may have ended by then, or not.
             if form.thread_count() > 1 {
                 more.remove("futex");
             }
@@ -317,7 +320,8 @@ fn each_of_them_is_reached_at_its_next_tracepoint() {
         let output = std::thread::scope(|scope| {
             let pass = || {
                 let input = program.input.as_mut().unwrap();
-                // A step every 20 ms, as the tool looks for a moment in which the program sleeps in `read`; the tool's end ends it.
+                // A step every 20 ms, because the tool looks for a moment when the program sleeps in `read`; ends with
+                // the tool.
                 while !is_over.load(Ordering::Relaxed) {
                     input.write_all(b"+").unwrap();
                     std::thread::sleep(std::time::Duration::from_millis(20));
@@ -334,7 +338,7 @@ fn each_of_them_is_reached_at_its_next_tracepoint() {
         } else {
             assert!(output.status.success() && stdout(&output).contains("dormant:pass"), "{said}");
         }
-        // Alone again, some seconds later.
+        // The program has its former threads again some seconds later.
         dormouse_testing::wait_until("it is as it was", || program.count("task") == form.thread_count());
     }
 }

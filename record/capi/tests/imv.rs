@@ -1,8 +1,7 @@
-//! Immediate values in C and C++: one program and its libraries, compiled and linked in every way that people compile and link,
-//! and each run.
+//! Immediate values in C and C++: one program and its libraries, compiled and linked in every common way, and each run.
 //!
-//! What the program does and checks is in `imv/main.c`; `DORMOUSE_REQUIRE_TOOLS=1` turns ways that are left out for want of a
-//! compiler or a linker into failures.
+//! The program's actions and checks are in `imv/main.c`. `DORMOUSE_REQUIRE_TOOLS=1` makes ways that are left out
+//! because of a missing compiler or linker failures.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use std::path::{Path, PathBuf};
@@ -24,23 +23,23 @@ fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/imv").join(name)
 }
 
-/// What is made of the sources.
+/// Products of the sources.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Shape {
     /// A program and two shared libraries, with this package's shared library.
     Libraries(&'static str),
-    /// One dynamic program with the archive in it, which exports everything to its plugins.
+    /// One dynamic program that contains the archive and exports all its symbols to its plugins.
     Archive,
     /// One static program.
     Static,
-    /// The same, position-independent.
+    /// One static position-independent program.
     StaticPie,
-    /// A program and two shared libraries without any library of ours.
+    /// A program and two shared libraries without any of our libraries.
     Generic,
 }
 use Shape::*;
 
-/// One way to compile and link: compiler, flags, linker, model of the program, shape.
+/// A way to compile and link: compiler, flags, linker, model of the program, shape.
 type Way = (&'static str, &'static str, &'static str, &'static str, Shape);
 
 const PIE: &str = "-fPIE -pie";
@@ -60,12 +59,12 @@ const WAYS: [Way; 32] = [
     ("clang++", "-std=gnu++11 -O0", "gold", PIE, IMV),
     ("clang++", "-std=gnu++17 -O2", "lld", FIXED, IMV),
     ("clang++", "-std=gnu++20 -O3", "bfd", FIXED, IMV),
-    // Optimised when they are linked.
+    // With link-time optimisation.
     ("gcc", "-std=gnu11 -O2 -flto=1", "bfd", PIE, IMV),
     ("g++", "-std=gnu++11 -O3 -flto=1", "gold", FIXED, IMV),
     ("clang", "-std=gnu11 -O2 -flto", "lld", PIE, IMV),
     ("clang++", "-std=gnu++17 -O3 -flto=thin", "lld", FIXED, IMV),
-    // In larger code models.
+    // With larger code models.
     ("gcc", "-std=gnu11 -O2 -mcmodel=large", "bfd", PIE, IMV),
     ("gcc", "-std=gnu11 -O0 -mcmodel=large", "bfd", FIXED, Static),
     ("g++", "-std=gnu++17 -O2 -mcmodel=large", "bfd", FIXED, IMV),
@@ -85,7 +84,7 @@ const WAYS: [Way; 32] = [
     ("g++", "-std=gnu++11 -O2", "gold", PIE, Generic),
 ];
 
-/// What a way misses here.
+/// Returns the tool that a way needs and this machine lacks, if any.
 fn missing((compiler, _, linker, ..): Way) -> Option<Lack> {
     let tools = [compiler.to_string(), format!("ld.{linker}")];
     tools.iter().find(|tool| !is_installed(tool)).map(|tool| Lack::program(tool))
@@ -95,7 +94,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split_whitespace()
 }
 
-/// Compiles and links. Gives the plugin, if there can be plugins.
+/// Compiles and links. Returns the plugin, if there can be plugins.
 fn build(directory: &Path, (compiler, flags, linker, model, shape): Way) -> Option<PathBuf> {
     let is_cpp = compiler.ends_with("++");
     let is_one = matches!(shape, Archive | Static | StaticPie);
@@ -123,7 +122,7 @@ fn build(directory: &Path, (compiler, flags, linker, model, shape): Way) -> Opti
         let mut command = Command::new(compiler);
         command.args(words(flags)).args(own).arg("-o").arg(&output).args(inputs).args(package);
         command.args([&format!("-fuse-ld={linker}"), "-Wl,--gc-sections", "-pthread"]);
-        // What is static has no use for it, and a static position-independent program of glibc crashes by it.
+        // A static program does not use it, and glibc's static position-independent programs crash with it.
         if !matches!(shape, Static | StaticPie) {
             command.arg(format!("-Wl,-rpath,{}:{}", directory.display(), prefix().join("lib").display()));
         }
@@ -147,14 +146,14 @@ fn build(directory: &Path, (compiler, flags, linker, model, shape): Way) -> Opti
     if matches!(shape, Static | StaticPie) {
         return None;
     }
-    // A program with the archive in it has what its plugins need.
+    // A program that contains the archive exports the symbols that its plugins need.
     let package_flags = if shape == Archive { &[] } else { package_flags.as_slice() };
     let [plugin, user] = ["plugin.c", "user.c"].map(|name| object(name, "-fPIC"));
     let plugin = link("libplugin.so", &[&plugin], &shared, package_flags);
     Some(link("libuser.so", &[&user, &plugin], &shared, package_flags))
 }
 
-/// Runs the program in one way, with one more variable in its environment.
+/// Runs the program in one way, with one additional environment variable.
 fn run(directory: &Path, arguments: &[&str], (name, value): (&str, &str)) -> Option<String> {
     let mut command = Command::new(directory.join("main"));
     let output = command.args(arguments).env(name, value).output().unwrap();
@@ -166,7 +165,8 @@ fn run(directory: &Path, arguments: &[&str], (name, value): (&str, &str)) -> Opt
     Some(printed)
 }
 
-/// Text that becomes closed for writing: a change is refused everywhere or made everywhere, and the program says why.
+/// Runs the program while text is closed for writing: a change must be refused everywhere or made everywhere, and the
+/// program must say why.
 fn run_closed(directory: &Path, shape: Shape) {
     for what in ["mdwe", "mseal"] {
         let runs: [(&[&str], (&str, &str)); 3] = [
@@ -183,7 +183,8 @@ fn run_closed(directory: &Path, shape: Shape) {
                 continue;
             };
             assert!(printed.contains(": mprotect of program text to rwx was refused;"), "{arguments:?}: {printed}");
-            // A constructor of the program finds libraries patched already. What was never patched can be changed.
+            // When a constructor of the program runs, libraries are patched already. Text that was never patched can be
+            // changed.
             let was_patched = match arguments {
                 ["closed", _, "late"] => true,
                 ["closed", _] => matches!(shape, Libraries(_)),
@@ -292,7 +293,7 @@ fn gates_are_patched_on_aarch64() {
     }
 }
 
-/// A block of code in the manual page, with the words of the comment above it.
+/// A block of code in the manual page, with the words of the comment before it.
 struct Example {
     kind: String,
     file: String,
@@ -361,7 +362,7 @@ fn the_manual_page_shows_every_macro() {
     }
 }
 
-/// What `objdump` makes of code, without what differs from one place and register to another.
+/// Disassembles code with `objdump`, without details that differ between places and registers.
 fn disassemble(directory: &Path, hex: &str) -> Vec<String> {
     let bytes: Vec<u8> =
         (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect();
@@ -375,7 +376,7 @@ fn disassemble(directory: &Path, hex: &str) -> Vec<String> {
     instructions.map(|text| normalise(text.split('#').next().unwrap())).collect()
 }
 
-/// Registers by their width, addresses and distances by what they are.
+/// Replaces registers by their width, and addresses and distances by their kind.
 fn normalise(instruction: &str) -> String {
     let (mnemonics, operands) = instruction.trim().rsplit_once(' ').unwrap_or((instruction.trim(), ""));
     let mut operands = operands.to_string();
@@ -395,7 +396,7 @@ fn normalise(instruction: &str) -> String {
     }
 }
 
-/// Every kind of site, born and patched, as one compiler makes it.
+/// Returns every kind of site, born and patched, in the form that one compiler generates.
 fn sites_of(directory: &Path, (compiler, flags, linker): (&str, &str, &str)) -> String {
     let program = directory.join("sites");
     let mut command = Command::new(compiler);
@@ -426,7 +427,7 @@ fn sites_of(directory: &Path, (compiler, flags, linker): (&str, &str, &str)) -> 
     blocks.join("\n")
 }
 
-/// `DORMOUSE_BLESS=1` writes down what the first compiler gives. All others have to agree with it.
+/// With `DORMOUSE_BLESS=1`, records the first compiler's result. All other compilers must agree with it.
 #[test]
 fn sites_are_the_instructions_that_are_promised() {
     if !has("objdump") {

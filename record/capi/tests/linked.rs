@@ -1,5 +1,5 @@
-//! A C program that is linked otherwise than dynamically with glibc: statically, and with musl. It is run dormant, recorded, and armed
-//! while it runs, and every event is counted.
+//! A C program that is not linked dynamically with glibc, but statically or with musl. It is run dormant, recorded, and
+//! armed while it runs, and every event is counted.
 #![cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
 
 use std::io::{BufRead, BufReader, Read};
@@ -11,7 +11,7 @@ mod common;
 use common::{dormouse, install, pkg_config, stdout, succeed};
 use dormouse_testing::{Lack, has, has_target, include_dirs, skip, wait_until};
 
-/// Where libdormouse is installed, once for all tests.
+/// Returns the prefix where libdormouse is installed, once for all tests.
 fn prefix() -> &'static Path {
     static PREFIX: OnceLock<PathBuf> = OnceLock::new();
     PREFIX.get_or_init(|| install("linked-prefix"))
@@ -29,12 +29,12 @@ fn compiler(name: &str) -> Command {
     command
 }
 
-/// `dormouse stats --json` of a trace.
+/// Returns the output of `dormouse stats --json` for a trace.
 fn stats(trace: &Path) -> serde_json::Value {
     serde_json::from_str(&stdout(&succeed(Command::new(dormouse()).args(["stats", "--json"]).arg(trace)))).unwrap()
 }
 
-/// A program that ends with the test, also with one that fails.
+/// A program that is killed at the end of the test, even if the test fails.
 struct Killed(Child);
 
 impl Drop for Killed {
@@ -44,7 +44,7 @@ impl Drop for Killed {
     }
 }
 
-/// Runs the program in every way; `runner` goes before its name.
+/// Runs the program in every way; `runner` is a command that precedes its name.
 fn exercise(runner: &[&str], program: &Path) {
     let place = tempfile::tempdir().unwrap();
     let words = || runner.iter().map(std::ffi::OsStr::new).chain([program.as_os_str()]);
@@ -77,7 +77,7 @@ fn exercise(runner: &[&str], program: &Path) {
     let ask = |arguments: &[&str]| {
         stdout(&succeed(Command::new(dormouse()).args(arguments).env("XDG_RUNTIME_DIR", place.path())))
     };
-    // The thread that listens need not have run yet, under a tool that runs one thread at a time.
+    // Under a tool that runs one thread at a time, the listening thread may not have run yet.
     let mut asked = Command::new(dormouse());
     asked.args(["list", &pid]).env("XDG_RUNTIME_DIR", place.path());
     wait_until("the program listens", || asked.output().unwrap().status.success());
@@ -93,11 +93,11 @@ fn exercise(runner: &[&str], program: &Path) {
     assert_eq!(child.wait().unwrap().code(), Some(7));
     let evaluated: u64 = rest.trim().strip_prefix("evaluated ").unwrap().parse().unwrap();
     let counted = stats(&trace)["events"].as_u64().unwrap();
-    // An event may be evaluated once more while the program leaves its session.
+    // One more event may be evaluated while the program leaves its session.
     assert!(counted >= 100 && (counted..=counted + 1).contains(&evaluated), "{counted} of {evaluated}");
 }
 
-/// Whether a compiler finds a libc to link programs with statically.
+/// Whether a compiler finds a libc for static linking.
 fn has_static_libc(dir: &Path) -> bool {
     std::fs::write(dir.join("empty.c"), "int main(void) { return 0; }\n").unwrap();
     let mut link = Command::new("gcc");
@@ -121,7 +121,7 @@ fn a_static_program_is_traced() {
     let warnings = String::from_utf8_lossy(&linked.stderr);
     assert!(!warnings.contains("dlopen"), "{warnings}");
     exercise(&[], &program);
-    // Its libc has registered it for restartable sequences: each event tells its processor.
+    // Its libc has registered it for restartable sequences, so each event has a CPU.
     if dormouse_percpu::Rseq::of_libc().is_some() {
         let trace = dir.path().join("trace");
         succeed_with(7, Command::new(dormouse()).args(["record", "-o"]).arg(&trace).arg("--").arg(&program).arg("100"));
@@ -170,7 +170,7 @@ fn a_program_with_musl_is_traced() {
     build.args(["build", "--quiet", "--offline", "--package", "dormouse-capi", "--lib", "--target", MUSL]);
     succeed(build.arg("--target-dir").arg(&built).current_dir(env!("CARGO_MANIFEST_DIR")));
     let library = built.join(MUSL).join("debug/libdormouse.a");
-    // Debian's musl-gcc has glibc's unwinder; the toolchain brings one for musl.
+    // Debian's musl-gcc uses glibc's unwinder; the Rust toolchain has one for musl.
     let unwinder = target.join("self-contained/libunwind.a");
     let dir = tempfile::tempdir().unwrap();
     for form in [&["-static"][..], &[]] {

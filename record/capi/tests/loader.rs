@@ -1,6 +1,7 @@
-//! Programs whose threads are in the loader while tools ask something of them: constructors and destructors of plugins run under its lock.
+//! Programs whose threads are in the loader while tools send them requests: constructors and destructors of plugins run
+//! under the loader's lock.
 //!
-//! `DORMOUSE_STORM_SECONDS=600` has the storm last ten minutes, `DORMOUSE_STORM_SEED=N` repeats one.
+//! `DORMOUSE_STORM_SECONDS=600` makes the storm last ten minutes, `DORMOUSE_STORM_SEED=N` repeats one.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use std::fs::File;
@@ -17,10 +18,10 @@ use tempfile::TempDir;
 mod common;
 use common::{dormouse, install, pkg_config, stdout, succeed};
 
-/// Nothing that is waited for here takes as long, unless it hangs: not even the first file of a session on a disk that is busy with others.
+/// Maximum time of a wait. Only a hang takes as long; even the first file of a session on a busy disk does not.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// The program and its plugins.
+/// Returns the directory with the program and its plugins, built once.
 fn programs() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
     DIR.get_or_init(|| {
@@ -45,7 +46,7 @@ fn programs() -> &'static Path {
     })
 }
 
-/// Copies of the plugin that differ in their provider's name, and so in their classes.
+/// Makes copies of the plugin that differ in their provider's name, and so in their classes.
 fn make_plugins(dir: &Path, count: usize) {
     let plugin = std::fs::read(programs().join("plugin.so")).unwrap();
     let name = b"storm_000";
@@ -60,7 +61,7 @@ fn make_plugins(dir: &Path, count: usize) {
     }
 }
 
-/// The program, while it runs.
+/// A running program.
 struct Running {
     place: TempDir,
     child: Child,
@@ -78,7 +79,7 @@ impl Running {
             .args([plugin_count.to_string(), thread_count.to_string()])
             .arg(place.path().join("progress"))
             .env("XDG_RUNTIME_DIR", place.path())
-            // Its threads stand still in the loader while tools come.
+            // Its threads are blocked in the loader while tools connect.
             .env("DORMOUSE_LISTEN", "thread")
             .env("GATE", place.path().join("gate"))
             .envs(environment.iter().copied())
@@ -115,12 +116,12 @@ impl Running {
         self.expect_line(&format!("done: {command}"));
     }
 
-    /// Runs a command of `dormouse`: whether it succeeded, and what it said.
+    /// Runs a command of `dormouse`. Returns whether it succeeded, and its output.
     fn dormouse(&self, arguments: &[&str]) -> (bool, String) {
         let mut command = Command::new(dormouse());
         command.args(arguments).env("XDG_RUNTIME_DIR", self.place.path()).stdin(Stdio::null());
         let mut tool = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        // A pipe each, which is read so that the command does not wait for us.
+        // Both pipes are read, so that the command does not block on them.
         let (mut out, mut err) = (tool.stdout.take().unwrap(), tool.stderr.take().unwrap());
         let said = std::thread::spawn(move || {
             let mut text = String::new();
@@ -154,7 +155,7 @@ impl Running {
         text
     }
 
-    /// How far each thread has come.
+    /// Returns the progress of each thread.
     fn progress(&self) -> Vec<u64> {
         let mut bytes = [0; 512];
         File::open(self.place.path().join("progress")).unwrap().read_exact_at(&mut bytes, 0).unwrap();
@@ -183,7 +184,7 @@ impl Drop for Running {
     }
 }
 
-/// What each thread of a process is at: by gdb, or where there is none, as far as the kernel tells.
+/// Returns the stack of each thread of a process, by gdb or, without gdb, with the kernel's information.
 fn stacks(pid: u32) -> String {
     let mut gdb = Command::new("gdb");
     gdb.args(["-batch", "-nx", "-ex", "set debuginfod enabled off", "-ex", "thread apply all bt", "-p"]);
@@ -201,10 +202,10 @@ fn stacks(pid: u32) -> String {
     format!("process {pid} (gdb would tell more):\n{}", told.collect::<String>())
 }
 
-/// Whatever a program can be asked is answered while one of its threads is in a constructor, however long that takes.
+/// A program answers all requests while one of its threads is in a constructor, for any length of time.
 #[test]
 fn a_program_in_a_constructor_answers() {
-    // Of that event each record asks for a snapshot, by a thread that is started where the class is armed.
+    // Each record of that event requests a snapshot, by a thread that is started when the class is armed.
     let mut running = Running::start(1, 0, &[("DORMOUSE_SNAPSHOT_ON", "event:app:fired")]);
     let pid = running.pid();
     let place = running.place.path().to_owned();
@@ -225,12 +226,13 @@ fn a_program_in_a_constructor_answers() {
     running.succeed(&["disarm", &pid, "app:f*d"]);
     running.succeed(&["arm", &pid, "app:*"]);
     running.succeed(&["disarm", &pid, "*"]);
-    // The first session is left, and another joined.
+    // The program leaves the first session and joins another.
     running.succeed(&["arm", &pid, "*", "-o", &path("second"), "--budget", "4M"]);
     running.obey("fire 3");
     running.obey("fork");
 
-    // The constructor goes on, and the plugin's own registers its event in the session, where it is armed like all others.
+    // The constructor returns, and that of the plugin registers its event in the session, where it is armed like the
+    // others.
     drop(File::options().write(true).open(&gate).unwrap());
     running.obey("loaded");
     running.succeed(&["arm", &pid, "*"]);
@@ -245,7 +247,7 @@ fn a_program_in_a_constructor_answers() {
     assert_eq!(count(&place.join("second"), "held:work"), 1);
 }
 
-/// Events in a trace whose class begins with this. Nothing may be lost.
+/// Returns the number of events in a trace whose class begins with this text. No event may be lost.
 fn count(trace: &Path, class: &str) -> u64 {
     let stats = succeed(Command::new(dormouse()).arg("stats").arg(trace).arg("--json"));
     let stats: serde_json::Value = serde_json::from_str(&stdout(&stats)).unwrap();
@@ -278,8 +280,8 @@ fn number(variable: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is not a number")))
 }
 
-/// Threads load and unload plugins, fork and walk the list of objects while the program is armed, disarmed, listed, tuned and
-/// has snapshots taken, at random. Nobody hangs, and afterwards every event is there.
+/// Threads load and unload plugins, fork and walk the list of objects while the program is armed, disarmed, listed,
+/// tuned and asked for snapshots, at random. No thread hangs, and afterwards no event is missing.
 #[test]
 fn a_storm_of_plugins_is_survived() {
     const PLUGIN_COUNT: usize = 300;
@@ -336,7 +338,7 @@ fn a_storm_of_plugins_is_survived() {
         asked += 1;
         refused += u64::from(!is_well);
         assert!(is_well || is_known(&text), "{text}");
-        // Each of the program's threads goes on.
+        // Each of the program's threads makes progress.
         let progress = running.progress();
         if progress[..THREAD_COUNT + 2].iter().zip(&moved.1).all(|(now, before)| now > before) {
             moved = (Instant::now(), progress.clone());
@@ -361,6 +363,6 @@ fn a_storm_of_plugins_is_survived() {
     running.succeed(&["disarm", &pid, "*"]);
     running.end();
     assert_eq!(count(&last, "app:fired"), 5);
-    // Objects that come while a session is there are armed by the patterns that it was started with.
+    // Objects that are loaded during a session are armed by the patterns with which it was started.
     assert_eq!(count(&last, "storm_"), PLUGIN_COUNT as u64 * 10);
 }

@@ -1,6 +1,6 @@
-//! Counters, histograms and pools in C and C++: programs, compiled and linked in every way that people compile and link, and
-//! run with and without rseq. What they check is in `percpu/main.c` and `percpu/pool.c`. The examples of the manual page are
-//! compiled and run too.
+//! Counters, histograms and pools in C and C++: programs, compiled and linked in every common way, and run with and
+//! without rseq. Their checks are in `percpu/main.c` and `percpu/pool.c`. The examples of the manual page are compiled
+//! and run too.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ fn prefix() -> &'static Path {
     PREFIX.get_or_init(|| install("percpu-prefix"))
 }
 
-/// Flags for the shared library, or for the archive in its place.
+/// Returns flags for the shared library, or for the archive instead.
 fn package(is_static: bool) -> Vec<String> {
     let form: &[&str] = if is_static { &["--static"] } else { &[] };
     let flags = pkg_config(prefix(), &[&["--cflags", "--libs", "dormouse"], form].concat());
@@ -42,7 +42,8 @@ fn go(compiler: &str, flags: &str, is_static: bool) {
         command.args(["-x", if compiler.ends_with("++") { "c++" } else { "c" }]);
         command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/percpu").join(unit)).args(["-x", "none"]);
         succeed(command.args(package(is_static)));
-        // By the C library's registration, by ours, and where the kernel refuses it: `pool.c` knows that argument.
+        // With the C library's registration, with ours, and where the kernel refuses rseq: `pool.c` knows that
+        // argument.
         for (tunables, mode) in [("", ""), ("glibc.pthread.rseq=0", ""), ("glibc.pthread.rseq=0", "without")] {
             let output = succeed(Command::new(&program).arg(mode).env("GLIBC_TUNABLES", tunables));
             assert_eq!(stdout(&output), "fine\n", "{compiler} {flags} {unit} {tunables} {mode}");
@@ -92,7 +93,7 @@ fn the_header_asks_for_no_extension() {
     }
 }
 
-/// Every function of the header is there for programs to link with, and nothing else of its name.
+/// The library exports every function of the header, and nothing else with this prefix.
 #[test]
 fn the_library_exports_what_the_header_declares() {
     let header = std::fs::read_to_string(prefix().join("include/dormouse/percpu.h")).unwrap();
@@ -108,7 +109,7 @@ fn the_library_exports_what_the_header_declares() {
     assert_eq!(exported, declared);
 }
 
-/// Names of functions, sorted: those at the start of a declaration, and not in comments.
+/// Returns the names of declared functions, sorted: those at the start of a declaration, not in comments.
 fn declared(header: &str) -> Vec<&str> {
     let lines = header.lines().filter(|line| !line.starts_with([' ', '/', '#']));
     let mut names: Vec<_> = lines

@@ -1,5 +1,5 @@
-//! C and C++ programs: compiled by every compiler that is there, linked both ways, run dormant and recorded, and what they
-//! recorded read back.
+//! C and C++ programs: compiled by every installed compiler, linked both ways, run dormant and recorded; their traces
+//! are read back.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ use common::{dormouse, install, pkg_config, stdout, succeed};
 
 const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"];
 
-/// Where libdormouse is installed, and the command `dormouse`.
+/// Prefix where libdormouse is installed, and path of the command `dormouse`.
 struct Installed {
     prefix: PathBuf,
     dormouse: PathBuf,
@@ -31,7 +31,7 @@ fn installed() -> &'static Installed {
     INSTALLED.get_or_init(|| Installed { prefix: install("capi-prefix"), dormouse: dormouse().into() })
 }
 
-/// C and C++ compilers.
+/// Returns the installed pairs of C and C++ compilers.
 fn compilers() -> Vec<(&'static str, &'static str)> {
     let found: Vec<_> =
         [("gcc", "g++"), ("clang", "clang++")].into_iter().filter(|(c, cpp)| has_part(c) && has_part(cpp)).collect();
@@ -57,7 +57,8 @@ enum Link {
     Static,
 }
 
-/// What `pkg-config` says. The archive lies beside the shared library, so it is asked for by its file name.
+/// Returns the flags of `pkg-config`. The archive is in the directory of the shared library, so it is requested by its
+/// file name.
 fn link_flags(link: Link) -> Vec<String> {
     let form: &[&str] = if link == Link::Static { &["--static"] } else { &[] };
     let archive = |flag: String| match (link, flag.as_str()) {
@@ -68,9 +69,9 @@ fn link_flags(link: Link) -> Vec<String> {
     flags.into_iter().map(archive).collect()
 }
 
-/// Compiles the test program and its plugin, and gives their directory.
+/// Compiles the test program and its plugin into a directory.
 fn build_program(dir: &Path, compilers: (&str, &str), level: &str, code_model: &str, link: Link) {
-    // Dynamic and static addressing of the program take turns; libraries are always position-independent.
+    // The program is position-independent at -O0 only; libraries always are.
     let model: &[&str] = if level == "-O0" { &["-fPIE", "-pie"] } else { &["-fno-pic", "-no-pie"] };
     let compile = |name: &str, model: &str| {
         let object = dir.join(name).with_extension("o");
@@ -93,7 +94,7 @@ fn build_program(dir: &Path, compilers: (&str, &str), level: &str, code_model: &
             objects.push(shared);
             plugin_link.args(&flags);
         }
-        // A plugin uses the tracer that is in the program.
+        // A plugin uses the tracer in the program.
         Link::Static => objects.push(library),
     }
     succeed(&mut plugin_link);
@@ -104,7 +105,7 @@ fn build_program(dir: &Path, compilers: (&str, &str), level: &str, code_model: &
     succeed(&mut program);
 }
 
-/// The number after a word at the start of a line.
+/// Returns the number after a word at the start of a line.
 fn number(text: &str, word: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(word)).unwrap_or_else(|| panic!("{word}: {text}"));
     line.trim().parse().unwrap()
@@ -120,7 +121,8 @@ fn show(value: Value<'_>) -> String {
     }
 }
 
-/// Every event of programs, in the order of time, as `provider:name field=value …`, and how many are told to be lost.
+/// Returns all events of programs in the order of time, as `provider:name field=value …`, and the reported number of
+/// lost events.
 fn read(trace: &Path) -> (Vec<String>, u64) {
     let metadata = Metadata::parse(&std::fs::read_to_string(trace.join("metadata")).unwrap()).unwrap();
     let mut files: Vec<_> = std::fs::read_dir(trace).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -142,7 +144,7 @@ fn read(trace: &Path) -> (Vec<String>, u64) {
     (events, lost)
 }
 
-/// What the test program records, but for its threads; `object` is an address that it prints.
+/// Returns the records of the test program, except those of its threads; `object` is an address that it prints.
 fn expected(object: u64) -> Vec<String> {
     let many = |n: usize| match n {
         2 => " f2=\"2\"".to_string(),
@@ -209,7 +211,8 @@ fn record(trace: &Path) -> Command {
     command
 }
 
-/// Runs the program dormant and recorded, with and without restartable sequences, with and without context in its records.
+/// Runs the program dormant and recorded, with and without restartable sequences, with and without context in its
+/// records.
 fn exercise(dir: &Path) {
     let (program, plugin) = (dir.join("program"), dir.join("plugin.so"));
     let dormant = stdout(&succeed(Command::new(&program).arg(&plugin).arg("asleep")));
@@ -256,7 +259,8 @@ fn every_program(compilers: (&str, &str)) {
     }
 }
 
-/// Where neither text nor data need lie within 2 GiB: dormant sites are the same bytes, and what is recorded is the same.
+/// In larger code models, text and data need not be within 2 GiB: dormant sites have the same bytes, and the records
+/// are the same.
 #[test]
 fn events_of_larger_code_models() {
     for compilers in compilers() {
@@ -315,7 +319,7 @@ fn disabled_events_need_no_library_and_evaluate_nothing() {
     }
 }
 
-/// Whichever of the two libraries the loader finds first has the sites of all objects, and the tracer's keys are changed there.
+/// The library that the loader finds first has the sites of all objects, and the tracer's keys are changed there.
 #[test]
 fn both_libraries_in_one_process_are_one() {
     let dir = tempfile::tempdir().unwrap();
@@ -387,14 +391,14 @@ fn children_of_vfork_trace_as_themselves() {
     }
 }
 
-/// Compiles a program of one file.
+/// Compiles a program that consists of one file.
 fn build_one(program: &Path, name: &str, options: &[&str], link: Link) {
     let mut command = compiler_of(name, compilers()[0]);
     command.args(options).args(["-O2", "-o"]).arg(program).arg(source(name)).args(link_flags(link)).arg("-pthread");
     succeed(command.arg(format!("-Wl,-rpath,{}", installed().prefix.join("lib").display())));
 }
 
-/// glibc allocates where a thread gives a value to a key that came late.
+/// glibc allocates when a thread sets a value for a key that was created late.
 #[test]
 fn nothing_is_allocated_in_a_handler() {
     let dir = tempfile::tempdir().unwrap();
@@ -403,7 +407,7 @@ fn nothing_is_allocated_in_a_handler() {
     let trace = dir.path().join("trace");
     let output = succeed(record(&trace).arg("--").arg(&program));
     assert_eq!(read(&trace), (vec!["handler:ran signal=I32(10)".to_string(); 50], 0));
-    // Stacks of threads that are gone are used again; some are still on their way out when the next one asks.
+    // Stacks of threads that have ended are reused; some threads are still ending when the next one needs a stack.
     assert!((1..25).contains(&number(&stdout(&output), "stacks")), "{}", stdout(&output));
 }
 
@@ -411,7 +415,7 @@ fn nothing_is_allocated_in_a_handler() {
 fn a_program_says_whether_it_listens() {
     let dir = tempfile::tempdir().unwrap();
     for link in [Link::Shared, Link::Static] {
-        // The thread that listens is there only where it was asked for.
+        // The listening thread exists only if it was requested.
         for options in [&[][..], &["-DDORMOUSE_NO_LISTEN"]] {
             let program = dir.path().join("listens");
             build_one(&program, "listens.c", options, link);
@@ -429,7 +433,7 @@ fn a_program_says_whether_it_listens() {
             let forbidden = -libc::EPERM;
             let by_none = format!("{} {forbidden} 1 {forbidden} 1\n", -libc::EINVAL);
             assert_eq!(run(Some("0")), format!("1 0 1 {forbidden} 1\n{by_none}"));
-            // In a session nobody has asked for it.
+            // In a session, listening was not requested.
             let output = succeed(record(&dir.path().join("trace")).arg("--").arg(&program));
             assert_eq!(stdout(&output), by_signal);
             std::fs::remove_dir_all(dir.path().join("trace")).unwrap();
@@ -471,14 +475,14 @@ fn what_cannot_be_recorded_does_not_compile() {
     }
 }
 
-/// Nor what no trace can hold, and the compiler names it.
+/// Names that no trace can hold do not compile either, and the compiler reports them.
 #[test]
 fn names_that_no_trace_can_hold_do_not_compile() {
     let dir = tempfile::tempdir().unwrap();
     let long = "n".repeat(NAME_LEN_MAX + 1);
     for compilers in compilers() {
         for unit in ["unit.c", "unit.cc"] {
-            // In C, clang leaves the last one to the session.
+            // In C, clang leaves the check of the last one to the session.
             let names = ["größe", "gr\\u00f6\\u00dfe", &long, "a$b"];
             let count = if (compilers.0, unit) == ("clang", "unit.c") { 3 } else { 4 };
             for name in &names[..count] {
@@ -566,7 +570,8 @@ fn the_installed_tree_may_be_moved() {
 }
 
 #[cfg(target_arch = "x86_64")]
-/// Bytes and relocations of a shared object with so many tracepoints of two fields, in C.
+/// Returns the size in bytes and the number of relocations of a shared object with `count` tracepoints of two fields,
+/// in C.
 fn weigh(dir: &Path, compiler: &str, count: u64, option: &str) -> [u64; 2] {
     let events = (0..count).map(|index| {
         format!("void f{index}(unsigned long id, int n) {{ DORMOUSE_EVENT(shop, order_{index}, (order_id, id), (total, n)); }}\n")
@@ -666,7 +671,7 @@ fn programs_ask_for_snapshots() {
     }
 }
 
-/// What the program of crashes does, and the signal that is the crash if it ends by one.
+/// Actions of the crash program, each with the signal of the crash if it ends by one.
 const CRASHES: [(&str, Option<&str>); 27] = [
     ("fix", None),
     ("fix-open", None),
@@ -697,8 +702,8 @@ const CRASHES: [(&str, Option<&str>); 27] = [
     ("threads", Some("SIGSEGV")),
 ];
 
-/// Runs the program of crashes in each way, alone and recorded: it ends in the same way, and leaves a snapshot that has its last event where it
-/// ends by a crash, and none where it does not.
+/// Runs the crash program in each way, alone and recorded: it ends in the same way. If it ends by a crash, it leaves a
+/// snapshot that contains its last event, otherwise none.
 fn crash(program: &Path, options: &[&str], last: &str) {
     let more = [("child", Some("SIGSEGV"))];
     for (what, signal) in CRASHES.iter().chain(&more) {
@@ -740,8 +745,8 @@ fn a_snapshot_of_a_crash_is_that_of_the_fault_that_ends_the_program() {
     crash(&build(Link::Shared), &[], "crash:last");
 }
 
-/// Runs the program that locks its memory, alone and recorded: the kernel answers the same, nothing of the session's memory is locked, and each
-/// event is in the trace or counted as lost.
+/// Runs the program that locks its memory, alone and recorded: the kernel gives the same result, nothing of the
+/// session's memory is locked, and each event is in the trace or counted as lost.
 #[test]
 fn a_program_locks_its_memory_as_without_a_session() {
     let dir = tempfile::tempdir().unwrap();
@@ -772,7 +777,8 @@ fn a_program_locks_its_memory_as_without_a_session() {
     }
 }
 
-/// A program that lists its descriptors by `opendir` does not find the session's memory, and what it executes is recorded all the same.
+/// A program that lists its descriptors by `opendir` does not find the session's memory, and programs that it executes
+/// are still recorded.
 #[test]
 fn a_program_lists_its_descriptors_as_without_a_session() {
     let dir = tempfile::tempdir().unwrap();

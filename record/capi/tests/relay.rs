@@ -1,5 +1,6 @@
-//! Page chains in C and C++: one program, compiled and linked in every way that people compile and link, with either library, with both
-//! ways to copy, and for 32-bit machines. What it checks is in `relay/main.c`. The examples of the manual page are compiled and run too.
+//! Page chains in C and C++: one program, compiled and linked in every common way, with either library, with both ways
+//! to copy, and for 32-bit machines. Its checks are in `relay/main.c`. The examples of the manual page are compiled and
+//! run too.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ mod manual;
 use common::{stdout, succeed};
 use library::Library;
 
-/// The copy of machines without efficient unaligned access.
+/// Selects the copy for machines without efficient unaligned access.
 const ALIGNED: &str = "-DDORMOUSE_RELAY_ALIGNED=1";
 const I686: &str = "i686-unknown-linux-gnu";
 
@@ -28,7 +29,7 @@ static RELAY: Library = Library {
     prefix: OnceLock::new(),
 };
 
-/// Flags for the library without the tracer.
+/// Returns flags for the library without the tracer.
 fn alone() -> Vec<String> {
     RELAY.package("dormouse-relay")
 }
@@ -57,10 +58,11 @@ fn programs_with_the_archive() {
     RELAY.go("gcc", "-std=gnu11 -O2", &RELAY.archive(None));
 }
 
-/// For 32-bit x86. The kernel's headers are the same for both x86s, and without gcc-multilib they lie with the other's only.
+/// Flags for 32-bit x86. The kernel's headers are the same for both x86 variants; without gcc-multilib they are only in
+/// the 64-bit directory.
 const M32: &str = "-m32 -idirafter /usr/include/x86_64-linux-gnu";
 
-/// The library for 32-bit x86, if the toolchain has what it takes.
+/// Returns the library for 32-bit x86, if the toolchain can build it.
 fn archive_for_32_bit() -> Option<PathBuf> {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("relay-i686");
     if !has("gcc") || !has_target(I686) {
@@ -92,11 +94,11 @@ fn programs_for_32_bit_machines() {
     let program = directory.path().join("layout");
     RELAY.compile("gcc", &format!("{M32} -std=gnu11"), &RELAY.archive(Some(&library)), &program);
     let lines = stdout(&succeed(Command::new(&program).arg("layout")));
-    // Words are half as long; the sizes of pages are not in words.
+    // Words have half the size; the sizes of pages are not in words.
     assert_eq!(lines, layout(4));
 }
 
-/// What the names of [`LAYOUT`] are in C.
+/// Expressions in C for the names of [`LAYOUT`].
 const IN_C: [(&str, &str); 5] = [
     ("caches", "offsetof(struct dormouse_relay_chain, dormouse_i_written)"),
     ("page_size_bytes", "offsetof(struct dormouse_relay_chain, dormouse_i_page_size_bytes)"),
@@ -105,7 +107,7 @@ const IN_C: [(&str, &str); 5] = [
     ("link.data", "offsetof(struct dormouse_i_relay_link, data)"),
 ];
 
-/// By the compiler alone: that needs neither a library for 32-bit machines nor one to run programs on.
+/// Uses the compiler alone, which needs neither a library for 32-bit machines nor one to run programs on.
 #[test]
 fn a_chain_of_32_bit_machines_has_the_layout_in_shorter_words() {
     if !has("gcc") {
@@ -123,7 +125,7 @@ fn a_chain_of_32_bit_machines_has_the_layout_in_shorter_words() {
     let directory = tempfile::tempdir().unwrap();
     let unit = directory.path().join("unit.c");
     std::fs::write(&unit, text).unwrap();
-    // The one header that glibc has for 32-bit machines alone: which of its functions do nothing.
+    // The only header that glibc has for 32-bit machines alone: it lists functions that do nothing.
     std::fs::create_dir(directory.path().join("gnu")).unwrap();
     std::fs::write(directory.path().join("gnu/stubs-32.h"), "").unwrap();
     let mut command = Command::new("gcc");
@@ -136,7 +138,7 @@ fn a_chain_of_32_bit_machines_has_the_layout_in_shorter_words() {
     succeed(command.args(include_dirs().map(|dir| format!("-I{}", dir.display()))));
 }
 
-/// What a C program should print: places in words of the machine, and the sizes of pages.
+/// Returns the expected output of a C program: offsets in words of the machine, and the sizes of pages.
 fn layout(word: usize) -> String {
     let words = |bytes: usize| bytes / size_of::<usize>() * word;
     let fields: String = LAYOUT.iter().map(|(name, bytes)| format!("{name} {}\n", words(*bytes))).collect();

@@ -16,18 +16,19 @@ use common::succeed;
 
 const WARNINGS: [&str; 5] = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror"];
 
-/// Where libdormouse is installed, and the command `dormouse`, built as this test was.
+/// Returns the prefix where libdormouse is installed, and the path of the command `dormouse`, built with the profile of
+/// this test.
 fn installed() -> &'static (PathBuf, PathBuf) {
     static INSTALLED: OnceLock<(PathBuf, PathBuf)> = OnceLock::new();
     INSTALLED.get_or_init(|| (common::install("tunables-prefix"), common::dormouse().into()))
 }
 
-/// C and C++ compilers.
+/// Returns the installed pairs of C and C++ compilers.
 fn compilers() -> Vec<(&'static str, &'static str)> {
     [("gcc", "g++"), ("clang", "clang++")].into_iter().filter(|(c, cpp)| has_part(c) && has_part(cpp)).collect()
 }
 
-/// A compiler for a file, with the warnings that a user may have on.
+/// Returns a compiler command for a file, with warnings that users may enable.
 fn compiler(file: &str, (c, cpp): (&str, &str)) -> Command {
     let is_cpp = file.ends_with(".cc");
     let mut command = Command::new(if is_cpp { cpp } else { c });
@@ -72,7 +73,7 @@ fn build(dir: &Path, compilers: (&str, &str), (options, form, linker): (&[&str],
     succeed(&mut plugin);
 }
 
-/// The program, with a directory of sockets of its own.
+/// The running program, with its own directory of sockets.
 struct Tuned {
     place: TempDir,
     child: Child,
@@ -86,7 +87,7 @@ impl Tuned {
         let mut child = Command::new(dir.join("tuned"))
             .arg(dir.join("plugin.so"))
             .env("XDG_RUNTIME_DIR", place.path())
-            // It waits for its input between tracepoints.
+            // It waits for input between tracepoints.
             .env("DORMOUSE_LISTEN", "thread")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -115,7 +116,7 @@ impl Tuned {
         dormouse.env("XDG_RUNTIME_DIR", self.place.path()).output().unwrap()
     }
 
-    /// The table's rows, without sites; blanks are one.
+    /// Returns the table's rows without sites, with blanks collapsed.
     fn list(&self) -> Vec<String> {
         let text = String::from_utf8(self.imv("list", &[]).stdout).unwrap();
         let row = |line: &str| {
@@ -172,7 +173,7 @@ fn exercise(dir: &Path) {
     assert!(tuned.refuse(&["c.ratio", "0.95"]).contains("`c.ratio` takes a number from 0.1 to 0.9"));
     assert!(tuned.refuse(&["c.port", "65536"]).contains("out of range"));
 
-    // What a plugin brings goes with it.
+    // The tunables of a plugin disappear when it is unloaded.
     let before = tuned.list();
     for _ in 0..3 {
         assert_eq!(tuned.ask("open"), "opened");
@@ -203,7 +204,7 @@ fn c_programs_and_their_plugins_are_tuned() {
             (&["-O2", "-fPIE"], "-pie", "gold"),
             (&["-O2", "-fPIE", "-flto"], "-pie", "bfd"),
         ] {
-            // clang's objects for LTO are for its own linker.
+            // clang's LTO objects need its own linker.
             let linker = if options.contains(&"-flto") && compilers.0 == "clang" { "lld" } else { linker };
             if linker != "bfd" && !has_part(&format!("ld.{linker}")) {
                 continue;
@@ -235,7 +236,7 @@ fn plugins_come_and_go_while_operators_look_and_set() {
                 while !is_over.load(Ordering::Relaxed) {
                     let output = imv(words);
                     let text = String::from_utf8(output.stderr).unwrap();
-                    // Nothing but that it has gone.
+                    // The only permitted error is that the plugin is gone.
                     let is_gone = text.contains("no tunable `plugin.depth`");
                     assert!(output.status.success() || words[0] == "set" && is_gone, "{text}");
                     count += 1;

@@ -1,5 +1,5 @@
-//! Virtqueues in C and C++: one program, compiled and linked in every way that people compile and link, with either library. What it checks
-//! is in `vring/main.c`. The example of the manual page is compiled and run too.
+//! Virtqueues in C and C++: one program, compiled and linked in every common way, with either library. Its checks are
+//! in `vring/main.c`. The example of the manual page is compiled and run too.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use std::sync::OnceLock;
@@ -13,7 +13,7 @@ use library::Library;
 
 static VRING: Library = Library { name: "vring", inline: &[], ways: &["-UNDEBUG"], prefix: OnceLock::new() };
 
-/// Flags for the library without the tracer.
+/// Returns flags for the library without the tracer.
 fn alone() -> Vec<String> {
     VRING.package("dormouse-vring")
 }

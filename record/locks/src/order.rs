@@ -1,10 +1,10 @@
-//! Which thread holds which locks, in debug builds.
+//! Record of the locks that each thread holds, in debug builds.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use rustix::thread::gettid;
 
-/// One of our locks, by its place in the order of the crate's documentation.
+/// One of our locks, by its position in the order of the crate's documentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rank {
     /// A pool of `percpu`. Signal handlers take it too.
@@ -15,17 +15,18 @@ pub enum Rank {
     Registry,
 }
 
-/// As long as it lives, the thread counts as holding a lock, or waiting for it. Empty in release builds.
+/// Records that the thread holds a lock or waits for it, until dropped. Empty in release builds.
 #[derive(Debug)]
 pub struct Held {
-    /// The slot where the thread is recorded, and the count.
+    /// Slot in which the thread is recorded, and the amount by which it was increased.
     noted: Option<(&'static AtomicU64, u64)>,
 }
 
-/// Threads that can hold locks at the same time and be checked.
+/// Maximum number of threads that hold locks at the same time and are checked.
 const SLOT_COUNT: usize = 64;
 
-/// `tid << 32 | counts`, a byte for each rank; 0 is free. Relaxed: each thread reads what it wrote itself.
+/// Slots, each `tid << 32 | counts` with a byte for each rank; 0 is free. Relaxed: each thread reads only its own
+/// writes.
 static SLOTS: [AtomicU64; SLOT_COUNT] = [const { AtomicU64::new(0) }; SLOT_COUNT];
 
 const fn one(rank: Rank) -> u64 {
@@ -39,9 +40,10 @@ const fn count(word: u64, rank: Rank) -> u64 {
 const COUNTS: u64 = u32::MAX as u64;
 
 impl Rank {
-    /// Call it before waiting for the lock; drop the result once the lock is released.
+    /// Records that the calling thread holds the lock. Call it before waiting for the lock, and drop the result once
+    /// the lock is released.
     ///
-    /// Ends the program if the calling thread holds a lock that stands below this one. Lock-free; async-signal-safe.
+    /// Ends the program if the calling thread holds a lock that is below this one. Lock-free; async-signal-safe.
     #[inline]
     pub fn hold(self) -> Held {
         if !cfg!(debug_assertions) {
@@ -54,7 +56,7 @@ impl Rank {
         }
         // A thread without a slot is not checked.
         let Some(slot) = slot.or_else(|| free_slot(me)) else { return Held { noted: None } };
-        // A handler on this thread may have run in between; it leaves the word as it was.
+        // A signal handler on this thread may have run in between; it leaves the word unchanged.
         slot.fetch_add(one(self), Relaxed);
         Held { noted: Some((slot, one(self))) }
     }
@@ -64,18 +66,20 @@ impl Drop for Held {
     #[inline]
     fn drop(&mut self) {
         let Some((slot, one)) = self.noted else { return };
-        // By the slot, not by the thread's id, which is different after a fork.
+        // Through the slot, not the thread's id, which is different after a fork.
         let left = slot.fetch_sub(one, Relaxed) - one;
         if left & COUNTS == 0 {
-            // A handler that runs before this has taken a slot of its own, or released this one: both are correct.
+            // A signal handler that runs before this has taken a slot of its own, or released this one: both are
+            // correct.
             let _ = slot.compare_exchange(left, 0, Relaxed, Relaxed);
         }
     }
 }
 
-/// Runs `work`, which calls the loader.
+/// Calls `work`, which calls the loader.
 ///
-/// Ends the program if the calling thread holds one of our locks. As blocking, and as safe in signal handlers, as `work`.
+/// Ends the program if the calling thread holds one of our locks. As blocking, and as safe in signal handlers, as
+/// `work`.
 #[inline]
 pub fn call_loader<R>(work: impl FnOnce() -> R) -> R {
     if cfg!(debug_assertions) {
@@ -87,8 +91,8 @@ pub fn call_loader<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// The rule that a thread breaks by taking a lock, if it breaks one. For locks that signal handlers take there is none, because a handler
-/// may have interrupted anything.
+/// Returns the rule that a thread violates by taking a lock, if any. There is no rule for locks that signal handlers
+/// take, because a handler may interrupt any code.
 fn broken(word: u64, taken: Rank) -> Option<&'static str> {
     let is_below = |rank| count(word, rank) != 0;
     match taken {
@@ -110,7 +114,7 @@ fn free_slot(me: u64) -> Option<&'static AtomicU64> {
     SLOTS.iter().find(|slot| slot.compare_exchange(0, me, Relaxed, Relaxed).is_ok())
 }
 
-/// It does not unwind: that would call the loader.
+/// Ends the program. Does not unwind, because unwinding would call the loader.
 #[expect(improper_ctypes_definitions, reason = "called by this module alone")]
 extern "C" fn end(rule: &'static str) -> ! {
     panic!("dormouse: {rule} (`dormouse-locks` has the order)");
@@ -127,7 +131,7 @@ mod tests {
         let under = |rank, taken| broken(one(rank), taken).is_some();
         assert!(under(Rank::Control, Rank::Control));
         assert!(under(Rank::Registry, Rank::Control));
-        // A fork under `hold`, whatever a handler does.
+        // A fork while the pool is held, by a signal handler.
         assert!(!under(Rank::Pool, Rank::Control));
         assert!(!under(Rank::Control, Rank::Registry));
         assert!(!under(Rank::Registry, Rank::Pool));
@@ -151,7 +155,7 @@ mod tests {
         call_loader(|| ());
     }
 
-    /// The two that end the program run in a program of their own: this test, run again.
+    /// Runs the two cases that end the program in processes of their own, which run this test again.
     #[test]
     fn a_broken_order_ends_the_program() {
         const WHICH: &str = "DORMOUSE_LOCKS_BREAK";

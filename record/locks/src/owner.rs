@@ -1,4 +1,4 @@
-//! A lock that knows its owner, so that a signal handler gets an error instead of a deadlock.
+//! A lock that knows its owner, so that a signal handler that interrupts the owner gets an error instead of a deadlock.
 //!
 //! ```text
 //!   0 ──CAS──▶ tid ──another waits──▶ tid | WAITERS
@@ -6,7 +6,7 @@
 //!   └───────────┴──────── swap 0 ────────┘ (then wake one)
 //! ```
 //!
-//! Only its owner changes the word, except that a waiter may add [`WAITERS`]. Nothing allocates.
+//! Only the owner changes the word, except that a waiter may add [`WAITERS`]. Nothing allocates.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -14,7 +14,7 @@ use rustix::thread::{futex, gettid};
 
 use crate::order::{Held, Rank};
 
-/// Set when a thread sleeps on the word. Thread ids stay below it (`PID_MAX_LIMIT` is 2^22).
+/// Set when a thread sleeps on the word. Thread ids are smaller (`PID_MAX_LIMIT` is 2^22).
 const WAITERS: u32 = 1 << 31;
 
 /// A lock for one owner at a time. An owner that takes it again gets an error.
@@ -22,24 +22,24 @@ const WAITERS: u32 = 1 << 31;
 pub struct OwnerLock {
     rank: Rank,
     word: AtomicU32,
-    /// `fork` was called by a signal handler that interrupted the owner. Only the owner accesses it.
+    /// Whether `fork` was called by a signal handler that interrupted the owner. Only the owner accesses it.
     forked_by_owner: AtomicBool,
 }
 
-/// The calling thread owns the lock already.
+/// Error: the calling thread owns the lock already.
 #[derive(Debug)]
 pub struct Reentered;
 
 impl OwnerLock {
-    /// A free lock.
+    /// Returns a free lock.
     pub const fn new(rank: Rank) -> OwnerLock {
         OwnerLock { rank, word: AtomicU32::new(0), forked_by_owner: AtomicBool::new(false) }
     }
 
-    /// Runs `work` while nobody else has the lock. Blocking; async-signal-safe if `work` is.
+    /// Calls `work` with the lock held. Blocking; async-signal-safe if `work` is.
     ///
     /// # Errors
-    /// [`Reentered`]; `work` has not run.
+    /// [`Reentered`] if the calling thread holds the lock already; `work` was not called.
     pub fn with<R>(&self, work: impl FnOnce() -> R) -> Result<R, Reentered> {
         let owned = self.lock()?;
         let result = work();
@@ -53,7 +53,7 @@ impl OwnerLock {
         // A thread that has slept cannot know whether others still sleep, so it takes the lock as contended.
         let mut waiters = 0;
         loop {
-            // (L1) pairs with (L2): what the previous owner did is visible.
+            // (L1) pairs with (L2): the previous owner's writes are visible.
             let seen = match self.word.compare_exchange(0, me | waiters, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return Ok(Owned { lock: self, held: held.or_else(|| Some(self.rank.hold())) }),
                 Err(seen) => seen,
@@ -68,13 +68,13 @@ impl OwnerLock {
             {
                 continue;
             }
-            // An error means that the word has changed or a signal arrived: look again.
+            // An error means that the word has changed or a signal has arrived: try again.
             let _ = futex::wait(&self.word, futex::Flags::PRIVATE, contended, None);
             waiters = WAITERS;
         }
     }
 
-    /// Lock-free; async-signal-safe.
+    /// Releases the lock. Lock-free; async-signal-safe.
     fn unlock(&self) {
         // (L2) pairs with (L1).
         if self.word.swap(0, Ordering::Release) & WAITERS != 0 {
@@ -83,7 +83,8 @@ impl OwnerLock {
         }
     }
 
-    /// Before `fork`: no other thread may be inside a change, because that thread would not exist in the child.
+    /// Takes the lock before `fork`, so that no other thread is inside a change. That thread would not exist in the
+    /// child.
     pub fn before_fork(&self) {
         match self.lock() {
             // Released after the fork, in the parent and in the child.
@@ -92,21 +93,22 @@ impl OwnerLock {
         }
     }
 
-    /// After `fork`, in the parent.
+    /// Releases the lock after `fork`, in the parent.
     pub fn after_fork_in_parent(&self) {
         if !self.forked_by_owner.swap(false, Ordering::Relaxed) {
             self.unlock();
         }
     }
 
-    /// After `fork`, in the child: the owner lives on under another thread id, and nobody waits.
+    /// Releases the lock after `fork`, in the child: the owner has another thread id there, and no thread waits.
     pub fn after_fork_in_child(&self) {
         let owner = if self.forked_by_owner.swap(false, Ordering::Relaxed) { this_thread() } else { 0 };
         self.word.store(owner, Ordering::Relaxed);
     }
 }
 
-/// Unlocks also if the work panics. It does not check who unlocks: a forked child does so under another thread id.
+/// Guard that unlocks also if the work panics. It does not check the thread, because a forked child unlocks under
+/// another thread id.
 struct Owned<'a> {
     lock: &'a OwnerLock,
     held: Option<Held>,
@@ -140,7 +142,7 @@ mod tests {
     use super::*;
 
     struct Counter(UnsafeCell<u64>);
-    // SAFETY: the test reaches the count under the lock only.
+    // SAFETY: the test accesses the count under the lock only.
     unsafe impl Sync for Counter {}
 
     #[test]
@@ -163,7 +165,7 @@ mod tests {
                 });
             }
         });
-        // SAFETY: the threads are gone.
+        // SAFETY: the threads have ended.
         assert_eq!(unsafe { *COUNTER.0.get() }, 80_000);
         assert_eq!(LOCK.word.load(Ordering::Relaxed), 0);
     }

@@ -1,6 +1,8 @@
-//! `pthread_cond_wait`, `pthread_cond_timedwait`, `pthread_cond_clockwait`: they give a mutex back, wait, and take it again, all inside libc.
+//! `pthread_cond_wait`, `pthread_cond_timedwait`, `pthread_cond_clockwait`: they release a mutex, wait, and lock it
+//! again, all inside libc.
 //!
-//! An event before the call, when the mutex is still held, and one when it is held again. A wait that is cancelled has no second one.
+//! One event is recorded before the call, when the mutex is still held, and one when it is held again. A cancelled wait
+//! has no second event.
 
 use core::ffi::c_int;
 
@@ -15,18 +17,18 @@ macro_rules! waiting {
         $(#[$doc])*
         ///
         /// # Safety
-        /// As libc's.
+        /// The conditions of libc's function.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(
             condition: *mut pthread_cond_t,
             mutex: *mut pthread_mutex_t $(, $argument: $type)*
         ) -> c_int {
             if sanitizer::is_there() {
-                // SAFETY: the caller's word.
+                // SAFETY: the caller satisfies the conditions of libc's function.
                 return unsafe { real::$name::alone(condition, mutex $(, $argument)*) };
             }
             begun(condition, mutex);
-            // SAFETY: the caller's word.
+            // SAFETY: the caller satisfies the conditions of libc's function.
             let result = unsafe { real::$name::call(condition, mutex $(, $argument)*) };
             ended(condition, mutex, result);
             result

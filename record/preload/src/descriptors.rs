@@ -1,6 +1,8 @@
-//! What makes, copies and closes descriptors without a path: `dup` and related functions, `pipe`, `socket`, `accept`, `close_range`.
+//! Functions that create, copy and close descriptors without a path: `dup` and related functions, `pipe`, `socket`,
+//! `accept`, `close_range`.
 //!
-//! `fcntl` is variadic in C, as `open` is: see `files`. Its third argument is an integer or a pointer, passed on as the register has it.
+//! `fcntl` is variadic in C, like `open`: see `files`. Its third argument is an integer or a pointer; the register is
+//! passed on unchanged.
 
 use core::ffi::{c_int, c_uint, c_ulong};
 
@@ -17,18 +19,18 @@ wrappers! {
     dup2(oldfd: c_int, newfd: c_int) -> c_int: fd => duplicated(oldfd, fd);
     /// `dup3(2)`.
     dup3(oldfd: c_int, newfd: c_int, flags: c_int) -> c_int: fd => duplicated(oldfd, fd);
-    /// `fcntl(2)`, of which copies of descriptors are traced.
+    /// `fcntl(2)`. Only its copies of descriptors are traced.
     fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int: result => controlled(fd, command, result);
     /// `fcntl(2)` with `O_LARGEFILE`.
     fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int: result => controlled(fd, command, result);
     /// `pipe(2)`.
     pipe(ends: *mut c_int) -> c_int: result => {
-        // SAFETY: `result` is what the call made of `ends`.
+        // SAFETY: `result` is the result of the call with `ends`.
         unsafe { piped(ends, 0, result) }
     };
     /// `pipe2(2)`.
     pipe2(ends: *mut c_int, flags: c_int) -> c_int: result => {
-        // SAFETY: `result` is what the call made of `ends`.
+        // SAFETY: `result` is the result of the call with `ends`.
         unsafe { piped(ends, flags, result) }
     };
     /// `socket(2)`.
@@ -36,7 +38,7 @@ wrappers! {
         event!(libc.socket, domain, kind, protocol, fd = of_call(fd));
     /// `socketpair(2)`.
     socketpair(domain: c_int, kind: c_int, protocol: c_int, ends: *mut c_int) -> c_int: result => {
-        // SAFETY: `result` is what the call made of `ends`.
+        // SAFETY: `result` is the result of the call with `ends`.
         let [fd, other_fd] = unsafe { both(ends, result) };
         event!(libc.socketpair, domain, kind, protocol, fd, other_fd, result = of_call(result))
     };
@@ -75,15 +77,15 @@ fn closed_range(first: c_uint, last: c_uint, flags: c_int, result: c_int) {
 }
 
 /// # Safety
-/// As [`both`].
+/// The conditions of [`both`].
 #[inline(always)]
 unsafe fn piped(ends: *const c_int, flags: c_int, result: c_int) {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees that a call with `ends` has just returned `result`.
     let [read_fd, write_fd] = unsafe { both(ends, result) };
     event!(libc.pipe, read_fd, write_fd, flags, result = of_call(result));
 }
 
-/// The descriptors that a call has made, or -1.
+/// Returns the two descriptors that a call has created, or -1 for each if it failed.
 ///
 /// # Safety
 /// A call that puts two descriptors at `ends` has just returned `result`.
@@ -92,6 +94,6 @@ unsafe fn both(ends: *const c_int, result: c_int) -> [c_int; 2] {
     if result != 0 {
         return [-1; 2];
     }
-    // SAFETY: the call has succeeded, so it has written both.
+    // SAFETY: the call has succeeded, so it has written both descriptors.
     unsafe { ends.cast::<[c_int; 2]>().read() }
 }

@@ -1,9 +1,9 @@
 //! `open` and related functions, `read`, `write`, `close`.
 //!
-//! `open` and `openat` are variadic in C: the mode is present only if the flags require it. Stable Rust cannot define such a
-//! function, and need not: the System V ABI of x86-64 and the AAPCS64 pass the first variadic integers in the registers of
-//! ordinary arguments, so a function with a mode reads the register in any case. Without `O_CREAT` and
-//! `O_TMPFILE` its content is passed on, which libc ignores, and is not recorded.
+//! `open` and `openat` are variadic in C: the mode is present only if the flags require it. Stable Rust cannot define a
+//! variadic function, and need not: the System V ABI of x86-64 and the AAPCS64 pass the first variadic integers in the
+//! registers of ordinary arguments, so a function with a mode can always read the register. Without `O_CREAT` and
+//! `O_TMPFILE` its contents are passed on, which libc ignores, and are not recorded.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 
@@ -13,16 +13,16 @@ use libc::{mode_t, size_t, ssize_t};
 use crate::outcome::{errno, of_call, of_transfer};
 use crate::real::{self, wrappers};
 
-/// `creat` is `open` with these flags.
+/// Flags with which `open` acts like `creat`.
 const CREAT: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
 
-/// [`wrappers!`] of functions that open a file.
+/// Defines [`wrappers!`] of functions that open a file.
 macro_rules! opening {
     ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) => $traced:ident($($value:expr),*);)*) => {
         wrappers! {$(
             $(#[$doc])*
             $name($($argument: $type),*) -> c_int: fd => {
-                // SAFETY: `fd` is what the call made of the path.
+                // SAFETY: `fd` is the result of the call with the path.
                 unsafe { $traced($($value,)* fd) }
             };
         )*}
@@ -66,14 +66,14 @@ wrappers! {
 }
 
 /// # Safety
-/// As [`path_of`].
+/// The conditions of [`path_of`].
 #[inline(always)]
 unsafe fn opened(path: *const c_char, flags: c_int, mode: mode_t, fd: c_int) {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees that a call that opens `path` has just returned `fd`.
     unsafe { opened_to_list(path, fd) };
     event!(
         libc.open,
-        // SAFETY: the caller's word.
+        // SAFETY: the caller guarantees that a call that opens `path` has just returned `fd`, with its `errno`.
         path = unsafe { path_of(path, fd) },
         flags,
         mode = mode_of(flags, mode),
@@ -82,15 +82,15 @@ unsafe fn opened(path: *const c_char, flags: c_int, mode: mode_t, fd: c_int) {
 }
 
 /// # Safety
-/// As [`path_of`].
+/// The conditions of [`path_of`].
 #[inline(always)]
 unsafe fn opened_at(dirfd: c_int, path: *const c_char, flags: c_int, mode: mode_t, fd: c_int) {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees that a call that opens `path` has just returned `fd`.
     unsafe { opened_to_list(path, fd) };
     event!(
         libc.openat,
         dirfd,
-        // SAFETY: the caller's word.
+        // SAFETY: the caller guarantees that a call that opens `path` has just returned `fd`, with its `errno`.
         path = unsafe { path_of(path, fd) },
         flags,
         mode = mode_of(flags, mode),
@@ -98,14 +98,14 @@ unsafe fn opened_at(dirfd: c_int, path: *const c_char, flags: c_int, mode: mode_
     );
 }
 
-/// A program that lists its descriptors does so after it has opened their directory.
+/// Hides the session's memory if the program has opened a directory that lists its descriptors.
 ///
 /// # Safety
-/// As [`path_of`].
+/// The conditions of [`path_of`].
 #[inline(always)]
 unsafe fn opened_to_list(path: *const c_char, fd: c_int) {
     if fd >= 0 {
-        // SAFETY: the kernel has copied the path up to its NUL.
+        // SAFETY: the call succeeded, so the kernel has read the path up to its NUL.
         unsafe { dormouse::interpose::hide_from(path) };
     }
 }
@@ -115,8 +115,8 @@ fn mode_of(flags: c_int, mode: mode_t) -> mode_t {
     if has_mode { mode } else { 0 }
 }
 
-/// The path that a call was given; empty if the kernel may have refused the call before it read the path, because the path then
-/// need not be readable.
+/// Returns the path that was passed to a call; empty if the kernel may have refused the call before it read the path,
+/// because the path need not be readable then.
 ///
 /// # Safety
 /// A call that opens `path` has just returned `fd`, with its `errno`.
@@ -125,7 +125,7 @@ pub(crate) unsafe fn path_of<'a>(path: *const c_char, fd: c_int) -> &'a CStr {
     if path.is_null() || fd < 0 && unread.contains(&errno()) {
         return c"";
     }
-    // SAFETY: the kernel has copied the path up to its NUL.
+    // SAFETY: the kernel has read the path up to its NUL.
     unsafe { CStr::from_ptr(path) }
 }
 

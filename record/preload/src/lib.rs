@@ -1,16 +1,17 @@
 //! Traces libc's functions in unmodified programs: `dormouse record --libc -e 'libc:*' -- CMD`.
 //!
 //! # The problem
-//! A program that cannot be rebuilt is to show what it allocates, opens, reads, writes and locks. The loader lets a library
-//! stand in front of libc (`LD_PRELOAD`). But then everything calls that library, its own tracer included: it must
-//! not trace itself, not allocate while the allocator is being looked up, not change `errno`, not add threads, or descriptors of its own.
+//! A program that cannot be rebuilt should show what it allocates, opens, reads, writes and locks. The loader can place
+//! a library before libc (`LD_PRELOAD`). But then all code calls that library, including its own tracer: it must not
+//! trace itself, not allocate during the look-up of the allocator, not change `errno`, and add neither threads nor
+//! descriptors of its own.
 //!
-//! # The picture
+//! # Structure
 //! ```text
 //!   program ── malloc ──▶ wrapper ── pointer ──▶ the real malloc (the program's own allocator, or libc's)
 //!                            │ gate: dormant, the result is returned immediately
 //!                            ▼ armed
-//!                         record path of the tracer, which calls nothing of libc
+//!                         record path of the tracer, which calls no libc function
 //!
 //!   tracer's own work (start, fork) ── Rust's allocator ────▶ the real malloc
 //!                                   ── open, read, close ───▶ wrapper, whose events are dropped while the thread is inside
@@ -41,62 +42,68 @@
 //! | `libc:cond_wait_begin` (`pthread_cond_wait`, `…_timedwait`, `…_clockwait`) | `cond`, `mutex` |
 //! | `libc:cond_wait_end` | `cond`, `mutex`, `result` |
 //!
-//! One event for each call, after it has returned. Only `free` is recorded before, because afterwards another thread may have the
-//! address; and a wait for a condition has two, because it gives the mutex back and takes it again. The result (`fd`, `result`) of a call that failed is `-errno`, as in tracers of system calls; a
-//! `ptr` is null. `mode` is 0 if the flags do not require one. `path` is empty if the call failed with `EFAULT`,
-//! `EINVAL`, `ENAMETOOLONG`, `ENOSYS` or `EPERM`, perhaps before the kernel read it.
+//! There is one event for each call, after it has returned, with two exceptions. `free` is recorded before the call,
+//! because afterwards another thread may be given the address. A wait for a condition has two events, because it
+//! releases the mutex and locks it again. The result (`fd`, `result`) of a call that failed is `-errno`, as in system
+//! call tracers; a `ptr` is null. `mode` is 0 if the flags do not require one. `path` is empty if the call failed with
+//! `EFAULT`, `EINVAL`, `ENAMETOOLONG`, `ENOSYS` or `EPERM`, which the kernel may have returned before it read the path.
 //!
 //! # Start-up
 //! ```text
-//!   loader: maps, relocates    calls of malloc by the loader: wrapper ── looked up on the way ──▶ real malloc, not traced
+//!   loader: maps, relocates    calls of malloc by the loader: wrapper ── looks up ──▶ real malloc, not traced
 //!   constructor of this library: look everything up, join the session, arm      DF_1_INITFIRST: before all other objects
 //!   preinit functions, constructors, main, atexit, destructors                  traced
 //! ```
 //! Joining inside the first traced call would be too early: that call may come from `dlopen`, `atexit` or
-//! `pthread_atfork`, whose locks joining needs. So the library is linked to be initialised first (`-z initfirst`), and only
-//! the loader's own calls come before that. If another object claims that place, constructors that run before ours are not
-//! traced. libc's constructor, which comes later, sets `environ`, so ours sets it too, to the same value.
+//! `pthread_atfork`, whose locks joining needs. So the library is linked to be initialised first (`-z initfirst`), and
+//! only the loader's own calls precede that. If another object is initialised first instead, constructors that run
+//! before ours are not traced. libc's constructor, which runs later, sets `environ`, so ours sets it too, to the same
+//! value.
 //!
-//! `dlsym` may allocate while `malloc` is looked up. That memory comes from a static arena, whose blocks `free` ignores and
-//! `realloc` moves out.
+//! `dlsym` may allocate during the look-up of `malloc`. That memory comes from a static arena; `free` ignores its
+//! blocks, and `realloc` moves them out.
 //!
 //! # Cost
-//! Dormant: a call through a pointer, a byte that is compared, and the gate's `nop`; `free` and `realloc` also compare an
-//! address. Armed: one event. A process that starts, and a forked child, enter themselves in the session's memory.
+//! Dormant: a call through a pointer, a comparison of a byte, and the gate's `nop`; `free` and `realloc` also compare
+//! an address. Armed: one event. A process that starts, and a forked child, enter themselves in the session's memory.
 //!
-//! # What does not change
+//! # What stays the same
 //! * Cancellation, exceptions and `longjmp` pass through the wrappers, which have nothing to clean up around the call.
-//! * Each wrapper is async-signal-safe where the original is. A handler's calls are recorded whatever it interrupts, except
-//!   while its thread joins a session (at start and in a forked child).
-//! * No thread (unless `DORMOUSE_LISTEN=thread` or a snapshot's trigger by event asks for one), no descriptor but the session's memory, which
-//!   `dormouse record` hands down, no output.
-//! * A program that lists its descriptors (`/proc/self/fd`, `/dev/fd`, `fdinfo`, by its id or a thread's) by `opendir`, `scandir`, `scandirat`, `open` or `openat`
-//!   does not find that one: it is closed just before. What the program executes afterwards asks at the session's socket.
-//! * `vfork` goes through a function that tells the tracer; the child's events have the child's ids.
-//! * `sigaction`, `signal`, `sysv_signal`, `_exit`, `_Exit`, `mlockall` and `opendir` go through the tracer too, which has crashes told of and a session's
-//!   memory not locked and not listed; what they do and say is what libc's do.
+//! * Each wrapper is async-signal-safe if the original is. A signal handler's calls are recorded whatever code it
+//!   interrupts, except while its thread joins a session (at start and in a forked child).
+//! * There is no additional thread (unless `DORMOUSE_LISTEN=thread` or a trigger by event requests one), no additional
+//!   descriptor except the session's memory, which `dormouse record` passes on, and no output.
+//! * A program that lists its descriptors (`/proc/self/fd`, `/dev/fd`, `fdinfo`, by its id or a thread's) by `opendir`,
+//!   `scandir`, `scandirat`, `open` or `openat` does not find that descriptor: it is closed just before. Programs
+//!   executed afterwards ask at the session's socket.
+//! * `vfork` has a wrapper that informs the tracer; the child's events have the child's ids.
+//! * `sigaction`, `signal`, `sysv_signal`, `_exit`, `_Exit`, `mlockall` and `opendir` have wrappers by which the tracer
+//!   reports crashes, and keeps a session's memory from being locked and listed. Their effects and results are those of
+//!   libc's functions.
 //!
 //! # Limits
-//! * Not traced, because the loader does not preload there: static programs, set-user-ID programs, programs with another libc
-//!   than glibc, children that were given an environment without `LD_PRELOAD` or `DORMOUSE_SESSION`.
-//! * Where musl is installed (`/lib/ld-musl-*`), `dormouse record` names the library through the system's library directory (`/$LIB/../…`):
-//!   glibc's loader finds it; musl's does not, and starts the program without it. With its plain path in `LD_PRELOAD`, a dynamic program with
-//!   musl does not start.
+//! * Programs that the loader does not preload into are not traced: static programs, set-user-ID programs, programs
+//!   with a libc other than glibc, and children with an environment without `LD_PRELOAD` or `DORMOUSE_SESSION`.
+//! * If musl is installed (`/lib/ld-musl-*`), `dormouse record` names the library through the system's library
+//!   directory (`/$LIB/../…`). glibc's loader finds it; musl's does not, and starts the program without it. With the
+//!   plain path in `LD_PRELOAD`, a dynamic program with musl would not start.
 //! * Under valgrind, tools that replace `malloc` and related functions (memcheck, helgrind, drd, massif, dhat) handle these calls themselves.
-//! * Under a seccomp filter that was entered before `exec`, programs are recorded by the loader's own system calls; where musl is installed,
-//!   the loader also calls `readlink`, because of `$LIB` below.
-//! * Calls inside libc do not pass through here: `fread` reads, `getaddrinfo` opens, `posix_spawn` closes unseen. Their
-//!   allocations do.
-//! * On x86-64, waits for a condition are glibc's of version 2.3.2: a program that was linked with an older one has other condition variables.
-//!   `posix_memalign` and related functions are not traced; freeing their blocks is.
-//! * A program finds the descriptor of the session's memory if it lists by raw system calls, a relative path, or `glob`, `nftw` and `fts_open` inside libc, or
-//!   asks of each number whether it is open; with the runtime of a sanitizer, also by `open` and `openat`.
+//! * Under a seccomp filter that was installed before `exec`, recording makes only system calls that the loader also
+//!   makes; if musl is installed, the loader also calls `readlink`, because of `$LIB` in the library's name.
+//! * Calls inside libc are not traced: the reads of `fread`, the opens of `getaddrinfo`, the closes of `posix_spawn`.
+//!   Their allocations are.
+//! * On x86-64, condition variables are those of glibc 2.3.2 and later; a program that was linked with an older version
+//!   has other ones.
+//! * `posix_memalign` and related functions are not traced; freeing their blocks is.
+//! * A program finds the descriptor of the session's memory if it lists descriptors by raw system calls, a relative
+//!   path, or `glob`, `nftw` and `fts_open` inside libc, or checks each number for being open; with a sanitizer's
+//!   runtime, also by `open` and `openat`.
 //! * Events of several threads are in the order of their records, not of the calls' effects: a trace may show one thread lock a mutex
 //!   before it shows the other unlock it.
-//! * `_Fork`, `clone` and raw system calls bypass the fork handlers: such a child records under its parent's ids.
+//! * `_Fork`, `clone` and raw system calls bypass the fork handlers: their children record under the parent's ids.
 //! * A program that defines `malloc` or another of these functions itself calls its own function.
-//! * Programs with a library of AddressSanitizer, LeakSanitizer or ThreadSanitizer are not traced: these account for memory themselves. The
-//!   session is told of them.
+//! * Programs with a library of AddressSanitizer, LeakSanitizer or ThreadSanitizer are not traced, because these
+//!   account for memory themselves. The session is told of these programs.
 //!
 //! # Source
 //! ld.so(8), `LD_PRELOAD`; glibc manual, "Replacing malloc"; System V gABI, "Dynamic Section", `DF_1_INITFIRST`
@@ -125,7 +132,7 @@ unsafe extern "C" {
     static mut environ: *const *const c_char;
 }
 
-/// Before the tracer crate's own constructor, which would start listening.
+/// Runs before the tracer crate's own constructor, which would start listening.
 #[used]
 #[unsafe(link_section = ".init_array.00100")]
 static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = {
@@ -133,10 +140,11 @@ static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, *const *const c_c
         real::prepare_all();
         dormouse::real_vfork();
         dormouse::interpose::prepare();
-        // SAFETY: there is one thread, and a word is read.
+        // SAFETY: the process has one thread, and a word is read.
         let known = unsafe { environ };
         if known.is_null() {
-            // SAFETY: there is one thread; glibc passes constructors what its own constructor will store there.
+            // SAFETY: the process has one thread. glibc passes constructors the value that its own constructor will
+            // store there.
             unsafe { environ = environment };
         }
         if sanitizer::look() {

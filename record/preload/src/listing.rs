@@ -1,5 +1,5 @@
-//! `scandir` and related functions, which open a directory inside libc. A program that lists its descriptors by them does not find the session's
-//! memory among them; nothing is traced. `opendir` is the tracer's to export, as for libdormouse.
+//! `scandir` and related functions, which open a directory inside libc. A program that lists its descriptors by them
+//! does not find the session's memory among them; nothing is traced. The tracer exports `opendir`, as in libdormouse.
 
 use core::ffi::{c_char, c_int, c_void};
 
@@ -11,12 +11,12 @@ macro_rules! listing {
         $(#[$doc])*
         ///
         /// # Safety
-        /// As libc's.
+        /// The conditions of libc's function.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> c_int {
-            // SAFETY: the caller's word; libc's reads the path too.
+            // SAFETY: the caller satisfies the conditions of libc's function, for which the path must end in NUL.
             unsafe { dormouse::interpose::hide_from(listing!(path $($argument)*)) };
-            // SAFETY: the caller's word.
+            // SAFETY: the caller satisfies the conditions of libc's function.
             unsafe { real::$name::alone($($argument),*) }
         }
     )*};

@@ -1,9 +1,9 @@
-//! The functions behind the wrappers: those that the program would have called without this library.
+//! The real functions that wrappers call: those that the program would call without this library.
 //!
-//! Each is a pointer. At first it points to a function of this library that looks the real one up (`dlsym(RTLD_NEXT)`, so
-//! an allocator that the program has linked is found before libc's), stores its address and calls it. The constructor looks
-//! all of them up, so that no signal handler has to. A pointer changes once, from one correct value to another, and points to
-//! code: relaxed accesses are enough.
+//! Each is a pointer. At first it points to a function of this library that looks up the real one (`dlsym(RTLD_NEXT)`,
+//! which finds an allocator that the program has linked before libc's), stores its address and calls it. The
+//! constructor looks up all of them, so that no signal handler has to. A pointer changes once, from one correct value
+//! to another, and points to code, so relaxed accesses are enough.
 
 use core::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -14,14 +14,14 @@ use libc::{
 
 use crate::{arena, outcome};
 
-/// Whether a look-up is running that may allocate.
+/// Whether a look-up is in progress that may allocate.
 static LOOKING_UP: AtomicBool = AtomicBool::new(false);
 
-/// The version of glibc's condition variables on x86-64, where there are older ones too. Without a version, `dlsym` behind this library finds the
-/// oldest.
+/// Version of glibc's condition variables on x86-64, which also has older ones. Without a version, `dlsym` would find
+/// the oldest ones after this library.
 const COND: Option<&CStr> = if cfg!(target_arch = "x86_64") { Some(c"GLIBC_2.3.2") } else { None };
 
-/// Looks a function up. Null if there is none, or if an allocation function is requested during a look-up.
+/// Looks up a function. Returns null if there is none, or if an allocation function is requested during a look-up.
 fn look_up(name: &CStr, version: Option<&CStr>, is_allocation: bool) -> *mut c_void {
     let was_looking_up = LOOKING_UP.swap(true, Ordering::Relaxed);
     if was_looking_up && is_allocation {
@@ -37,13 +37,13 @@ fn look_up(name: &CStr, version: Option<&CStr>, is_allocation: bool) -> *mut c_v
     found
 }
 
-/// A function that libc does not have.
+/// Result of a call of a function that libc does not have.
 fn missing() -> c_int {
     outcome::set_errno(libc::ENOSYS);
     -1
 }
 
-/// The same, of those that return a stream.
+/// Result of a call of a missing function that returns a stream.
 fn no_stream() -> *mut FILE {
     missing();
     core::ptr::null_mut()
@@ -63,7 +63,7 @@ macro_rules! real {
                 static ADDRESS: AtomicPtr<c_void> = AtomicPtr::new(FIRST);
                 const FIRST: *mut c_void = first as *const () as *mut c_void;
 
-                /// Looks the real function up unless that was done before.
+                /// Looks up the real function unless that was done before.
                 pub(crate) fn prepare() -> bool {
                     if ADDRESS.load(Ordering::Relaxed) == FIRST {
                         let found = look_up(
@@ -85,7 +85,7 @@ macro_rules! real {
                 #[cold]
                 unsafe extern "C-unwind" fn first($($argument: $type),*) -> $output {
                     if prepare() {
-                        // SAFETY: the caller's word.
+                        // SAFETY: the caller satisfies the conditions of the real function.
                         unsafe { call($($argument),*) }
                     } else {
                         $(let _ = $argument;)*
@@ -93,36 +93,38 @@ macro_rules! real {
                     }
                 }
 
-                /// Calls the real function, as the last thing that its caller does: the compiler makes it a jump, so that the real function's caller
-                /// is the program. Inlined, it would become one with the other call of the wrapper, which is none.
+                /// Calls the real function by a tail call: the compiler makes it a jump, so that the real function's
+                /// caller is the program. If this were inlined, the compiler would merge it with the wrapper's other
+                /// call, which is not a tail call.
                 ///
                 /// # Safety
-                /// As the real function.
+                /// The conditions of the real function.
                 #[cold]
                 #[inline(never)]
                 #[allow(dead_code, reason = "what has no wrapper is only called")]
                 pub(crate) unsafe extern "C-unwind" fn alone($($argument: $type),*) -> $output {
-                    // SAFETY: the caller's word.
+                    // SAFETY: the caller satisfies the conditions of the real function.
                     unsafe { call($($argument),*) }
                 }
 
                 /// Calls the real function.
                 ///
                 /// # Safety
-                /// As the real function.
+                /// The conditions of the real function.
                 #[inline(always)]
                 pub(crate) unsafe fn call($($argument: $type),*) -> $output {
                     let address = ADDRESS.load(Ordering::Relaxed);
                     type Function = unsafe extern "C-unwind" fn($($type),*) -> $output;
-                    // SAFETY: `first`, or what dlsym found under the name, whose prototype this is.
+                    // SAFETY: the address is `first`, or that of the function that dlsym found under this name; both
+                    // have this prototype.
                     let function = unsafe { core::mem::transmute::<*mut c_void, Function>(address) };
-                    // SAFETY: the caller's word.
+                    // SAFETY: the caller satisfies the conditions of the real function.
                     unsafe { function($($argument),*) }
                 }
             }
         )*
 
-        /// Looks everything up. A caller of a function that is missing gets an error.
+        /// Looks up all functions. A caller of a function that is missing gets an error.
         pub(crate) fn prepare_all() {
             $($name::prepare();)*
         }
@@ -151,7 +153,7 @@ real! {
     #[allocation] malloc(size: size_t) -> *mut c_void, else arena::allocate(size);
     #[allocation] calloc(count: size_t, size: size_t) -> *mut c_void,
         else count.checked_mul(size).map_or(core::ptr::null_mut(), arena::allocate);
-    // At this time only the arena's blocks exist, and those do not come here.
+    // At this time only blocks of the arena exist, and those are not passed here.
     #[allocation] realloc(block: *mut c_void, size: size_t) -> *mut c_void, else arena::allocate(size);
     #[allocation] free(block: *mut c_void) -> (), else ();
     posix_memalign(block: *mut *mut c_void, align: size_t, size: size_t) -> c_int, else libc::ENOMEM;
@@ -176,7 +178,7 @@ real! {
     dup3(oldfd: c_int, newfd: c_int, flags: c_int) -> c_int, else missing();
     fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int, else missing();
     fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int, else {
-        // SAFETY: the caller's word: on 64-bit platforms it is the same function.
+        // SAFETY: the caller satisfies the conditions of `fcntl64`, which is the same function on 64-bit platforms.
         unsafe { fcntl::call(fd, command, argument) }
     };
     pipe(ends: *mut c_int) -> c_int, else missing();
@@ -187,7 +189,7 @@ real! {
     accept4(sockfd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int, else missing();
     close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int, else missing();
     closefrom(first: c_int) -> (), else {
-        // SAFETY: closes what the caller wants closed, as the function that libc lacks would (close_range(2)).
+        // SAFETY: close_range(2) closes the descriptors that the missing function would close.
         unsafe { libc::syscall(libc::SYS_close_range, first.max(0), c_uint::MAX, 0) };
     };
 
@@ -223,20 +225,20 @@ real! {
     pthread_mutex_unlock(mutex: *mut pthread_mutex_t) -> c_int, else libc::ENOSYS;
 }
 
-/// Exports functions that call the real ones of the same name, and then trace what came of it.
+/// Exports functions that call the real ones of the same name, and then trace the result.
 macro_rules! wrappers {
     ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) -> $output:ty: $result:ident => $traced:expr;)*) => {$(
         $(#[$doc])*
         ///
         /// # Safety
-        /// As libc's.
+        /// The conditions of libc's function.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $output {
             if $crate::sanitizer::is_there() {
-                // SAFETY: the caller's word.
+                // SAFETY: the caller satisfies the conditions of libc's function.
                 return unsafe { real::$name::alone($($argument),*) };
             }
-            // SAFETY: the caller's word.
+            // SAFETY: the caller satisfies the conditions of libc's function.
             let $result = unsafe { real::$name::call($($argument),*) };
             $traced;
             $result

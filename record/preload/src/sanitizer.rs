@@ -1,36 +1,36 @@
-//! Programs with the runtime of a sanitizer: the library steps aside.
+//! Programs with a sanitizer's runtime, which the library does not trace.
 //!
-//! Such a runtime has an allocator of its own, accounts for every block and every descriptor, and reports them with the calls that lead to them.
-//! So nothing is recorded here, and the wrappers jump to the real functions, which see the program's own stack.
+//! The runtime has its own allocator, accounts for every block and descriptor, and reports them with the calls that led
+//! to them. So nothing is recorded, and the wrappers jump to the real functions, which see the program's own stack.
 
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// Relaxed: stored by the constructor, and a number of its own.
+/// Whether a sanitizer's runtime was found. Relaxed: the constructor stores it, and it stands alone.
 static IS_THERE: AtomicBool = AtomicBool::new(false);
 
-/// Whether the runtime of a sanitizer is in the process, as [`look`] has found.
+/// Whether the process contains a sanitizer's runtime, as found by [`look`].
 #[inline(always)]
 pub(crate) fn is_there() -> bool {
     IS_THERE.load(Ordering::Relaxed)
 }
 
-/// Looks for a function that each runtime with an allocator of its own exports (`sanitizer/allocator_interface.h`). A runtime that is a part of the
-/// program exports nothing: the program's own calls do not come here then.
+/// Looks for a function that each runtime with its own allocator exports (`sanitizer/allocator_interface.h`). A runtime
+/// that is linked into the program exports nothing; then the program's own calls do not reach the wrappers.
 pub(crate) fn look() -> bool {
-    // SAFETY: a C string; looks a name up.
+    // SAFETY: looks up a name, which is a C string.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__sanitizer_get_ownership".as_ptr()) };
     if found.is_null() {
-        // The program is not to find an error that it did not make.
-        // SAFETY: has no conditions; what it returns is not read.
+        // Clears the error, which the program has not caused and must not find.
+        // SAFETY: has no conditions; the result is not used.
         unsafe { libc::dlerror() };
     }
     IS_THERE.store(!found.is_null(), Ordering::Relaxed);
     is_there()
 }
 
-/// What AddressSanitizer asks a program for before it reads `ASAN_OPTIONS` (`sanitizer/asan_interface.h`): otherwise it would end each program in
-/// which another library comes before it.
+/// Returns the options that AddressSanitizer asks a program for before it reads `ASAN_OPTIONS`
+/// (`sanitizer/asan_interface.h`). By default it ends each program in which another library is loaded before it.
 #[unsafe(no_mangle)]
 pub extern "C" fn __asan_default_options() -> *const c_char {
     const OPTIONS: &CStr = c"verify_asan_link_order=0";

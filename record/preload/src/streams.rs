@@ -12,12 +12,12 @@ use crate::real::{self, wrappers};
 wrappers! {
     /// `fopen(3)`.
     fopen(path: *const c_char, mode: *const c_char) -> *mut FILE: stream => {
-        // SAFETY: `stream` is what the call made of the path.
+        // SAFETY: `stream` is the result of the call with the path.
         unsafe { opened(path, stream) }
     };
     /// `fopen(3)` with `O_LARGEFILE`.
     fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE: stream => {
-        // SAFETY: `stream` is what the call made of the path.
+        // SAFETY: `stream` is the result of the call with the path.
         unsafe { opened(path, stream) }
     };
     /// `fdopen(3)`.
@@ -25,23 +25,23 @@ wrappers! {
         event!(libc.fdopen, fd, result = if stream.is_null() { -errno() } else { 0 });
 }
 
-/// Exports functions that take a stream and end it. Its descriptor is asked for before.
+/// Exports functions that take a stream and close it. Its descriptor is read before the call.
 macro_rules! ending {
     ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*), $fd_of:ident $stream:ident -> $output:ty:
         $fd:ident $result:ident => $traced:expr;)*) => {$(
         $(#[$doc])*
         ///
         /// # Safety
-        /// As libc's.
+        /// The conditions of libc's function.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $output {
             if $crate::sanitizer::is_there() {
-                // SAFETY: the caller's word.
+                // SAFETY: the caller satisfies the conditions of libc's function.
                 return unsafe { real::$name::alone($($argument),*) };
             }
-            // SAFETY: the caller's word: an open stream, or null.
+            // SAFETY: the caller satisfies the conditions of libc's function, so this is an open stream, or null.
             let $fd = unsafe { $fd_of($stream) };
-            // SAFETY: the caller's word.
+            // SAFETY: the caller satisfies the conditions of libc's function.
             let $result = unsafe { real::$name::call($($argument),*) };
             $traced;
             $result
@@ -52,12 +52,12 @@ macro_rules! ending {
 ending! {
     /// `freopen(3)`.
     freopen(path: *const c_char, mode: *const c_char, old: *mut FILE), fd_of old -> *mut FILE: oldfd stream => {
-        // SAFETY: `stream` is what the call made of the path.
+        // SAFETY: `stream` is the result of the call with the path.
         unsafe { reopened(path, oldfd, stream) }
     };
     /// `freopen(3)` with `O_LARGEFILE`.
     freopen64(path: *const c_char, mode: *const c_char, old: *mut FILE), fd_of old -> *mut FILE: oldfd stream => {
-        // SAFETY: `stream` is what the call made of the path.
+        // SAFETY: `stream` is the result of the call with the path.
         unsafe { reopened(path, oldfd, stream) }
     };
     /// `fclose(3)`.
@@ -69,28 +69,28 @@ ending! {
 }
 
 /// # Safety
-/// As [`path_of`], of a call that opens a stream.
+/// The conditions of [`path_of`], for a call that opens a stream.
 #[inline(always)]
 unsafe fn opened(path: *const c_char, stream: *mut FILE) {
     event!(
         libc.fopen,
-        // SAFETY: the caller's word.
+        // SAFETY: the caller guarantees that a call that opens `path` has just returned `stream`, with its `errno`.
         path = unsafe { path_of(path, result_of(stream)) },
-        // SAFETY: what the call returned.
+        // SAFETY: the call has just returned `stream`, so it is open or null.
         fd = unsafe { fd_of_opened(stream) },
     );
 }
 
 /// # Safety
-/// As [`path_of`], of a call that opens a stream anew.
+/// The conditions of [`path_of`], for a call that reopens a stream.
 #[inline(always)]
 unsafe fn reopened(path: *const c_char, oldfd: c_int, stream: *mut FILE) {
     event!(
         libc.freopen,
-        // SAFETY: the caller's word.
+        // SAFETY: the caller guarantees that a call that opens `path` has just returned `stream`, with its `errno`.
         path = unsafe { path_of(path, result_of(stream)) },
         oldfd,
-        // SAFETY: what the call returned.
+        // SAFETY: the call has just returned `stream`, so it is open or null.
         fd = unsafe { fd_of_opened(stream) },
     );
 }
@@ -104,32 +104,32 @@ fn result_of(stream: *mut FILE) -> c_int {
     if stream.is_null() { -1 } else { 0 }
 }
 
-/// The descriptor of a stream that a call has just returned; `-errno` where it has failed.
+/// Returns the descriptor of a stream that a call has just returned, or `-errno` if it failed.
 ///
 /// # Safety
 /// `stream` is open, or null.
 unsafe fn fd_of_opened(stream: *mut FILE) -> c_int {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees that the stream, which is not null here, is open.
     if stream.is_null() { -errno() } else { unsafe { fd_of(stream) } }
 }
 
-/// The descriptor of a stream; `-EBADF` of one that has none. `errno` stays.
+/// Returns the descriptor of a stream, or `-EBADF` if it has none. Preserves `errno`.
 ///
 /// # Safety
 /// `stream` is open, or null.
 #[inline(always)]
 unsafe fn fd_of(stream: *mut FILE) -> c_int {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees that the stream is open unless it is null, for which the closure is not called.
     keeping_errno(stream.is_null(), || unsafe { libc::fileno(stream) })
 }
 
-/// The same of a directory.
+/// Returns the descriptor of a directory, or `-EBADF` if it has none. Preserves `errno`.
 ///
 /// # Safety
 /// `directory` is open, or null.
 #[inline(always)]
 unsafe fn fd_of_directory(directory: *mut DIR) -> c_int {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees that the directory is open unless it is null, for which the closure is not called.
     keeping_errno(directory.is_null(), || unsafe { libc::dirfd(directory) })
 }
 

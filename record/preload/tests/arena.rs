@@ -1,4 +1,4 @@
-//! The arena that serves `dlsym`.
+//! Tests of the arena that serves `dlsym`.
 
 #[path = "../src/arena.rs"]
 mod arena;

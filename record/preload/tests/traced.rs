@@ -1,4 +1,5 @@
-//! Unmodified programs under `dormouse record --libc`: what they did is what the trace holds, and they do not notice.
+//! Unmodified programs under `dormouse record --libc`: the trace contains their calls, and their behaviour does not
+//! change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -11,7 +12,7 @@ use dormouse_abi::page::CPU_UNKNOWN;
 use dormouse_ctf::{Merge, Metadata, StreamReader, Value};
 use dormouse_testing::{Lack, has, skip};
 
-/// The directory of what cargo builds; the command and the library are made once.
+/// Returns the directory that cargo has built into; the command and the library are built once.
 fn built() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -21,7 +22,7 @@ fn built() -> &'static Path {
             "debug" => "dev",
             other => other,
         };
-        // Unless `cargo xtask test` has.
+        // Unless `cargo xtask test` has built them.
         if std::env::var_os("DORMOUSE_BUILT").is_none() {
             let mut build = Command::new(env!("CARGO"));
             build.args(["build", "--quiet", "-p", "dormouse-cli", "-p", "dormouse-preload", "--profile", profile]);
@@ -73,7 +74,7 @@ impl Trace {
         String::from_utf8(self.output.stdout.clone()).unwrap()
     }
 
-    /// What the program printed, as numbers line by line.
+    /// Returns the program's output as numbers, line by line.
     fn printed(&self) -> Vec<Vec<i64>> {
         let number = |word: &str| match word.strip_prefix("0x") {
             Some(digits) => i64::from_str_radix(digits, 16).unwrap(),
@@ -118,7 +119,7 @@ fn record(options: &[&str], command: &[&OsStr]) -> Trace {
     Trace { output, events, lost, _directory: directory }
 }
 
-/// An event of a program; `None` for the session owner's own.
+/// Returns an event of a program, or `None` for one of the session owner.
 fn own(event: &dormouse_ctf::Event<'_>) -> Option<Event> {
     let (pid, tid) = event.context?;
     let mut numbers = BTreeMap::new();
@@ -137,7 +138,7 @@ fn own(event: &dormouse_ctf::Event<'_>) -> Option<Event> {
     Some(Event { name: event.class.full_name.clone(), pid, tid, cpu: event.cpu_id, numbers, text })
 }
 
-/// Compiles and records a program with a budget in which everything has room.
+/// Compiles and records a program, with a budget that has room for all events.
 fn trace(source: &str, options: &[&str]) -> Trace {
     let directory = tempfile::tempdir().unwrap();
     let program = compiled(directory.path(), source);
@@ -216,7 +217,8 @@ fn mutexes() {
     assert_eq!(count("libc:mutex_unlock", -libc::EPERM), 1000);
 }
 
-/// The program says of each write where the kernel had the descriptor lead; whoever follows the events finds the same.
+/// The program prints, for each write, the file that the kernel reported for the descriptor. Following the events gives
+/// the same file.
 #[test]
 fn descriptors_lead_where_the_kernel_says() {
     for no_rseq in [false, true] {
@@ -261,7 +263,7 @@ fn descriptors_lead_where_the_kernel_says() {
             (words[0].parse().unwrap(), words[1].parse().unwrap(), path)
         });
         assert_eq!(writes, said.collect::<Vec<_>>());
-        // What has failed says how.
+        // Events of failed calls contain the error.
         let failed =
             |name: &str, field: &str, errno: i32| assert!(trace.count(name, field, -i64::from(errno)) > 0, "{name}");
         failed("libc:dup", "fd", libc::EBADF);
@@ -279,7 +281,7 @@ fn a_wait_for_a_condition_gives_the_mutex_back_and_takes_it_again() {
     let [mutex, condition, waiter] = trace.printed()[0][..] else { panic!() };
     let of_mutex: Vec<&Event> =
         trace.events.iter().filter(|event| event.numbers.get("mutex") == Some(&mutex)).collect();
-    // What each thread says of itself.
+    // Each thread's own events must be consistent.
     for tid in of_mutex.iter().map(|event| event.tid).collect::<BTreeSet<_>>() {
         let mut is_held = false;
         for event in of_mutex.iter().filter(|event| event.tid == tid) {
@@ -329,7 +331,8 @@ fn vforked_children_write_under_their_own_ids() {
         assert_eq!((of_parent.len(), of_children.len()), (22, 22));
         assert!(of_parent.iter().all(|event| event.number("count") == 6 && event.tid == event.pid));
         assert!(of_children.iter().all(|event| event.number("count") == 5 && event.tid == event.pid));
-        // A child has no restartable sequences: it claims a stream that is no CPU's. Its parent goes back.
+        // A child has no restartable sequences: it claims a stream that belongs to no CPU. Its parent uses CPUs'
+        // streams again.
         assert!(of_children.iter().all(|event| event.cpu == CPU_UNKNOWN));
         assert!(of_parent.iter().all(|event| (event.cpu == CPU_UNKNOWN) == no_rseq));
         let pids: BTreeSet<_> = of_children.iter().map(|event| event.pid).collect();
@@ -339,7 +342,7 @@ fn vforked_children_write_under_their_own_ids() {
     }
 }
 
-/// As [`trace`], on the path for machines without restartable sequences.
+/// Compiles and records a program like [`trace`], on the path for machines without restartable sequences.
 fn trace_without_rseq(source: &str) -> Trace {
     let directory = tempfile::tempdir().unwrap();
     let program = compiled(directory.path(), source);
@@ -384,12 +387,12 @@ fn cancellation_passes_through() {
     assert_eq!(trace.stdout(), "cleaned up\n");
 }
 
-/// What a command prints and returns, alone and traced.
+/// Runs a command alone and traced, and checks that its output and exit code are the same.
 fn alike(command: &[&OsStr]) -> Trace {
     let plain = Command::new(command[0]).args(&command[1..]).output().unwrap();
     let trace = record(&["-e", "libc:*", "--budget", "64M"], command);
     assert_eq!(trace.stdout(), String::from_utf8(plain.stdout).unwrap());
-    // A shell's view: 128 and the number of the signal.
+    // The exit code in a shell: 128 plus the number of the signal.
     let code = plain.status.code().or(plain.status.signal().map(|signal| 128 + signal));
     assert_eq!(trace.output.status.code(), code);
     assert!(trace.events.iter().any(|event| event.name == "libc:malloc"));
@@ -556,7 +559,7 @@ fn programs_beside_a_module_of_ld_audit_are_traced() {
     assert!(trace.named("libc:malloc").any(|event| i64::from(event.pid) == pid), "{:?}", trace.events);
 }
 
-/// What a program prints on both outputs and returns, but for process ids and addresses.
+/// Returns a program's exit code and output on both streams, without process ids and addresses.
 fn outcome(command: &mut Command) -> (Option<i32>, String, String) {
     let output = command.output().unwrap();
     let is_varying = |word: &&str| !word.contains("==") && !word.starts_with("0x");
@@ -565,7 +568,8 @@ fn outcome(command: &mut Command) -> (Option<i32>, String, String) {
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
-/// A sanitizer reports what it reports without the library, with the same calls, and the recording says that the program is not in it.
+/// A sanitizer's report is the same as without the library, with the same calls, and the recording reports that the
+/// program is not in it.
 #[test]
 fn programs_with_a_sanitizer_do_what_they_do() {
     let directory = tempfile::tempdir().unwrap();
@@ -583,7 +587,7 @@ fn programs_with_a_sanitizer_do_what_they_do() {
         let library = built().join("libdormouse_libc.so");
         let preloaded = outcome(Command::new(&program).env("LD_PRELOAD", library));
         assert_eq!(preloaded, plain, "{kind}");
-        // As the command, and as what the command starts.
+        // As the recorded command, and as a program that it starts.
         let trace = record(&[], &[program.as_os_str()]);
         let told = String::from_utf8_lossy(&trace.output.stderr).into_owned();
         let reason =
@@ -611,7 +615,8 @@ fn hello(directory: &Path, compiler: &str, flags: &[&str]) -> Option<PathBuf> {
     linked.status.success().then_some(program)
 }
 
-/// Records a program that the library does not reach: it does what it does, and that it is not traced is said, with the reason.
+/// Records a program that the library does not reach: it behaves as usual, and the reason why it is not traced is
+/// reported.
 fn runs_untraced(program: &Path, reason: &str) {
     let trace = record(&[], &[program.as_os_str()]);
     let told = String::from_utf8_lossy(&trace.output.stderr).into_owned();
@@ -630,7 +635,7 @@ fn programs_with_musl_do_what_they_do() {
     let directory = tempfile::tempdir().unwrap();
     let program = hello(directory.path(), "musl-gcc", &[]).expect("musl-gcc links");
     runs_untraced(&program, "has musl for its libc: `--libc` does not reach it");
-    // Beside programs with glibc, which are traced, and with a library of the user's.
+    // Together with programs with glibc, which are traced, and with a library of the user's.
     let user = directory.path().join("user.so");
     let source = directory.path().join("user.c");
     std::fs::write(&source, "int user;\n").unwrap();
@@ -678,7 +683,8 @@ fn a_library_that_the_loader_cannot_be_told_of_is_refused() {
     assert!(told.contains("the loader takes ` ` in LD_PRELOAD for something else"), "{told}");
 }
 
-/// valgrind's own start is traced too, with the same process id; so only what the program alone does is compared.
+/// valgrind's own start is traced too, with the same process id, so only calls that the program alone makes are
+/// compared.
 #[test]
 fn calls_under_valgrind_are_counted() {
     if !has("valgrind") {
@@ -700,7 +706,7 @@ fn calls_under_valgrind_are_counted() {
     }
 }
 
-/// Which of these ends are crashes, and all others, libdormouse's tests have, of the same program with events of its own.
+/// Tests of libdormouse check for all ends of the same program, with its own events, whether they are crashes.
 #[test]
 fn a_crash_of_an_unmodified_program_leaves_a_snapshot_and_a_fault_that_it_handles_does_not() {
     let place = tempfile::tempdir().unwrap();
@@ -738,7 +744,7 @@ fn a_crash_of_an_unmodified_program_leaves_a_snapshot_and_a_fault_that_it_handle
     }
 }
 
-/// Of events of libdormouse's, its tests count each one.
+/// Tests of libdormouse count every one of the program's own events.
 #[test]
 fn an_unmodified_program_locks_its_memory_as_without_a_session() {
     let place = tempfile::tempdir().unwrap();

@@ -7,8 +7,7 @@
 //! ```text
 //!   the program has set     the kernel has      when the signal arrives
 //!   SIG_DFL                 on_default          snapshot, then the default action
-//!   SIG_IGN                 on_ignored          if another thread or process sent it, nothing; else as above: the
-//!   kernel does not ignore faults
+//!   SIG_IGN                 on_ignored          a fault: as above, because the kernel does not ignore it; else nothing
 //!   a handler               around              calls that handler, then settles the disposition that it has left
 //! ```
 //! `settle` installs what the second column lists: when the trigger is installed, after each call by which the program
@@ -397,8 +396,8 @@ fn map_stack(owner: u32) -> Option<&'static StackEnd> {
     if base == libc::MAP_FAILED {
         return None;
     }
-    // Undoes `mlockall(MCL_FUTURE)` of the program, which did not ask for this memory. SAFETY: the fresh mapping;
-    // munlock(2) preserves its contents.
+    // Undoes `mlockall(MCL_FUTURE)` of the program, which did not ask for this memory.
+    // SAFETY: the fresh mapping; munlock(2) preserves its contents.
     unsafe { libc::munlock(base, STACK_SIZE_BYTES) };
     let end = base.cast::<u8>().wrapping_add(STACK_SIZE_BYTES - size_of::<StackEnd>()).cast::<StackEnd>();
     let mut next = STACKS.load(Ordering::Relaxed);
@@ -474,8 +473,8 @@ unsafe extern "C-unwind" fn on_default(signal: c_int, info: *mut libc::siginfo_t
 /// Handler for signals that the program ignores. Async-signal-safe.
 unsafe extern "C-unwind" fn on_ignored(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     if !is_sent(info) {
-        // A fault of the program's own instruction cannot be ignored: the kernel takes the default action. SAFETY:
-        // passes on the kernel's arguments of this handler.
+        // A fault of the program's own instruction cannot be ignored: the kernel takes the default action.
+        // SAFETY: passes on the kernel's arguments of this handler.
         unsafe { on_default(signal, info, context) };
     } else {
         keep_errno(|| {
@@ -494,7 +493,8 @@ unsafe extern "C-unwind" fn around(signal: c_int, info: *mut libc::siginfo_t, co
     let is_gone = is_once && slot.compare_exchange(own.0, 0, Ordering::Relaxed, Ordering::Relaxed).is_err();
     if is_gone || own.0 == 0 {
         // Another thread has called the one-time handler first; without the tracer, the kernel would find the default
-        // action here. SAFETY: passes on the kernel's arguments of this handler.
+        // action here.
+        // SAFETY: passes on the kernel's arguments of this handler.
         return unsafe { on_default(signal, info, context) };
     }
     if is_once {
@@ -644,8 +644,8 @@ fn is_of_abort(context: *const c_void) -> bool {
     let local = libc::iovec { iov_base: words.as_mut_ptr().cast(), iov_len: size_of_val(&words) };
     let remote = libc::iovec { iov_base: core::ptr::without_provenance_mut(stack_pointer(context)), ..local };
     let pid = rustix::process::getpid().as_raw_nonzero().get();
-    // Through the kernel, because the stack may end earlier. SAFETY: process_vm_readv(2) reads this process's memory
-    // into `words`, which has room for it.
+    // Through the kernel, because the stack may end earlier.
+    // SAFETY: process_vm_readv(2) reads this process's memory into `words`, which has room for it.
     let read = unsafe { libc::syscall(libc::SYS_process_vm_readv, pid, &raw const local, 1, &raw const remote, 1, 0) };
     let [begin, end] = [&ABORT[0], &ABORT[1]].map(|word| word.load(Ordering::Relaxed));
     read > 0 && words.iter().any(|word| (begin..end).contains(word))

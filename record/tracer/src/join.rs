@@ -19,27 +19,28 @@ use rustix::io::Errno;
 use crate::session::{Attached, current, forget_apart, forget_users, has_users, set_apart, set_current, set_together};
 use crate::{membarrier, own, thread, unheard};
 
-/// How this process joins sessions, and what it says of itself.
+/// State of joining sessions, and this process's description of itself.
 #[derive(Debug)]
 pub(crate) struct Joining {
-    /// `DORMOUSE_NO_RSEQ=1`.
+    /// Whether `DORMOUSE_NO_RSEQ=1` is set.
     pub(crate) no_rseq: bool,
-    /// The session's memory, and the mapping that it lives in.
+    /// The session's memory, and its mapping.
     mapped: Option<(Mapping, Memory)>,
-    /// Whether there may be threads that have written to a session before, whose next record may go the shortest way at once.
+    /// Whether there may be threads that have written to an earlier session, whose next record may take the direct
+    /// section at once.
     has_threads_with_context: bool,
-    /// Found out once: a forked child is of the same program.
+    /// Determined once; a forked child runs the same program.
     identity: Option<Identity>,
     /// Whether the session's owner has been told that this process cannot map its memory.
     pub(crate) has_told: bool,
 }
 
-/// What a process says of itself in a session's register.
+/// A process's description of itself in a session's register.
 #[derive(Debug)]
 struct Identity {
     /// Inode of the namespace of process ids.
     namespace: u64,
-    /// See [`dormouse_abi::register::image`].
+    /// Identity of the program that the process executes. See [`dormouse_abi::register::image`].
     image: u64,
     name: [u8; NAME_SIZE_BYTES],
     is_forked: bool,
@@ -48,10 +49,10 @@ struct Identity {
 }
 
 fn own_image() -> u64 {
-    // SAFETY: asks for an entry of the auxiliary vector; 0 where there is none.
+    // SAFETY: reads an entry of the auxiliary vector; 0 if there is none.
     let address = unsafe { libc::getauxval(libc::AT_RANDOM) };
     let random = core::ptr::with_exposed_provenance::<u64>(address as usize);
-    // SAFETY: what it gives is the address of 16 bytes that stay as long as the process runs (getauxval(3)).
+    // SAFETY: `AT_RANDOM` is the address of 16 bytes that stay as long as the process runs (getauxval(3)).
     if random.is_null() { 0 } else { image(unsafe { random.read_unaligned() }, address) }
 }
 
@@ -73,10 +74,10 @@ impl Identity {
     }
 }
 
-/// How long a program waits for others at most, in all that its constructor does.
+/// Maximum time that a program waits for other processes, over all that its constructor does.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(50);
 
-/// What a session's owner gives to a process that asks.
+/// Answer of a session's owner to a process that asks for the memory.
 #[derive(Debug)]
 pub(crate) struct Handed {
     process: u16,
@@ -84,10 +85,10 @@ pub(crate) struct Handed {
     identity: Identity,
 }
 
-/// Asks the session's owner at `socket` for its memory. Nobody holds a lock meanwhile.
+/// Asks the session's owner at `socket` for its memory. Must be called without a lock.
 ///
 /// # Errors
-/// One line.
+/// A message of one line.
 pub(crate) fn ask_for_memory(socket: &Path, deadline: Deadline<'_>) -> Result<Handed, String> {
     let identity = Identity::of_this_process();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -98,7 +99,7 @@ pub(crate) fn ask_for_memory(socket: &Path, deadline: Deadline<'_>) -> Result<Ha
         command_line: text(&identity.command_line),
     };
     let conversation = Conversation::connect(socket, Edge::ProgramOwner, deadline).inspect_err(|error| {
-        // Once the socket has taken it, the owner hears of this process, when it comes to that.
+        // Once the socket has accepted the connection, the owner learns of this process from it.
         if *error == dormouse_transport::Error::TimedOut {
             unheard::say(socket);
         }
@@ -108,48 +109,48 @@ pub(crate) fn ask_for_memory(socket: &Path, deadline: Deadline<'_>) -> Result<Ha
     Ok(Handed { process, memory: fd.ok_or("the session owner sent no memory")?, identity })
 }
 
-/// By when all waiting is over that begins now.
+/// Returns the deadline for all waiting that begins now.
 pub(crate) fn deadline() -> Deadline<'static> {
     Deadline::after(PATIENCE)
 }
 
 impl Joining {
-    /// In no session.
+    /// Returns the state of a process in no session.
     pub(crate) const fn new() -> Joining {
         Joining { no_rseq: false, mapped: None, has_threads_with_context: false, identity: None, has_told: false }
     }
 
-    /// Joins the session whose memory this program has inherited, if that is what is at this descriptor. Waits for nobody.
+    /// Joins the session whose memory this program has inherited, if that memory is at this descriptor. Does not wait.
     ///
     /// # Errors
-    /// One line.
+    /// A message of one line.
     pub(crate) fn join_inherited(
         &mut self,
         (descriptor, uuid): (i32, [u8; 16]),
         socket: &Path,
     ) -> Result<&'static Attached, String> {
-        // SAFETY: looked at while this function runs, and not closed. If the program has put another file there, or closes it at this moment,
-        // that is told from a session's memory by its seals, its header, and the identity.
+        // SAFETY: used while this function runs, and not closed. If the program has put another file there, or closes
+        // the descriptor at this moment, the seals, header and identity of a session's memory reveal it.
         let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
         let memory = self.adopt(file, Some(uuid))?;
         let process = self.enter(&memory)?;
         self.attach(memory, process, socket.into())
     }
 
-    /// Joins the session whose memory a tool of this user's, or of root's, has brought. Waits for nobody.
+    /// Joins the session whose memory a tool of the same user or of root has sent. Does not wait.
     ///
     /// # Errors
-    /// One line.
+    /// A message of one line.
     pub(crate) fn join_brought(&mut self, memory: BorrowedFd<'_>, socket: &Path) -> Result<&'static Attached, String> {
         let memory = self.adopt(memory, None)?;
         let process = self.enter(&memory)?;
         self.attach(memory, process, socket.into())
     }
 
-    /// Joins the session whose owner has handed out its memory.
+    /// Joins the session whose owner has sent its memory.
     ///
     /// # Errors
-    /// One line.
+    /// A message of one line.
     pub(crate) fn join_handed(&mut self, handed: Handed, socket: &Path) -> Result<&'static Attached, String> {
         let Handed { process, memory, identity } = handed;
         self.identity = Some(identity);
@@ -170,7 +171,7 @@ impl Joining {
         let vpid = thread::own_pid();
         let register = memory.register().ok_or("the session has no register")?;
         for (number, former) in register.namesakes(vpid) {
-            // What this process was before `exec`: its threads have ended amid their writes.
+            // An entry of this process before `exec`: its threads have ended during their writes.
             if former.namespace == identity.namespace && former.image != identity.image {
                 register.add_ended_amid_write(memory.release_claims(number));
                 register.leave(number, vpid);
@@ -193,9 +194,10 @@ impl Joining {
         is_entered.then_some(process).ok_or_else(|| "the session owner takes this process for dead".into())
     }
 
-    /// The process is in the session from here on.
+    /// Completes joining: the process is in the session from here on.
     fn attach(&mut self, memory: Memory, process: u16, socket: PathBuf) -> Result<&'static Attached, String> {
-        // A thread's only registration is not a guest's to take: some allocators want it where libc does not.
+        // libc's registration only. If libc has none, a thread's single registration is left to allocators that want
+        // it.
         let rseq = if self.no_rseq { None } else { Rseq::of_libc() };
         let attached = Attached::new(memory, rseq, membarrier::is_ready(), process, socket)?;
         if self.has_threads_with_context {
@@ -211,25 +213,27 @@ impl Joining {
         Ok(attached)
     }
 
-    /// Maps the memory, or keeps the mapping when it is of the same session. With a uuid, it has to be that session's.
+    /// Maps the memory, or keeps the mapping if it is of the same session. With a uuid, the memory must be that
+    /// session's.
     fn adopt(&mut self, fd: BorrowedFd<'_>, uuid: Option<[u8; 16]>) -> Result<Memory, String> {
-        // The session's owner is this program's user or root, and has put its buffers where they are: `is_of_own_user`, or it has been inherited.
+        // The session's owner runs as this program's user or root, and has chosen the buffers' place: `is_of_own_user`
+        // was checked, or the memory was inherited.
         let fresh = if is_filtered() { Mapping::map_inherited(fd, user()) } else { Mapping::map_unlocked(fd) };
         let fresh = fresh.inspect_err(|error| self.tell_of(*error, fd, uuid)).map_err(|error| match error {
-            // Not in libc's words, for which it may call the loader, under the tracer's lock.
+            // Not libc's text for the errno: libc may call the loader for it, and this thread holds the tracer's lock.
             BackingError::System { purpose, errno } => {
                 format!("{purpose}: {}", dormouse_transport::Error::System(errno))
             }
             error => error.to_string(),
         })?;
-        // SAFETY: just mapped; kept in `self` until `leave` has waited for everybody who uses it, or dropped below.
+        // SAFETY: just mapped. `self` keeps the mapping until `leave` has waited for all users, or it is dropped below.
         let memory = unsafe { Memory::from_raw(fresh.base(), fresh.len()) }?;
         if uuid.is_some_and(|uuid| uuid != memory.uuid()) {
             return Err("what was inherited is not the session's memory".into());
         }
-        // A filter of system calls that was entered before the program was executed may kill for it.
+        // A filter of system calls that was installed before `exec` may kill for this call.
         if !is_filtered() && memory.header().is_dumped.load(Ordering::Relaxed) == 0 {
-            // Refused by a kernel without it, or by a sandbox: then dumps have the memory.
+            // If the kernel or a sandbox refuses, core dumps contain the memory.
             let _ = fresh.leave_out_of_dumps();
         }
         match &self.mapped {
@@ -242,16 +246,19 @@ impl Joining {
         }
     }
 
-    /// Has the session's owner know why this process is not in the session, if its memory cannot be mapped. Under a filter nobody is told.
+    /// Tells the session's owner why this process is not in the session, if its memory cannot be mapped. Tells nothing
+    /// under a filter.
     fn tell_of(&mut self, error: BackingError, fd: BorrowedFd<'_>, uuid: Option<[u8; 16]>) {
         if let BackingError::System { errno: errno @ (Errno::NOMEM | Errno::AGAIN), .. } = error {
             self.tell(errno.raw_os_error(), fd, uuid);
         }
     }
 
-    /// Has the owner of the session whose memory this program has inherited know that it is left to the runtime of a sanitizer.
+    /// Tells the owner of the session whose memory this program has inherited that a sanitizer's runtime keeps the
+    /// tracer out.
     pub(crate) fn tell_of_sanitizer(&mut self, (descriptor, uuid): (i32, [u8; 16])) {
-        // SAFETY: looked at while this function runs, and not closed. Another file at this number is told from a session's memory by its header.
+        // SAFETY: used while this function runs, and not closed. The header of a session's memory reveals another file
+        // at this number.
         let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
         self.tell(SANITIZED, file, Some(uuid));
     }
@@ -278,13 +285,13 @@ impl Joining {
         self.mapped.as_ref().is_some_and(|(_, memory)| memory.uuid() == uuid)
     }
 
-    /// A part of the mapped memory, for a tool that salvages what a dead owner has left. Whatever writers do meanwhile, the
-    /// tool checks what it gets.
+    /// Returns a part of the mapped memory, for a tool that salvages the session of a dead owner. The tool checks the
+    /// data, because writers may change them meanwhile.
     ///
     /// # Errors
-    /// One line.
+    /// A message of one line.
     pub(crate) fn read_memory(&self, uuid: [u8; 16], offset: u64, size_bytes: u32) -> Result<ProgramToTool, String> {
-        // Not of a former session whose mapping could not be taken down: nobody would know its identity.
+        // Not a former session whose mapping could not be removed: its identity is no longer known.
         let mapped = self.mapped.as_ref().filter(|(_, memory)| memory.uuid() == uuid);
         let (mapping, memory) = mapped.ok_or("the program is not in that session")?;
         if !mapping.is_sealed() {
@@ -293,14 +300,16 @@ impl Joining {
         let memory_size_bytes = memory.geometry().size_bytes() as u64;
         let begin = offset.min(memory_size_bytes) as usize;
         let len = (size_bytes.min(MEMORY_PART_SIZE_BYTES_MAX) as usize).min(memory_size_bytes as usize - begin);
-        // Others write meanwhile: bytes that are committed do not change, others are not interpreted here. Sealed, so no access is a SIGBUS.
+        // Other threads write meanwhile: committed bytes do not change, and others are not interpreted here. The memory
+        // is sealed, so no access raises SIGBUS.
         let words = &memory.words()[begin / 8..(begin + len).div_ceil(8)];
         let bytes = words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).skip(begin % 8).take(len);
         Ok(ProgramToTool::MemoryPart { memory_size_bytes, bytes: bytes.collect() })
     }
 
-    /// Makes a call while the session's memory, but for one `os_page`, is out of the address space: it is not counted as this program's, nor
-    /// locked with it. Events meanwhile are lost, and counted. Where other threads cannot be kept from the memory, it stays where it is.
+    /// Makes a call while the session's memory, except one `os_page`, is out of the address space, so that it is
+    /// neither counted as this program's nor locked with it. Events meanwhile are lost and counted. If other threads
+    /// cannot be kept from the memory, it stays mapped during the call.
     pub(crate) fn apart<T>(&mut self, call: impl FnOnce() -> T) -> T {
         let (Some(former), Some((mapping, memory))) = (current(), &mut self.mapped) else { return call() };
         set_apart();
@@ -310,9 +319,9 @@ impl Joining {
         }
         let result = call();
         let unfolded = mapping.unfold().map_err(|error| error.to_string()).and_then(|()| {
-            // SAFETY: mapped again; kept in `self` until `leave` has waited for everybody who uses it.
+            // SAFETY: mapped again; `self` keeps the mapping until `leave` has waited for all users.
             *memory = unsafe { Memory::from_raw(mapping.base(), mapping.len()) }?;
-            // Nothing of it is in the page table any more, and it may lie elsewhere.
+            // None of it is in the page table any more, and its address may have changed.
             let ready = membarrier::is_ready();
             Attached::new(*memory, former.rseq, ready, former.process, former.socket.clone())
         });
@@ -321,7 +330,7 @@ impl Joining {
                 attached.make_ready();
                 set_together(Some(Box::leak(Box::new(attached))));
             }
-            // No addresses are left where there were some just now: the process is out of the session, as if it had ended.
+            // The memory could not be mapped again: the process leaves the session, as if it had ended.
             Err(_) => {
                 self.mapped = None;
                 set_together(None);
@@ -330,7 +339,7 @@ impl Joining {
         result
     }
 
-    /// Leaves the session, if any, and unmaps its memory once no thread uses it.
+    /// Leaves the session, if any, and unmaps its memory if no thread uses it.
     pub(crate) fn leave(&mut self) {
         let former = current();
         set_current(None);
@@ -340,24 +349,27 @@ impl Joining {
             register.leave(former.map_or(0, |former| former.process), thread::own_pid());
         }
         if !is_left {
-            // Better a mapping too many than one too few.
+            // A leaked mapping is better than one that is missing.
             core::mem::forget(mapping);
         }
     }
 
-    /// In a forked child of `parent`, which has the memory: enters it as a process of its own. Waits for nobody.
+    /// Enters a forked child of `parent`, which has inherited the mapping, in the session as a process of its own. Does
+    /// not wait.
     ///
     /// # Errors
-    /// One line.
+    /// A message of one line.
     pub(crate) fn join_after_fork(&mut self, former: &Attached, parent: u32) -> Result<(), String> {
         forget_users();
         forget_apart();
-        // The one thread has forgotten its context. The mapping is there, and its page table is empty.
+        // The one thread has no context word any more. The mapping was inherited; its page table entries were not.
         self.has_threads_with_context = false;
         if let Some(identity) = &mut self.identity {
             identity.is_forked = true;
-            // Ids grow, until they begin anew. One that is smaller than the parent's may be of a new namespace, in which it has no parent.
-            // SAFETY: asks for a number. What rustix makes of it, where it is built with assertions, valgrind takes for an uninitialised value.
+            // Ids grow until they wrap. An id smaller than the parent's may be in a new namespace, in which the process
+            // has no parent.
+            // SAFETY: getppid(2) has no conditions. (With assertions, valgrind takes rustix's conversion of the result
+            // for an uninitialised value.)
             if thread::own_pid() < parent && unsafe { libc::getppid() } == 0 {
                 identity.namespace = NAMESPACE_UNKNOWN;
             }
@@ -367,11 +379,11 @@ impl Joining {
     }
 }
 
-/// Whether no thread uses the session's memory any more, after nobody can find it.
+/// Whether no thread uses the session's memory any more. Must be called after the session can no longer be found.
 fn is_unused() -> bool {
-    // Critical sections that have compared the word before are restarted, and compare it again.
+    // Critical sections that have compared the word already are restarted, and compare it again.
     let fenced = membarrier::restart_sections();
-    // Those outside of sections are counted; they take microseconds, unless one was killed or stopped in there.
+    // Threads outside critical sections are counted. They take microseconds, unless one was killed or stopped there.
     for _ in 0..1_000 {
         if !has_users() {
             break;
@@ -381,9 +393,9 @@ fn is_unused() -> bool {
     fenced && !has_users()
 }
 
-/// The user that this program was executed as.
+/// Returns the user id that this program was executed as.
 fn user() -> u32 {
-    // SAFETY: asks for an entry of the auxiliary vector.
+    // SAFETY: reads an entry of the auxiliary vector.
     unsafe { libc::getauxval(libc::AT_EUID) as u32 }
 }
 
@@ -394,7 +406,7 @@ pub(crate) fn refusal(answer: OwnerToProgram) -> String {
     }
 }
 
-/// One question, one answer, perhaps with a descriptor.
+/// Sends one question and returns the answer, with a descriptor if the answer has one.
 pub(crate) fn ask(
     socket: &Path,
     conversation: Result<Conversation<'_>, dormouse_transport::Error>,

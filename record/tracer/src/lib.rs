@@ -9,45 +9,47 @@
 //! # serve(7, "/");
 //! ```
 //!
-//! A dormant event is a `nop` of five bytes: no load, no branch taken, no argument evaluated. Armed, it is
-//! one restartable sequence that reserves, stamps, writes and commits a record in memory that outlives the program.
+//! A dormant event is a `nop` of five bytes: no load, no branch taken, no argument evaluated. An armed event is one
+//! restartable sequence that reserves, stamps, writes and commits a record in memory that outlives the program.
 //!
-//! # How it is armed
-//! * `dormouse record -e 'http:*' -- ./server` starts the program in a session, whose memory it inherits (`DORMOUSE_MEMORY`; its socket is
-//!   `DORMOUSE_SESSION`).
-//! * `dormouse arm PID 'http:*'` calls a program that runs already by a signal; a tracepoint that it passes starts a thread that listens on a socket,
-//!   and that goes when no tool has come for two seconds. `DORMOUSE_LISTEN=thread` has it listen from the start. A program that `dormouse record` has
-//!   started does not listen unless that says so. `DORMOUSE_LISTEN=0` does without in any program, `stop_listening` from some point on, and without
-//!   the feature `listen` the code is left out.
+//! # How to arm events
+//! * `dormouse record -e 'http:*' -- ./server` starts the program in a session. The program inherits the session's
+//!   memory (`DORMOUSE_MEMORY`) and the path of its socket (`DORMOUSE_SESSION`).
+//! * `dormouse arm PID 'http:*'` signals a running program. The next tracepoint starts a thread that listens on a
+//!   socket and ends when no tool has connected for two seconds. `DORMOUSE_LISTEN=thread` makes the program listen from
+//!   the start. A program started by `dormouse record` listens only if `DORMOUSE_LISTEN` says so. `DORMOUSE_LISTEN=0`
+//!   turns listening off in any program, `stop_listening` from some point on, and without the feature `listen` the code
+//!   is left out.
 //! * `dormouse imv list PID` and `dormouse imv set PID NAME VALUE` reach the program's [tunables](imv::tunable) the same way.
-//! * [`snapshot`] and [`Snapshot`] have what a session in overwrite mode retains written as a trace, at once or when something
+//! * [`snapshot`] and [`Snapshot`] write what a session in overwrite mode retains as a trace, at once or when something
 //!   happens; `DORMOUSE_SNAPSHOT_ON=crash,exit,USR2,event:shop:order_failed` does so without a line of code.
 //! * `DORMOUSE_NO_RSEQ=1` forces the path for machines without restartable sequences.
 //!
-//! # Where things are
+//! # Structure
 //! ```text
 //!   event!  →  gate (imv)  →  value: bytes and types, class: its id  →  record: a direct section,
 //!                                             or the slow path: stream of the CPU (percpu), record (relay), offer (vring)
 //!
-//!   from below, each line above those before it:
-//!   arch, clock, disposition, environment, membarrier, spawn    thread: who writes    inherited: the memory's descriptor    presence, session: the memory    value, class, marks    record
+//!   from bottom to top; each line uses the lines before it:
+//!   arch, clock, disposition, environment, membarrier, spawn    thread: ids of the writer
+//!   inherited: the memory's descriptor    presence, session: the memory    value, class, marks    record
 //!   join: joining and leaving    control: registry and lock    tunable: what operators set
-//!   snapshot, crash, watch, trigger: what the program asks for, and what asks for it
-//!   listen: the socket    fork    interpose: libc's functions that others export in its place    start: constructor
+//!   snapshot, crash, watch, trigger: snapshots that the program requests, and their triggers
+//!   listen: the socket    fork    interpose: functions that libraries export in place of libc's    start: constructor
 //! ```
 //!
 //! # What it never does
-//! It never blocks, aborts or prints in the traced program, and the record path never allocates. What cannot be recorded
-//! is counted in the session's memory.
+//! It never blocks, aborts or prints in the traced program, and the record path never allocates. Events that cannot be
+//! recorded are counted in the session's memory.
 //!
 //! # Limits
 //! * Patching and rseq are for x86-64; elsewhere the gate is a load and the write path an atomic claim.
 //! * Direct sections need a way to wait for them (`membarrier` with rseq, Linux 5.10); without it all events take the slow path.
-//! * An event has at most 32 fields, and a record fits a page (64 KiB by default).
+//! * An event has at most 32 fields, and a record must fit a page (64 KiB by default).
 //! * A process is in at most one session at a time.
-//! * A child made by a raw `clone(CLONE_VM)` without `CLONE_THREAD` must not trace: it runs on its parent's thread-local
-//!   data. A child of `vfork` does so too; libdormouse and the preload library take care of it for their own events, but a
-//!   Rust program that calls `vfork` by itself must not trace in the child.
+//! * A child made by a raw `clone(CLONE_VM)` without `CLONE_THREAD` must not trace: it runs on its parent's
+//!   thread-local data. So does a child of `vfork`; libdormouse and the preload library handle that for their own
+//!   events, but a Rust program that calls `vfork` itself must not trace in the child.
 
 #![cfg_attr(not(feature = "listen"), expect(dead_code, reason = "what tools ask for has nobody who asks"))]
 
@@ -89,7 +91,7 @@ mod value;
 mod wake;
 mod watch;
 
-/// Static branches, immediate values and tunables, as this crate uses them itself.
+/// Static branches, immediate values and tunables, which this crate itself uses.
 pub use dormouse_imv as imv;
 #[cfg(feature = "listen")]
 pub use environment::Way;
@@ -106,7 +108,8 @@ pub use thread::enter_tracer;
 pub use trigger::Trigger;
 pub use value::Value;
 
-/// Whether a buffer is memory: for benchmarks, which on memory that nobody has written measure page faults, or the one page of zeroes.
+/// Checks that a buffer is backed by memory. Benchmarks on memory that was never written measure page faults, or the
+/// zero page.
 ///
 /// ```
 /// let mut samples = vec![0u64; 1 << 16];
@@ -126,7 +129,8 @@ pub mod pages {
 /// ```
 ///
 /// Expressions are evaluated only when the event is armed, by reference; their types are those that implement [`Value`].
-/// It may stand in generic functions, closures, inline functions and shared libraries. Expressions may contain `?`, `return` and `.await`;
+/// The macro may be used in generic functions, closures, inline functions and shared libraries. Expressions may contain
+/// `?`, `return` and `.await`;
 /// the future is [`Send`] if what they evaluate to is.
 ///
 /// ```
@@ -136,8 +140,9 @@ pub mod pages {
 /// spawn(async { dormouse::event!(http.response, path = String::from("/"), bytes = wait().await) });
 /// ```
 ///
-/// Names are those that a trace can hold: ASCII letters, digits and `_`, not a digit first, at most 255 bytes. A raw identifier goes by its
-/// name: `r#type` is the field `type`. An event has at most 32 fields, and their names differ. Anything else does not compile:
+/// Names must be ones that a trace can hold: ASCII letters, digits and `_`, no digit first, at most 255 bytes. A raw
+/// identifier stands for its name: `r#type` is the field `type`. An event has at most 32 fields with different names.
+/// Anything else does not compile:
 ///
 /// ```compile_fail,E0080
 /// dormouse::event!(größe.measured, n = 1u8);
@@ -157,7 +162,7 @@ macro_rules! event {
     };
 }
 
-/// [`event!`], recorded by a function of the fields and the key. The lab has others to compare.
+/// [`event!`] with a given function of the fields and the key that records the event. The lab compares several.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __event {
@@ -176,7 +181,7 @@ macro_rules! __event {
             )
         }
         const COUNT: usize = 0 $(+ { let _ = ::core::stringify!($field); 1 })*;
-        // Which types it lists follows from what is recorded below.
+        // The element types of the list follow from the values recorded below.
         let list = $crate::__private::Recorded::list();
         if gate(list) {
             let fields = $crate::__private::Fields::none();
@@ -188,7 +193,7 @@ macro_rules! __event {
     }};
 }
 
-/// What `event!` expands to. Not part of the interface.
+/// Items that `event!` expands to. Not part of the interface.
 #[doc(hidden)]
 pub mod __private {
     pub use crate::class::{EventKey, describe};

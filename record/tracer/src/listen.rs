@@ -1,32 +1,36 @@
-//! How tools reach the program: the socket that a thread of the program listens on, and what starts that thread.
+//! Access for tools: the socket that a thread of the program listens on, and what starts that thread.
 //!
-//! By a thread (`Way::Thread`) it is there from the start:
+//! With a thread (`Way::Thread`) the socket exists from the start:
 //! ```text
 //!   IDLE ──start──▶ STARTING ──bound──▶ LISTENING ──stop──▶ STOPPING ──the thread──▶ IDLE
 //!     ▲                │   └───stop───────────────────────────▲
 //!     └──no socket─────┘
 //! ```
-//! By a signal (`Way::Signal`, the default) the program has a handler of `SIGURG` and nothing else. The thread is there only while tools talk to the
-//! program, or the program is in a session:
+//! With a signal (`Way::Signal`, the default) the program has only a handler for `SIGURG`. The thread exists only while
+//! tools use it or the program is in a session:
 //! ```text
-//!   IDLE ──handler──▶ SIGNAL ──a tool sends the signal, a tracepoint is passed (`wake`)──▶ STARTING ──▶ LISTENING ──nobody comes──▶ SIGNAL
+//!   IDLE ──handler──▶ SIGNAL ──a tool's signal, then a tracepoint (`wake`)──▶ STARTING ──▶ LISTENING ──no tool──▶ SIGNAL
 //!     ▲                 │ stop
 //!     └─────────────────┘
 //! ```
-//! Each object of the program that contains a tracer listens by itself. Their handlers form a chain: each calls the one that was installed before it.
-//! When the thread of one begins to listen it has the others begin too, so a tool finds all of them.
+//! Each object of the program that contains a tracer listens separately. Their handlers form a chain: each calls the
+//! handler installed before it. When the thread of one starts to listen it makes the others start too, so a tool finds
+//! all of them.
 //!
-//! The thread has a table of descriptors of its own, where only its socket is: the program has no descriptor more than without it, cannot close or
-//! replace the thread's, and may be at its limit. Where the kernel refuses such a table (before Linux 5.9, some containers) the program's
-//! is used: there the socket is never one of the first three, and before each use the thread looks whether the number still stands for it.
+//! The thread has a descriptor table of its own that contains only its socket. So the program has no additional
+//! descriptor, cannot close or replace the thread's, and may be at its limit. If the kernel refuses a separate table
+//! (before Linux 5.9, some containers), the program's is used: the socket is then never one of the first three
+//! descriptors, and before each use the thread checks whether the number is still its socket.
 //!
-//! A socket says on whose behalf it listens: its user at the time of listen(2). When the program becomes another user, libc has every thread
-//! change, which interrupts the thread's wait; it then listens anew, where that user's programs do. So does a forked child of a program that listens
-//! by a thread. A child of one that listens by a signal has inherited the handler, and nothing is done in it.
+//! A socket belongs to the user at the time of listen(2). When the program changes its user, libc makes every thread
+//! change, which interrupts the thread's wait; it then listens again, in the directory for programs of the new user. A
+//! forked child of a program that listens with a thread also listens again. A child of one that listens with a signal
+//! has inherited the handler, and needs nothing.
 //!
-//! Nothing is done at the program's end, where a filter of system calls may be in force. What remains of a dead program's socket is a name
-//! that refuses connections; the next program that listens there takes it away. A program whose other threads have all ended, its first one by
-//! `pthread_exit`, ends: the thread looks once a second, and ends itself.
+//! Nothing is done at the program's end, when a filter of system calls may be in force. A dead program leaves a socket
+//! name that refuses connections; the next program that listens in that directory removes it. A program whose other
+//! threads have all ended, its first one by `pthread_exit`, should end: the thread checks for this once a second, and
+//! ends itself.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
@@ -55,59 +59,63 @@ const IDLE: u32 = 0;
 const STARTING: u32 = 1;
 const LISTENING: u32 = 2;
 const STOPPING: u32 = 3;
-/// No thread: there will be one when a tool has sent the signal and a tracepoint is passed.
+/// No thread: it is started when a tool has sent the signal and a tracepoint is passed.
 const SIGNAL: u32 = 4;
-/// Futex.
+/// State of the listener, one of the constants above; a futex.
 static STATE: AtomicU32 = AtomicU32::new(IDLE);
-/// Whether the program has said that it is not to be listened to unless it says so.
+/// Whether the program has called [`stop_listening`], which turns off listening by default.
 static IS_DECLINED: AtomicBool = AtomicBool::new(false);
-/// Whether the thread goes away when nobody comes, and the signal calls it again.
+/// Whether the thread ends when no tool connects, and a signal requests a new one.
 static IS_BY_SIGNAL: AtomicBool = AtomicBool::new(false);
-/// Where the thread listens. Never freed: one for each time that it begins to.
+/// Path of the thread's socket. Never freed: one for each time that the thread starts to listen.
 static PLACE: AtomicPtr<PathBuf> = AtomicPtr::new(core::ptr::null_mut());
-/// The thread's id.
+/// Id of the thread.
 static TID: AtomicU32 = AtomicU32::new(0);
-/// Action of the signal before this tracer's: `SIG_DFL`, `SIG_IGN`, or the handler of another tracer.
+/// Former action of the signal: `SIG_DFL`, `SIG_IGN`, or the handler of another tracer.
 static FORMER: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
-/// Whether a tool has called since the thread has its socket: it may have found none because the thread is about to end.
+/// Whether a tool has called since the thread has its socket. The tool may have found no socket because the thread is
+/// about to end.
 static IS_CALLED: AtomicBool = AtomicBool::new(false);
-/// Whether this tracer's handler is in place, or below another tracer's.
+/// Whether this tracer's handler is installed, or is called by the installed handler of another tracer.
 static IS_IN_CHAIN: AtomicBool = AtomicBool::new(false);
 
-/// How long a tool may take over its question.
+/// Maximum time for a tool to send its question.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
-/// How long the end of the thread may take: it may be talking to a tool.
+/// Maximum wait for the thread to end, since it may be serving a tool.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
-/// How long a thread may take that is ending already.
+/// Maximum wait for a thread that is ending already.
 const WAKE_PATIENCE: Duration = Duration::from_millis(500);
-/// How long the thread waits where the system has no descriptors or memory left: the connection waits too, and a wait for it would be none.
+/// Pause when the system is out of descriptors or memory. The pending connection would end a wait for connections at
+/// once.
 const NAP: futex::Timespec = futex::Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-/// Connections that may wait.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 16;
-/// How long a thread that a signal has called stays when nobody comes.
+/// Time that a thread started by a signal stays without a connection.
 const STAY: futex::Timespec = futex::Timespec { tv_sec: 2, tv_nsec: 0 };
-/// From one look whether the program has other threads to the next.
+/// Interval at which the thread checks whether the program has other threads.
 const LOOK: futex::Timespec = futex::Timespec { tv_sec: 1, tv_nsec: 0 };
-/// How old a socket is that has certainly been listened to, if it ever will be.
+/// Age at which a socket that will ever be listened to has certainly reached listen(2).
 const LISTENED_TO_AFTER: Duration = Duration::from_secs(2);
 
-/// Lets tools reach the program from now on, also in children that it forks, in the way that `DORMOUSE_LISTEN` says: by a signal, if it says
-/// nothing. A linked program does so by itself before `main`, unless it is in a session of `dormouse record`; a program that enters a sandbox
-/// stops that by [`stop_listening`].
+/// Lets tools reach the program from now on, and children that it forks, in the way that `DORMOUSE_LISTEN` selects; by
+/// default, by a signal. A linked program does this before `main`, unless it is in a session of `dormouse record`. A
+/// program that enters a sandbox stops it by [`stop_listening`].
 ///
-/// Blocking, for 50 ms at most; not async-signal-safe.
+/// Blocks for at most 50 ms; not async-signal-safe.
 ///
 /// # Errors
-/// As [`listen_by`].
+/// The errors of [`listen_by`].
 pub fn listen() -> std::io::Result<()> {
     listen_by(environment::way_to_listen().flatten().unwrap_or(Way::Signal))
 }
 
-/// As [`listen`], in this way, whatever the environment says but for `DORMOUSE_LISTEN=0`. What listens in the other way is stopped before.
+/// Like [`listen`], but in the given way. The environment is ignored, except for `DORMOUSE_LISTEN=0`. A listener of the
+/// other way is stopped first.
 ///
 /// # Errors
-/// `DORMOUSE_LISTEN=0` forbids it; the program runs with privileges that its caller has not (`AT_SECURE`). By a signal: the program has a handler of
-/// its own for `SIGURG`. By a thread: there is none to be had, or no directory for the socket. As [`stop_listening`].
+/// `DORMOUSE_LISTEN=0` forbids listening; the program has privileges that its caller does not have (`AT_SECURE`). By a
+/// signal: the program has its own handler for `SIGURG`. By a thread: no thread can be started, or there is no
+/// directory for the socket. Also the errors of [`stop_listening`].
 pub fn listen_by(way: Way) -> std::io::Result<()> {
     let refused = |text: &str| Err(Error::new(ErrorKind::PermissionDenied, text));
     if environment::is_secure() {
@@ -127,15 +135,15 @@ pub fn listen_by(way: Way) -> std::io::Result<()> {
     }
 }
 
-/// Ends what [`listen`] has begun, or what a program that is linked with Dormouse does by itself: when this returns there is neither thread, socket
-/// nor handler. To be called before a program enters a sandbox whose rules forbid what answering a tool needs. Where a thread listens, it would also
-/// stay outside of the sandbox, `unshare(CLONE_NEWUSER)` would refuse a process that has it, and a change of user would have to be one that all
-/// threads can make.
+/// Ends listening that [`listen`] or the constructor of a linked program has started: when this returns there is no
+/// thread, socket or handler. Call it before a program enters a sandbox whose rules forbid system calls that answering
+/// a tool makes. A listening thread would also stay outside the sandbox, `unshare(CLONE_NEWUSER)` would fail in a
+/// process that has one, and a change of user would have to be permitted to all threads.
 ///
-/// Recording goes on. Blocking, for as long as the answer to a tool takes, five seconds at most; not async-signal-safe.
+/// Recording continues. Blocks until the answer to a tool is complete, for at most five seconds; not async-signal-safe.
 ///
 /// # Errors
-/// The thread cannot be reached: the directory of its socket is gone, or out of reach after `chroot`.
+/// The thread cannot be reached: the directory of its socket is removed, or not accessible after `chroot`.
 pub fn stop_listening() -> std::io::Result<()> {
     IS_DECLINED.store(true, Ordering::Relaxed);
     let deadline = Deadline::after(STOP_PATIENCE);
@@ -150,14 +158,14 @@ pub fn stop_listening() -> std::io::Result<()> {
                 }
             }
             state if STATE.compare_exchange(state, STOPPING, Ordering::Relaxed, Ordering::Relaxed).is_err() => {}
-            // It looks at the state once it has a socket.
+            // The thread checks the state once it has a socket.
             STARTING => {}
             _ => wake()?,
         }
     }
-    // Of what it was, the kernel takes some down after its last instruction.
+    // The kernel removes parts of a thread after its last instruction.
     let (pid, tid) = (thread::own_pid(), TID.load(Ordering::Relaxed));
-    // SAFETY: tgkill(2) of no signal asks only.
+    // SAFETY: tgkill(2) with signal 0 only checks.
     while tid != 0 && unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) } == 0 {
         if deadline.left().is_zero() {
             return Err(ErrorKind::TimedOut.into());
@@ -167,8 +175,8 @@ pub fn stop_listening() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Listens unless the program has said that it does not want that. Without a place for the socket or a thread, it simply cannot be reached. Waits
-/// for the thread to have its socket, so that the program can be reached from `main` on.
+/// Listens unless the program has turned that off. Without a directory for the socket or a thread, tools cannot reach
+/// the program. Waits until the thread has its socket, so that the program can be reached from `main` on.
 pub(crate) fn start_by_default(way: Way, deadline: Deadline<'_>) {
     if !IS_DECLINED.load(Ordering::Relaxed) && STATE.load(Ordering::Relaxed) == IDLE {
         let _ = match way {
@@ -178,16 +186,17 @@ pub(crate) fn start_by_default(way: Way, deadline: Deadline<'_>) {
     }
 }
 
-/// In a forked child, which has no such thread: starts one when the parent had one by itself. The handler of the signal is inherited.
+/// Restarts listening in a forked child, which has no thread, if the parent listened with a thread. The signal handler
+/// is inherited.
 pub(crate) fn after_fork() {
     wake::after_fork();
     TID.store(0, Ordering::Relaxed);
     let is_by_signal = IS_BY_SIGNAL.load(Ordering::Relaxed);
     match STATE.swap(IDLE, Ordering::Relaxed) {
         LISTENING | SIGNAL if is_by_signal => STATE.store(SIGNAL, Ordering::Relaxed),
-        // The parent may not have come to install its handler.
+        // The parent may have been forked before it installed its handler.
         STARTING if is_by_signal => drop(wait_for_signal()),
-        // A child does not wait: whoever wants to reach it has to find it first.
+        // A child does not wait: a tool must first find it.
         STARTING | LISTENING => drop(begin(None)),
         _ => {}
     }
@@ -213,37 +222,38 @@ fn wait_for_signal() -> std::io::Result<()> {
 }
 
 type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
-/// This tracer's.
+/// This tracer's handler.
 const HANDLER: Handler = on_signal;
 
-/// Action that the process has for the signal.
+/// Returns the process's action for the signal.
 fn action_now() -> libc::sigaction {
-    // SAFETY: integers, sets of bits and a pointer that may be null, of which zeroes are values.
+    // SAFETY: the fields are integers, bit sets and a nullable pointer, for which zeroes are valid.
     let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
-    // SAFETY: only asks, with room for the answer.
+    // SAFETY: only queries; `action` has room for the answer.
     unsafe { libc::sigaction(libc::SIGURG, core::ptr::null(), &raw mut action) };
     action
 }
 
-/// Whether an action is that of a tracer, of this object or another: by the signals that it blocks.
+/// Whether an action is that of a tracer, in this object or another, recognised by the signals that it blocks.
 fn is_of_tracer(action: &libc::sigaction) -> bool {
     let is_handler = ![libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction);
-    // SAFETY: a set that the kernel has filled in, and signals that there are.
+    // SAFETY: a set that the kernel has filled in, and valid signal numbers.
     is_handler && is_marked(|signal| unsafe { libc::sigismember(&raw const action.sa_mask, signal) } == 1)
 }
 
 fn set_action(handler: usize) {
-    // SAFETY: integers, sets of bits and a pointer that may be null, of which zeroes are values.
+    // SAFETY: the fields are integers, bit sets and a nullable pointer, for which zeroes are valid.
     let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
     action.sa_sigaction = handler;
     if ![libc::SIG_DFL, libc::SIG_IGN].contains(&handler) {
         action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
         for signal in MARKED_SIGNALS {
-            // SAFETY: an initialised set, and a signal that there is.
+            // SAFETY: an initialised set and a valid signal number.
             unsafe { libc::sigaddset(&raw mut action.sa_mask, signal) };
         }
     }
-    // SAFETY: a handler of this type, async-signal-safe, of an object that is pinned; or none.
+    // SAFETY: `handler` is `SIG_DFL`, `SIG_IGN`, or an async-signal-safe handler of this type in an object that is
+    // never unloaded.
     unsafe { libc::sigaction(libc::SIGURG, &raw const action, core::ptr::null_mut()) };
 }
 
@@ -262,7 +272,8 @@ fn handle_signal() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Nobody is to call any more. The handler goes, unless another tracer's is above it, or the program has set its own.
+/// Ends calls by signal. Uninstalls the handler, unless another tracer's handler calls it, or the program has set its
+/// own.
 fn end_signals() {
     if action_now().sa_sigaction == HANDLER as usize {
         set_action(FORMER.swap(libc::SIG_DFL, Ordering::Relaxed));
@@ -274,33 +285,34 @@ fn end_signals() {
     let _ = futex::wake(&STATE, futex::Flags::PRIVATE, u32::MAX);
 }
 
-/// A tool calls, or somebody has sent the signal for another reason, which the program ignores. Without a context it is no signal, but a call by the
-/// thread of another tracer: see [`call_others`].
+/// Handles the call of a tool, or a signal sent for another reason, which is ignored. A null context marks a direct
+/// call by the thread of another tracer: see [`call_others`].
 extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the thread's errno, which lives as long as the thread.
+    // SAFETY: has no conditions; returns the calling thread's errno.
     let errno_at = unsafe { libc::__errno_location() };
     // SAFETY: this thread alone reads and writes its errno.
     let errno = unsafe { errno_at.read() };
     if context.is_null() {
         start_woken();
         let _ = wait_for_change(STARTING, &join::deadline());
-    // SAFETY: the kernel's word for what has happened.
+    // SAFETY: with a context, `info` is the kernel's signal information.
     } else if is_call(unsafe { &*info }) {
-        // SeqCst: (C) pairs with (C'): stored before the state is looked at, as the thread looks after it has changed the state.
+        // SeqCst: (C) pairs with (C'): stored before the state is checked. The thread checks this after it has changed
+        // the state.
         IS_CALLED.store(true, Ordering::SeqCst);
         answer_call();
     }
     let former = FORMER.load(Ordering::Relaxed);
     if ![libc::SIG_DFL, libc::SIG_IGN].contains(&former) {
-        // SAFETY: the handler of another tracer, whose object stays loaded: a function of this type.
+        // SAFETY: the handler of another tracer, which has this type; its object is never unloaded.
         let former: Handler = unsafe { core::mem::transmute(former) };
         former(signal, info, context);
     }
-    // SAFETY: this thread's errno, which nobody else reads or writes.
+    // SAFETY: this thread's errno, which no other thread accesses.
     unsafe { errno_at.write(errno) };
 }
 
-/// Has the next tracepoint start the thread, if a tool has called and there is none. Async-signal-safe.
+/// Makes the next tracepoint start the thread, if a tool has called and there is no thread. Async-signal-safe.
 fn answer_call() {
     // SeqCst: (C') pairs with (C).
     if STATE.load(Ordering::SeqCst) == SIGNAL && IS_CALLED.swap(false, Ordering::SeqCst) {
@@ -308,23 +320,24 @@ fn answer_call() {
     }
 }
 
-/// Whether this is what a tool sends.
+/// Whether the signal is one that a tool sends.
 fn is_call(info: &libc::siginfo_t) -> bool {
     // SAFETY: this code says that the sender has given a value (sigaction(2)).
     info.si_code == libc::SI_QUEUE && unsafe { info.si_value() }.sival_ptr.addr() == CALL
 }
 
-/// Has the other tracers of the process listen too, and waits for their sockets.
+/// Makes the other tracers of the process listen too, and waits for their sockets.
 fn call_others() {
     let action = action_now();
     if is_of_tracer(&action) {
-        // SAFETY: the handler of a tracer, whose object stays loaded: a function of this type.
+        // SAFETY: the handler of a tracer, which has this type; its object is never unloaded.
         let chain: Handler = unsafe { core::mem::transmute(action.sa_sigaction) };
         chain(libc::SIGURG, core::ptr::null_mut(), core::ptr::null_mut());
     }
 }
 
-/// Starts the listening thread, in ordinary context: a thread that passes a tracepoint while a tool waits, or another tracer's.
+/// Starts the listening thread. Called in ordinary context, by a thread that passes a tracepoint while a tool waits, or
+/// by another tracer's.
 #[cold]
 pub(crate) fn start_woken() {
     // (T) Acquire pairs with (S').
@@ -332,7 +345,7 @@ pub(crate) fn start_woken() {
         return;
     }
     let inside = thread::enter_tracer();
-    // At once, so that no further event evaluates its arguments for nobody.
+    // At once, so that no further event evaluates its arguments in vain.
     wake::rest();
     if !spawn(c"dormouse", run)
         && STATE.compare_exchange(STARTING, SIGNAL, Ordering::Release, Ordering::Relaxed).is_ok()
@@ -343,7 +356,7 @@ pub(crate) fn start_woken() {
     drop(inside);
 }
 
-/// Starts the thread, and waits until the deadline for what comes of it.
+/// Starts the thread, and waits until the deadline for the result.
 fn begin(deadline: Option<Deadline<'_>>) -> std::io::Result<()> {
     if STATE.compare_exchange(IDLE, STARTING, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
         IS_BY_SIGNAL.store(false, Ordering::Relaxed);
@@ -353,7 +366,7 @@ fn begin(deadline: Option<Deadline<'_>>) -> std::io::Result<()> {
         }
     }
     if let Some(deadline) = deadline {
-        // Whoever started it, and a thread that does not run in time is told of by nobody.
+        // Also if another thread has started it. That the thread does not run in time is not reported.
         let _ = wait_for_change(STARTING, &deadline);
         if STATE.load(Ordering::Relaxed) == IDLE {
             return Err(Error::other("no directory for a socket; set XDG_RUNTIME_DIR to a directory of your own"));
@@ -366,7 +379,7 @@ fn wait_for_change(from: u32, deadline: &Deadline<'_>) -> std::io::Result<()> {
     while STATE.load(Ordering::Relaxed) == from {
         let waited = deadline.spend(|left| {
             let timeout = futex::Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-            // Whatever ended the wait, the state says what has come of it.
+            // The state tells the result, whatever ended the wait.
             let _ = futex::wait(&STATE, futex::Flags::PRIVATE, from, Some(&timeout));
             Ok(())
         });
@@ -375,27 +388,27 @@ fn wait_for_change(from: u32, deadline: &Deadline<'_>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Ends the thread's wait by a connection.
+/// Ends the thread's wait by connecting to its socket.
 fn wake() -> std::io::Result<()> {
     // (Q) Acquire pairs with (Q'). SAFETY: null, or never freed.
     let place = unsafe { PLACE.load(Ordering::Acquire).as_ref() }.ok_or(ErrorKind::NotFound)?;
     let told = |error: Errno| {
-        // As it was: it goes on.
+        // Restores the state: the thread keeps listening.
         let _ = STATE.compare_exchange(STOPPING, LISTENING, Ordering::Relaxed, Ordering::Relaxed);
         Error::new(Error::from(error).kind(), format!("cannot reach the listener at {}: {error}", place.display()))
     };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(told)?;
     match rustix::net::connect(&socket, &SocketAddrUnix::new(place.as_path()).map_err(told)?) {
-        // Where others wait already, it is awake.
+        // If other connections are pending, the thread is awake.
         Ok(()) | Err(Errno::AGAIN) => Ok(()),
-        // It was awake, has seen that it is to stop, and has taken its socket down.
+        // The thread was awake, has seen the request to stop, and has removed its socket.
         Err(_) if wait_for_change(STOPPING, &Deadline::after(WAKE_PATIENCE)).is_ok() => Ok(()),
         Err(error) => Err(told(error)),
     }
 }
 
-/// The thread.
+/// Runs the listening thread.
 fn run() {
     let _inside = thread::enter_tracer();
     TID.store(rustix::thread::gettid().as_raw_nonzero().get() as u32, Ordering::Relaxed);
@@ -409,10 +422,10 @@ fn run() {
         let place = Box::into_raw(Box::new(socket.path.clone()));
         // (Q') Release pairs with (Q).
         PLACE.store(place, Ordering::Release);
-        // Unless it is to stop meanwhile. (S') Release pairs with (S).
+        // Unless it should stop meanwhile. (S') Release pairs with (S).
         let _ = STATE.compare_exchange(STARTING, LISTENING, Ordering::Release, Ordering::Relaxed);
         let _ = futex::wake(&STATE, futex::Flags::PRIVATE, u32::MAX);
-        // Whoever has called finds the socket.
+        // Tools that have called find the socket now.
         IS_CALLED.store(false, Ordering::Relaxed);
         sweep(&socket.path);
         end = socket.serve(if is_by_signal { STAY } else { LOOK }, is_by_signal);
@@ -421,7 +434,7 @@ fn run() {
             break;
         }
     }
-    // The next tool calls again; also where there was no directory for a socket, which may come.
+    // The next tool calls again. Also without a directory for a socket, since one may be created.
     let is_called_again = is_by_signal && end != End::Stopped && {
         // SeqCst: (C') pairs with (C).
         let is_left = |from| STATE.compare_exchange(from, SIGNAL, Ordering::SeqCst, Ordering::Relaxed).is_ok();
@@ -439,20 +452,23 @@ fn run() {
     }
 }
 
-/// Gives the calling thread an empty table of descriptors of its own. False where the kernel refuses.
+/// Gives the calling thread an empty descriptor table of its own. Returns false if the kernel refuses.
 fn leave_descriptors() -> bool {
-    // SAFETY: close_range(2) on a table that no other thread has: nobody else's descriptors are closed, and this thread has none yet.
+    // SAFETY: close_range(2) unshares the table first, so no other thread's descriptors are closed; this thread has
+    // opened none.
     unsafe { libc::syscall(libc::SYS_close_range, 0, u32::MAX, libc::CLOSE_RANGE_UNSHARE) == 0 }
 }
 
-/// Where this user's sockets may be: where the environment says, unless that is another user's since the program has changed its own.
+/// Returns the possible directories for this user's sockets. One that the environment names is left out if it belongs
+/// to another user because the program has changed its own.
 fn directories() -> impl Iterator<Item = PathBuf> {
     let uid = rustix::process::geteuid().as_raw();
     let xdg = environment::variable("XDG_RUNTIME_DIR");
     let dirs = [socket_dir(xdg.as_deref(), uid), socket_dir(None, uid)];
     dirs.into_iter().map(PathBuf::from).filter(move |dir| {
         let _ = std::fs::DirBuilder::new().mode(0o700).create(dir);
-        // In /tmp anybody could have made it: only a directory of this user that nobody else can write to will do.
+        // In /tmp any user could have created it: only a directory of this user that no other user can write to is
+        // accepted.
         let metadata = std::fs::symlink_metadata(dir);
         metadata.is_ok_and(|metadata| metadata.is_dir() && metadata.uid() == uid && metadata.mode() & 0o022 == 0)
     })
@@ -462,17 +478,18 @@ fn directories() -> impl Iterator<Item = PathBuf> {
 enum End {
     Stopped,
     UserHasChanged,
-    /// Nobody has come for a while, and nobody has to be waited for; or the program has no other thread any more.
+    /// No tool has connected for some time and the program is in no session, or the program has no other threads any
+    /// more.
     Idle,
-    /// The descriptor is not the socket any more.
+    /// The descriptor no longer refers to the socket.
     Lost,
 }
 
-/// A socket that is listened to.
+/// A listening socket.
 struct Socket {
     fd: OwnedFd,
     path: PathBuf,
-    /// Device and inode, by which it is known.
+    /// Device and inode, which identify the socket.
     identity: (u64, u64),
     uid: u32,
 }
@@ -482,12 +499,13 @@ impl Socket {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let mut fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;
         if is_shared {
-            // Programs give the first three to others, closed or not.
+            // Programs pass on the first three descriptors, closed or not.
             fd = rustix::io::fcntl_dupfd_cloexec(&fd, 3).ok()?;
         }
-        // Before it has a name: at no time may others connect.
+        // Before it has a name: other users must not be able to connect at any time.
         rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR).ok()?;
-        // By the time too, because programs of several PID namespaces may share the directory and have the same id.
+        // The name contains the time as well, because programs in several PID namespaces may share the directory and
+        // have the same id.
         let path = (0..8).find_map(|_| {
             let number = clock::monotonic_ns() as u32;
             let path = dir.join(program_socket_name(std::process::id(), number));
@@ -501,7 +519,7 @@ impl Socket {
         Some(socket)
     }
 
-    /// Answers tools until there is a reason to end. It looks for one when nobody has come for `pause`.
+    /// Answers tools until there is a reason to end. Checks for one when no tool has connected for `pause`.
     fn serve(&self, pause: futex::Timespec, is_by_signal: bool) -> End {
         loop {
             if STATE.load(Ordering::Relaxed) == STOPPING {
@@ -511,12 +529,13 @@ impl Socket {
                 return End::Lost;
             }
             match rustix::net::accept_with(&self.fd, SocketFlags::CLOEXEC) {
-                // One of this very process only ends a wait.
+                // A connection from this process only ends the wait.
                 Ok(_) if STATE.load(Ordering::Relaxed) == STOPPING => {}
                 Ok(stream) => drop(converse(stream, &Monotonic)),
                 Err(Errno::AGAIN) => {
-                    // Also interrupted by a change of user. A thread that a signal has called stays where tools have found it until none comes: in a
-                    // user namespace that the program has entered since, its user looks like another.
+                    // A change of user also interrupts the wait. A thread started by a signal stays where tools have
+                    // found it until no more connect: in a user namespace that the program has entered since, its user
+                    // id looks different.
                     let has_changed = || rustix::process::geteuid().as_raw() != self.uid;
                     if !is_by_signal && has_changed() {
                         return End::UserHasChanged;
@@ -539,8 +558,8 @@ impl Socket {
         }
     }
 
-    /// Takes it down, unless the descriptor is the program's by now. The name goes first: nobody is to find it dead. A tool that has found it before
-    /// is answered, unless the thread is to stop.
+    /// Removes the socket, unless the descriptor is the program's by now. The name is removed first, so that no tool
+    /// finds a dead socket. Tools that have connected before are answered, unless the thread should stop.
     fn remove(self) {
         let _ = std::fs::remove_file(&self.path);
         if identity(&self.fd) != Some(self.identity) {
@@ -559,7 +578,7 @@ fn identity(fd: impl AsFd) -> Option<(u64, u64)> {
     rustix::fs::fstat(fd).ok().map(|stat| (stat.st_dev, stat.st_ino))
 }
 
-/// Removes the names of sockets of processes that are not there any more, beside this one.
+/// Removes the socket names of processes that have ended from the directory of this socket.
 fn sweep(own: &Path) {
     let own_pid = std::process::id();
     for entry in own.parent().into_iter().flat_map(std::fs::read_dir).flatten().flatten() {
@@ -573,7 +592,8 @@ fn sweep(own: &Path) {
             let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
             pid == own_pid || raw.is_some_and(|pid| rustix::process::test_kill_process(pid) == Err(Errno::SRCH))
         };
-        // A process of another PID namespace is not seen here, but it answers; unless it has bound the socket just now.
+        // A process in another PID namespace is not visible here, but it answers, unless it has bound the socket just
+        // now.
         let is_old = || {
             let made = entry.metadata().and_then(|metadata| metadata.modified());
             made.is_ok_and(|made| SystemTime::now().duration_since(made).is_ok_and(|age| age >= LISTENED_TO_AFTER))
@@ -584,7 +604,7 @@ fn sweep(own: &Path) {
     }
 }
 
-/// Answers a tool, within twice [`PATIENCE`] by the clock, apart from what the answer takes.
+/// Answers a tool, within twice [`PATIENCE`] by the clock, not counting the time that the answer takes.
 pub(crate) fn converse(stream: OwnedFd, clock: &dyn Clock) -> Result<(), dormouse_transport::Error> {
     let is_allowed = Peer::of(&stream)?.is_own_user_or_root();
     let deadline = Deadline::by(clock, PATIENCE);
@@ -593,13 +613,13 @@ pub(crate) fn converse(stream: OwnedFd, clock: &dyn Clock) -> Result<(), dormous
         return Conversation::begin(stream, Edge::ToolProgram, deadline).send(&ProgramToTool::Error { text });
     }
     let mut conversation = Conversation::answer(stream, &[Edge::ToolProgram], deadline)?;
-    // The memory of a session that it is asked to join comes as a descriptor.
+    // The memory of a session to join is sent as a descriptor.
     let answer = match conversation.receive_with_fd() {
         Ok((question, memory)) => control::answer(question, memory),
         Err(dormouse_transport::Error::Malformed(malformed)) => ProgramToTool::Error { text: malformed.to_string() },
         Err(error) => return Err(error),
     };
-    // What the answer took is not the tool's fault.
+    // The time for the answer is not charged to the tool.
     let mut conversation = conversation.until(Deadline::by(clock, PATIENCE));
     match conversation.send(&answer) {
         Err(error @ dormouse_transport::Error::TooLong) => {

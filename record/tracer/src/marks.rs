@@ -1,10 +1,11 @@
-//! Marks in the words that hold the ids of classes: which classes a trigger waits for.
+//! Marks in the id words of classes: they tell which classes a trigger waits for.
 //!
 //! ```text
-//!   id word of a class    31 ─ marks: a bit for each pattern of a trigger that it matches ─ 16 15 ─ id ─ 0
+//!   id word of a class    31 ─ marks: a bit for each trigger pattern that it matches ─ 16 15 ─ id ─ 0
 //! ```
-//! A class without marks costs what it costs without triggers: its word is compared with [`CLASS_ID_MAX`] in any case. Marks go where ids
-//! go, so they follow a class into another session, a forked child, and an object that is loaded later.
+//! A class without marks costs the same as without triggers: its word is compared with [`CLASS_ID_MAX`] in any case.
+//! Marks are part of the id word, so they follow a class into another session, a forked child, and an object that is
+//! loaded later.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,40 +14,41 @@ use dormouse_abi::trigger::PATTERN_COUNT_MAX;
 
 const _: () = assert!(PATTERN_COUNT_MAX as u32 + CLASS_MARKS_SHIFT <= u32::BITS);
 
-/// Whether a class of this process has marks.
+/// Whether a class of this process has had marks.
 static ARE_USED: AtomicBool = AtomicBool::new(false);
 
-/// Whether a class has had marks since the process began. Relaxed: for who has the tracer's lock, or had it after the class was marked.
+/// Whether a class has had marks since the process began. Relaxed: the calling thread has the tracer's lock, or had it
+/// after the class was marked.
 pub(crate) fn are_used() -> bool {
     ARE_USED.load(Ordering::Relaxed)
 }
 
-/// In a forked child that is in no session: no class has an id, nor marks.
+/// Resets the flag in a forked child that is in no session: no class has an id, or marks.
 pub(crate) fn after_fork() {
     ARE_USED.store(false, Ordering::Relaxed);
 }
 
-/// The id and the marks in a class's word. [`CLASS_ID_NONE`] gives an id that no class has.
+/// Returns the id and the marks in a class's word. [`CLASS_ID_NONE`] gives an id that no class has.
 pub(crate) fn split(word: u32) -> (u32, u32) {
     (word & ((1 << CLASS_MARKS_SHIFT) - 1), word >> CLASS_MARKS_SHIFT)
 }
 
-/// By mark: the pattern of the events that have it.
+/// Patterns of events, by mark.
 #[derive(Debug)]
 pub(crate) struct Marks([Option<String>; PATTERN_COUNT_MAX]);
 
 impl Marks {
-    /// No event has a mark.
+    /// Returns marks that no event has.
     pub(crate) const fn new() -> Marks {
         Marks([const { None }; PATTERN_COUNT_MAX])
     }
 
-    /// The mark `mark` is of events that match this pattern.
+    /// Assigns mark `mark` to events that match this pattern.
     pub(crate) fn set(&mut self, mark: usize, pattern: &str) {
         self.0[mark] = Some(pattern.into());
     }
 
-    /// The word of a class with this id.
+    /// Returns the word of a class with this id.
     pub(crate) fn id_word(&self, id: u32, decl: &ClassDecl) -> u32 {
         if id > CLASS_ID_MAX.into() {
             return CLASS_ID_NONE;

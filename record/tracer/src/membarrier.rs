@@ -7,19 +7,20 @@ use rustix::thread::{MembarrierCommand, membarrier};
 
 static IS_READY: AtomicBool = AtomicBool::new(false);
 
-/// Announces that the process will use it: cheap while there is one thread, milliseconds later. Not under a filter, which may not know it.
+/// Registers the process for the barrier: cheap while there is one thread, milliseconds later. Not under a filter,
+/// which may not know the call.
 pub(crate) fn register() {
     let is_registered = !is_filtered() && membarrier(MembarrierCommand::RegisterPrivateExpeditedRseq).is_ok();
-    // Relaxed: the kernel has done what there is to do.
+    // Relaxed: no data depend on it; registration has happened in the kernel.
     IS_READY.store(is_registered, Ordering::Relaxed);
 }
 
-/// Whether it can be used: the kernel has it, and [`register`] has been called.
+/// Whether the barrier can be used: the kernel has it, and [`register`] has been called.
 pub(crate) fn is_ready() -> bool {
     IS_READY.load(Ordering::Relaxed)
 }
 
-/// Restarts every critical section that runs in this process. False where the kernel cannot.
+/// Restarts every critical section that runs in this process. Returns false if the kernel cannot.
 pub(crate) fn restart_sections() -> bool {
     is_ready() && membarrier(MembarrierCommand::PrivateExpeditedRseq).is_ok()
 }

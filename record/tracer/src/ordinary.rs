@@ -1,35 +1,38 @@
-//! Whether the calling thread is in ordinary context. A signal handler is not: the code that it has interrupted may hold a lock of the allocator's or
-//! the loader's, so a thread must not be started there.
+//! Whether the calling thread is in ordinary context. A signal handler is not: the code that it has interrupted may
+//! hold a lock of the allocator or the loader, so a thread must not be started there.
 //!
-//! Either of two looks proves that no handler runs on the thread:
+//! Either of two checks proves that no handler runs on the thread:
 //!
 //! 1. The signal mask. While the handler of a signal runs, the signal is blocked, unless its action has `SA_NODEFER`. If no handled signal is
 //!    blocked, and no action has that flag, there is no handler.
-//! 2. The stack, on x86-64. Below the frame of each handler the kernel leaves the address to which the handler returns (`sa_restorer`). If the thread
-//!    is on no alternate stack, and no word from here to the end of the stack is such an address, there is no handler.
+//! 2. The stack, on x86-64. Below the frame of each handler the kernel stores the handler's return address
+//!    (`sa_restorer`). If the thread is not on an alternate stack, and no word from here to the end of the stack is one
+//!    of these addresses, there is no handler.
 //!
-//! The first look is cheap, and proves nothing in a thread that blocks signals which other threads handle. The second is for such threads. Both may
-//! fail in ordinary context, because an earlier handler has left the address behind, for example; the next tracepoint then looks again.
+//! The first check is cheap, but proves nothing in a thread that blocks signals which other threads handle. The second
+//! is for those threads. Both may fail in ordinary context, for example because an earlier handler has left its return
+//! address behind; the next tracepoint then checks again.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::{clock, thread};
 
-/// No thread looks before this time. (`CLOCK_MONOTONIC`.)
+/// Time before which no thread checks, in nanoseconds of `CLOCK_MONOTONIC`.
 static LOOK_AT_NS: AtomicU64 = AtomicU64::new(0);
-/// Between two looks, each of which asks the kernel about all signals.
+/// Interval between two checks, each of which asks the kernel about all signals.
 const LOOK_INTERVAL_NS: u64 = 1_000_000;
-/// Signals that there are.
+/// Number of signals.
 const SIGNAL_COUNT: i32 = 64;
-/// Different addresses to which handlers of one process return.
+/// Maximum number of different return addresses of handlers in one process.
 const RESTORER_COUNT_MAX: usize = 8;
-/// A handler that uses more stack than this is not found.
+/// Maximum size of stack that is searched; a handler that uses more is not found.
 const STACK_BYTES_MAX: usize = 8 << 20;
-/// Words of the stack that are copied at a time.
+/// Number of stack words copied at a time.
 const WORD_COUNT: usize = 2048;
 
-/// Working memory of a look. It is not on the stack: the stack may be small, and the look would find its own copy of the address.
+/// Working memory of a check. It is not on the stack: the stack may be small, and the check would find its own copy of
+/// the address.
 struct Look {
     action: libc::sigaction,
     blocked: libc::sigset_t,
@@ -43,17 +46,17 @@ struct Shared {
     look: UnsafeCell<Look>,
 }
 
-// SAFETY: `look` is reached only in `is_ordinary`, past the flag, where one thread is at a time.
+// SAFETY: `look` is accessed only in `is_ordinary`, by the thread that has set the flag, so by one thread at a time.
 unsafe impl Sync for Shared {}
 
 static SHARED: Shared = Shared {
     is_busy: AtomicBool::new(false),
-    // SAFETY: integers, sets of bits and pointers that may be null, of which zeroes are values.
+    // SAFETY: the fields are integers, bit sets and nullable pointers, for which zeroes are valid.
     look: UnsafeCell::new(unsafe { core::mem::zeroed() }),
 };
 
-/// Whether the calling thread may start a thread: it is in ordinary context, and in no call of the tracer's. `here` is an address in the caller's
-/// frame. Async-signal-safe.
+/// Whether the calling thread may start a thread: it is in ordinary context, and not inside the tracer. `here` is an
+/// address in the caller's frame. Async-signal-safe.
 #[cold]
 #[inline(never)]
 pub(crate) fn is_ordinary(here: usize) -> bool {
@@ -62,11 +65,12 @@ pub(crate) fn is_ordinary(here: usize) -> bool {
         return false;
     }
     LOOK_AT_NS.store(now + LOOK_INTERVAL_NS, Ordering::Relaxed);
-    // (F) pairs with (F'). Taken: another thread looks, or this one is in a handler that has interrupted its own look.
+    // (F) pairs with (F'). If it was set, another thread checks, or this one is in a handler that has interrupted its
+    // own check.
     if SHARED.is_busy.swap(true, Ordering::Acquire) {
         return false;
     }
-    // SAFETY: nobody else is past the flag.
+    // SAFETY: this thread has set the flag, so no other code accesses it.
     let look = unsafe { &mut *SHARED.look.get() };
     let is_ordinary = look.proves_by_mask() || look.proves_by_stack(here);
     // (F') pairs with (F).
@@ -74,24 +78,24 @@ pub(crate) fn is_ordinary(here: usize) -> bool {
     is_ordinary
 }
 
-/// In a forked child: the thread that looked is not in it.
+/// Resets the flag in a forked child, in which a checking thread of the parent does not exist.
 pub(crate) fn after_fork() {
     SHARED.is_busy.store(false, Ordering::Relaxed);
 }
 
 impl Look {
-    /// Whether a signal has a handler, whose action is `self.action` then. About libc's own signals nothing is told.
+    /// Whether a signal has a handler; then `self.action` is its action. Says nothing about libc's own signals.
     fn is_handled(&mut self, signal: i32) -> bool {
-        // SAFETY: only asks, with room for the answer.
+        // SAFETY: only queries; `self.action` has room for the answer.
         let is_told = unsafe { libc::sigaction(signal, core::ptr::null(), &raw mut self.action) } == 0;
         is_told && ![libc::SIG_DFL, libc::SIG_IGN].contains(&self.action.sa_sigaction)
     }
 
     fn proves_by_mask(&mut self) -> bool {
-        // SAFETY: only asks, with room for the answer.
+        // SAFETY: only queries; `self.blocked` has room for the answer.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, core::ptr::null(), &raw mut self.blocked) };
         (1..=SIGNAL_COUNT).all(|signal| {
-            // SAFETY: a set that was filled in, and a signal that there is.
+            // SAFETY: a set that was filled in, and a valid signal number.
             let is_blocked = unsafe { libc::sigismember(&raw const self.blocked, signal) } == 1;
             !self.is_handled(signal) || self.action.sa_flags & libc::SA_NODEFER == 0 && !is_blocked
         })
@@ -99,19 +103,20 @@ impl Look {
 
     #[cfg(target_arch = "x86_64")]
     fn proves_by_stack(&mut self, here: usize) -> bool {
-        // SAFETY: only asks, with room for the answer.
+        // SAFETY: only queries; `self.stack` has room for the answer.
         let is_told = unsafe { libc::sigaltstack(core::ptr::null(), &raw mut self.stack) } == 0;
         is_told && self.stack.ss_flags & libc::SS_ONSTACK == 0 && self.find_restorers() && self.has_none_above(here)
     }
 
-    /// Elsewhere the kernel need not leave the address on the stack.
+    /// Always false: on other architectures the kernel need not leave the address on the stack.
     #[cfg(not(target_arch = "x86_64"))]
     fn proves_by_stack(&mut self, _: usize) -> bool {
         let _ = (STACK_BYTES_MAX, &self.stack, &self.restorers, &self.words);
         false
     }
 
-    /// False where the C library does not tell one, or there are too many.
+    /// Collects the return addresses of all handlers. Returns false if the C library does not tell one, or there are
+    /// too many.
     #[cfg(target_arch = "x86_64")]
     fn find_restorers(&mut self) -> bool {
         self.restorers = [0; RESTORER_COUNT_MAX];
@@ -125,7 +130,7 @@ impl Look {
         })
     }
 
-    /// Whether no word from here to the end of what is mapped is the address to which a handler returns.
+    /// Whether no word from `here` to the end of the mapped stack is the return address of a handler.
     #[cfg(target_arch = "x86_64")]
     fn has_none_above(&mut self, here: usize) -> bool {
         let chunk_bytes = size_of_val(&self.words);
@@ -135,7 +140,7 @@ impl Look {
             let to = libc::iovec { iov_base: self.words.as_mut_ptr().cast(), iov_len: chunk_bytes };
             let from = libc::iovec { iov_base: core::ptr::without_provenance_mut(from), iov_len: chunk_bytes };
             let own = thread::own_pid() as i32;
-            // SAFETY: the kernel copies at most as many bytes as there is room for, of what is mapped (process_vm_readv(2)).
+            // SAFETY: process_vm_readv(2) copies mapped memory only, and no more bytes than `to` has room for.
             let copied_bytes = unsafe { libc::process_vm_readv(own, &raw const to, 1, &raw const from, 1, 0) };
             let Ok(copied_bytes) = usize::try_from(copied_bytes) else {
                 // The stack ends here, unless not even the caller's frame could be read.
@@ -160,13 +165,13 @@ mod tests {
 
     use super::*;
 
-    /// Results of the looks in a handler: one bit each.
+    /// Results of the checks in a handler, one bit each.
     static SEEN: AtomicU32 = AtomicU32::new(u32::MAX);
 
     fn looks() -> (bool, bool) {
         let here = 0_u8;
         let here = (&raw const here).addr();
-        // SAFETY: integers, sets of bits and pointers that may be null, of which zeroes are values.
+        // SAFETY: the fields are integers, bit sets and nullable pointers, for which zeroes are valid.
         let mut look: Box<Look> = unsafe { Box::new(core::mem::zeroed()) };
         (look.proves_by_mask(), look.proves_by_stack(here))
     }
@@ -177,33 +182,35 @@ mod tests {
     }
 
     fn handle(signal: c_int, flags: c_int) {
-        // SAFETY: integers, a set of bits and a pointer that may be null, of which zeroes are values.
+        // SAFETY: the fields are integers, a bit set and a nullable pointer, for which zeroes are valid.
         let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
         (action.sa_sigaction, action.sa_flags) = (handler as extern "C" fn(c_int) as usize, flags);
-        // SAFETY: the action is filled in. The handler allocates, which `raise` below makes harmless: it interrupts no allocator.
+        // SAFETY: the action is filled in. The handler allocates; this is harmless because `raise` below does not
+        // interrupt the allocator.
         assert_eq!(unsafe { libc::sigaction(signal, &raw const action, core::ptr::null_mut()) }, 0);
     }
 
     fn raised(signal: c_int) -> u32 {
-        // SAFETY: a signal that is handled.
+        // SAFETY: the signal has a handler.
         assert_eq!(unsafe { libc::raise(signal) }, 0);
         SEEN.swap(u32::MAX, Ordering::Relaxed)
     }
 
-    /// In a thread of its own, whose signal mask nobody else sees. The test harness handles no signal but what the standard library does.
+    /// Runs in a thread with a signal mask of its own. The test harness handles only the signals that the standard
+    /// library handles.
     #[test]
     fn handlers_are_told_from_threads_that_block_signals() {
         std::thread::spawn(|| {
             handle(libc::SIGUSR2, 0);
             assert!(looks().0, "a thread that blocks nothing");
             assert_eq!(raised(libc::SIGUSR2), 0, "in a handler");
-            // SAFETY: integers, of which zeroes are values.
+            // SAFETY: integers, for which zeroes are valid.
             let mut all: libc::sigset_t = unsafe { core::mem::zeroed() };
-            // SAFETY: fills what it is given.
+            // SAFETY: fills the set.
             unsafe { libc::sigfillset(&raw mut all) };
             // SAFETY: a set that was filled in.
             unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, core::ptr::null_mut()) };
-            // A handler has run on this stack before: what it has left lies below.
+            // A handler has run on this stack before; its remains are below the stack pointer.
             assert_eq!(looks(), (false, cfg!(target_arch = "x86_64")), "a thread that blocks everything");
             // SAFETY: a set that was filled in.
             unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const all, core::ptr::null_mut()) };

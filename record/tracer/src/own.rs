@@ -1,15 +1,16 @@
-//! What a process knows of itself, from files of proc(5): by openat(2), read(2) and close(2), which the loader makes too, so that no filter of
-//! system calls (seccomp) kills for them.
+//! Information of a process about itself from files of proc(5), read by openat(2), read(2) and close(2). The loader
+//! makes these calls too, so no filter of system calls (seccomp) kills for them.
 
 use core::ffi::CStr;
 
 use rustix::fd::IntoRawFd;
 use rustix::fs::{CWD, Mode, OFlags};
 
-/// Longest file that is read.
+/// Maximum size of a file that is read.
 const SIZE_BYTES_MAX: usize = 1 << 20;
 
-/// What is in a file; nothing where it cannot be read. Not by the standard library, which asks for the file's size first.
+/// Returns the contents of a file; empty if it cannot be read. Does not use the standard library, which asks for the
+/// file's size first.
 pub(crate) fn read(path: &CStr) -> Vec<u8> {
     let mut bytes = Vec::new();
     let Ok(file) = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
@@ -22,39 +23,40 @@ pub(crate) fn read(path: &CStr) -> Vec<u8> {
             _ => break,
         }
     }
-    // SAFETY: opened above, and used by nobody else. (Dropped, it would be asked with fcntl(2) whether it is there, in a debug build.)
+    // SAFETY: opened above and not used elsewhere. (Dropping it in a debug build would first check it with fcntl(2).)
     unsafe { rustix::io::close(file.into_raw_fd()) };
     bytes
 }
 
-/// The arguments, separated by blanks.
+/// Returns the arguments, separated by blanks.
 pub(crate) fn command_line() -> Vec<u8> {
     let bytes = read(c"/proc/self/cmdline");
     let arguments: Vec<&[u8]> = bytes.split(|byte| *byte == 0).filter(|argument| !argument.is_empty()).collect();
     arguments.join(&b' ')
 }
 
-/// The path of the executable, where the calls are filtered: that of the lowest mapping, which is the executable's. Empty if it is not known.
+/// Returns the path of the executable under a filter: that of the lowest mapping, which is the executable's. Empty if
+/// not known.
 pub(crate) fn lowest_mapping() -> Vec<u8> {
     let maps = read(c"/proc/self/maps");
     let first = maps.split(|byte| *byte == b'\n').next().unwrap_or_default();
     first.iter().position(|byte| *byte == b'/').map_or_else(Vec::new, |at| first[at..].to_vec())
 }
 
-/// What is behind a name in what `/proc/self/status` says.
+/// Returns the value of a field in the text of `/proc/self/status`.
 fn field<'a>(status: &'a [u8], name: &str) -> Option<&'a [u8]> {
     status.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(name.as_bytes())?.strip_prefix(b":\t"))
 }
 
-/// The process's id in its own namespace, where the calls are filtered, in what `/proc/self/status` says: the last of those that it has, in one after
-/// the other.
+/// Returns the process's id in its own namespace under a filter, from the text of `/proc/self/status`: the last of its
+/// ids in nested namespaces.
 pub(crate) fn pid_in(status: &[u8]) -> Option<u32> {
     let ids = field(status, "NStgid").or_else(|| field(status, "Tgid"))?;
     let last = ids.rsplit(|byte| *byte == b'\t').next()?;
     core::str::from_utf8(last).ok()?.parse().ok()
 }
 
-/// What it calls itself, in what `/proc/self/status` says.
+/// Returns the process's name in the text of `/proc/self/status`.
 pub(crate) fn name_in(status: &[u8]) -> [u8; 16] {
     let mut name = [0; 16];
     let said = field(status, "Name").unwrap_or_default();

@@ -1,24 +1,29 @@
-//! Which parts of the session's memory are in this process's page table, so that no record is written to one that is not.
+//! Parts of the session's memory that are in this process's page table. Parts that are not are made present before a
+//! record is written to them.
 //!
 //! ```text
 //!   the first record   header, owner words, CPUs' control blocks, and all that is in huge pages
-//!   a page drawn       its bytes, unless they are there          on the slow path that draws a page anyway
-//!   a stream used      control block and ring, unless there      the first time on the slow path
+//!   a page drawn       its bytes, unless present                 on the slow path that draws a page anyway
+//!   a stream used      control block and ring, unless present    the first time on the slow path
 //! ```
 //!
-//! Each `os_page` is touched by a write of what is there. `madvise(MADV_POPULATE_WRITE)` would be one system call in place of that, for which a
-//! program is killed if a filter of system calls does not know it: records are written without any.
+//! Each `os_page` is touched by writing a word's own value. `madvise(MADV_POPULATE_WRITE)` would be a single system
+//! call for this, but a filter of system calls that does not know it would kill the program: records are written
+//! without system calls.
 //!
-//! Each thread's first record goes the slow path, and so does the first of a process. Only who joins another session has threads whose first
-//! record in it may be any: there it is done on joining. A process that joins and records nothing pays nothing.
+//! Each thread's first record takes the slow path, and so does the first of a process. Only a process that joins a
+//! second session has threads whose first record there may take any path, so there the memory is made present on
+//! joining. A process that joins and records nothing pays nothing.
 //!
-//! A page fault amid a record costs a microsecond or two, in a program that does not expect any. Who joins for a moment, though, must not pay
-//! for small pages that it never writes to: so these come one by one, as they are drawn.
+//! A page fault during a record costs a microsecond or two, which the program does not expect. A process that joins for
+//! a moment, however, must not pay for small pages that it never writes to, so these are made present one by one, when
+//! drawn.
 //!
-//! What is left: a page that another process has opened, where neither it nor this one's memory is in huge pages, faults once for each 4 KiB.
-//! So does what of a ring lies beyond its first [`RING_MAX_BYTES`], when pages switch, and what the kernel takes out of a page table by itself.
+//! Remaining faults: a page that another process has opened faults once for each 4 KiB, unless the memory is in huge
+//! pages. So does the part of a ring beyond its first [`RING_MAX_BYTES`], when pages switch, and memory that the kernel
+//! itself removes from a page table.
 //!
-//! Everything here is a hint: what is missed faults, and what is done twice is done for nothing.
+//! Everything here is a hint: a missed part faults, and a part touched twice costs only time.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -29,44 +34,44 @@ use dormouse_imv::is_filtered;
 use dormouse_relay::Memory;
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-/// What the smallest `os_page` has.
+/// Size of the smallest `os_page`.
 const OS_PAGE_SIZE_BYTES: usize = 4096;
 
-/// Memory in huge pages that a process that joins takes into its page table at most: 128 entries of it.
+/// Maximum size of memory in huge pages that a joining process takes into its page table: 128 entries.
 const AT_ONCE_MAX_BYTES: usize = 256 << 20;
 
-/// Of a ring, taken into the page table at once: the rings of 4,096 pages and fewer have no more.
+/// Maximum size of a ring's part that is taken into the page table at once. Rings of up to 4,096 pages are no larger.
 const RING_MAX_BYTES: usize = 128 << 10;
 
-/// A bit for each page, and one for each stream.
+/// A bit for each page and for each stream that is present.
 #[derive(Debug)]
 pub(crate) struct Presence {
     has_begun: AtomicBool,
     pages: Box<[AtomicU64]>,
     streams: Box<[AtomicU64]>,
-    /// [`dormouse_abi::session::SessionHeader::emptied`] when the pages' bits were cleared last.
+    /// Value of [`dormouse_abi::session::SessionHeader::emptied`] when the pages' bits were last cleared.
     emptied: AtomicU32,
 }
 
 fn bits(count: u32) -> Box<[AtomicU64]> {
-    // Stored to one by one, so that they are there.
+    // Written one by one, so that the bits' own memory is present.
     (0..count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect()
 }
 
-/// Sets a bit. True if it was not set.
+/// Sets a bit. Returns whether it was clear.
 fn set(bits: &[AtomicU64], index: u32) -> bool {
     let Some(word) = bits.get(index as usize / 64) else { return false };
     let bit = 1 << (index % 64);
-    // Relaxed, here and below: each word is a hint of its own.
+    // Relaxed, here and below: each word is an independent hint.
     word.load(Ordering::Relaxed) & bit == 0 && word.fetch_or(bit, Ordering::Relaxed) & bit == 0
 }
 
-/// Touches every `step` bytes of a part of the memory, as a writer would. The memory is mapped until this returns.
+/// Touches every `step` bytes of a part of the memory by a write. The memory must stay mapped until this returns.
 fn touch(memory: &Memory, range: Range<usize>, step: usize) {
     let words = memory.words();
     for word in range.step_by(step).filter_map(|offset| words.get(offset / size_of::<AtomicU64>())) {
-        // An exchange, because compilers make a mere load of an addition of nothing. Repeated until it succeeds: on some machines one that
-        // fails does not store.
+        // An exchange, because compilers turn the addition of zero into a mere load. Repeated until it succeeds,
+        // because on some machines an exchange that fails does not store.
         let mut value = word.load(Ordering::Relaxed);
         while let Err(now) = word.compare_exchange_weak(value, value, Ordering::Relaxed, Ordering::Relaxed) {
             value = now;
@@ -74,7 +79,7 @@ fn touch(memory: &Memory, range: Range<usize>, step: usize) {
     }
 }
 
-/// The part of the memory that is in huge pages, as its owner has it; never more than there is.
+/// Returns the part of the memory that its owner has in huge pages, within the memory and [`AT_ONCE_MAX_BYTES`].
 fn huge_part(memory: &Memory) -> Range<usize> {
     let header = memory.header();
     let bytes = |word: &AtomicU32| word.load(Ordering::Relaxed) as usize * HUGE_PAGE_SIZE_BYTES;
@@ -84,7 +89,7 @@ fn huge_part(memory: &Memory) -> Range<usize> {
 }
 
 impl Presence {
-    /// Of a process that joins: nothing is there. A system call, the first time.
+    /// Returns the state of a process that joins: nothing is present. Makes a system call the first time.
     pub(crate) fn new(memory: &Memory) -> Presence {
         if !is_filtered()
             && ALLOWED_CPUS.get().is_none()
@@ -98,10 +103,11 @@ impl Presence {
         Presence { has_begun: AtomicBool::new(false), pages, streams, emptied }
     }
 
-    /// Has be there what records are written to without a look at anything here, once. The memory is mapped until this returns.
+    /// Makes present, once, the parts that records are written to without further checks. The memory must stay mapped
+    /// until this returns.
     /// Async-signal-safe; no system call.
     pub(crate) fn begin(&self, memory: &Memory) {
-        // Relaxed: a thread that comes meanwhile does not wait, and may fault.
+        // Relaxed: a thread that arrives meanwhile does not wait, and may fault.
         if self.has_begun.load(Ordering::Relaxed) || self.has_begun.swap(true, Ordering::Relaxed) {
             return;
         }
@@ -132,9 +138,10 @@ impl Presence {
         }
     }
 
-    /// Page `index` is about to be written to. The memory is mapped until this returns. Async-signal-safe; no system call.
+    /// Makes page `index` present before it is written to. The memory must stay mapped until this returns.
+    /// Async-signal-safe; no system call.
     pub(crate) fn make_page_ready(&self, memory: &Memory, index: u32) {
-        // Whoever has drawn a page that had no memory in between knows that by now: (B) of `dormouse_relay`.
+        // A thread that has drawn a page that had no memory in between has seen the new count: (B) of `dormouse_relay`.
         let emptied = memory.header().emptied.load(Ordering::Relaxed);
         if self.emptied.load(Ordering::Relaxed) != emptied {
             self.pages.iter().for_each(|word| word.store(0, Ordering::Relaxed));
@@ -148,8 +155,8 @@ impl Presence {
         }
     }
 
-    /// A stream's control block and its ring are about to be written to. The memory is mapped until this returns. Async-signal-safe; no
-    /// system call.
+    /// Makes a stream's control block and ring present before they are written to. The memory must stay mapped until
+    /// this returns. Async-signal-safe; no system call.
     pub(crate) fn make_stream_ready(&self, memory: &Memory, stream: u32) {
         if stream < memory.geometry().stream_count && set(&self.streams, stream) {
             let (control, ring) = stream_parts(memory, stream);
@@ -159,15 +166,16 @@ impl Presence {
     }
 }
 
-/// The CPUs that this process may run on, as it was when it joined a session first. Unknown where the system does not tell, or a filter may kill
-/// for the question.
+/// CPUs that this process was allowed to run on when it first joined a session. Not set if the system does not tell, or
+/// a filter may kill for the question.
 static ALLOWED_CPUS: OnceLock<CpuSet> = OnceLock::new();
 
 fn is_set(cpus: &CpuSet, cpu: u32) -> bool {
     cpu >= CpuSet::MAX_CPU as u32 || cpus.is_set(cpu as usize)
 }
 
-/// Where a stream's control block is, and its ring, of which a flight recorder has the chain alone.
+/// Returns the ranges of a stream's control block and of its ring; in overwrite mode only the chain of the ring is
+/// used.
 fn stream_parts(memory: &Memory, stream: u32) -> (Range<usize>, Range<usize>) {
     let geometry = memory.geometry();
     let control = geometry.streams_offset() + stream as usize * STREAM_STRIDE_BYTES;

@@ -1,4 +1,4 @@
-//! The session that this process is in, as the record path sees it: what its memory is, and who uses it just now.
+//! The session that this process is in, for the record path: its memory, and the threads that use it at the moment.
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::path::PathBuf;
@@ -15,7 +15,8 @@ use dormouse_relay::Memory;
 use crate::presence::Presence;
 use crate::thread;
 
-/// A session as this process sees it. Never freed, because the record path may hold it at any time; its mapping is.
+/// A session from this process's point of view. Never freed, because the record path may hold it at any time; its
+/// mapping is removed.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Attached {
@@ -25,24 +26,25 @@ pub(crate) struct Attached {
     pub(crate) memory: Memory,
     /// Restartable sequences, where the process has them.
     pub(crate) rseq: Option<Rseq>,
-    /// What headers records have.
+    /// Kind of record headers.
     pub(crate) record_kind: RecordKind,
     /// The control blocks of the CPUs' streams.
     streams: Area,
     clock: u32,
-    /// The session's number for this process.
+    /// Number that the session has given this process.
     pub(crate) process: u16,
-    /// The session's socket.
+    /// Path of the session's socket.
     pub(crate) socket: PathBuf,
     presence: Presence,
 }
 
-// SAFETY: plain data, written once; what the pointers lead to is shared memory (`Memory` is `Sync` for the same reason).
+// SAFETY: plain data, written once. The pointers lead to shared memory that is accessed by atomics (`Memory` is `Sync`
+// for the same reason).
 unsafe impl Sync for Attached {}
-// SAFETY: plain data without a thread of its own; the shared memory that it points to is for any thread.
+// SAFETY: plain data that are not bound to a thread. Any thread may access the shared memory that they point to.
 unsafe impl Send for Attached {}
 
-/// A stream's control block, first in its stride.
+/// Location of a stream's control block: at the start of its stride.
 // SAFETY: offset 0 is aligned for anything, and the block fits the stride (const assert in `abi`).
 #[cfg(target_arch = "x86_64")]
 const CONTROL_BLOCK: PerCpu<StreamControl> = unsafe { PerCpu::new(0) };
@@ -50,24 +52,24 @@ const CONTROL_BLOCK: PerCpu<StreamControl> = unsafe { PerCpu::new(0) };
 /// The session, or null.
 static CURRENT: AtomicPtr<Attached> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The session that the process is in. Wait-free; async-signal-safe.
+/// Returns the session that the process is in. Wait-free; async-signal-safe.
 pub(crate) fn current() -> Option<&'static Attached> {
     // (M) pairs with (M').
-    // SAFETY: what `CURRENT` points to is never freed.
+    // SAFETY: targets of `CURRENT` are never freed.
     unsafe { CURRENT.load(Ordering::SeqCst).as_ref() }
 }
 
-/// The session that the process was in a moment ago: everything that is written checks that it still is. To be asked for before a class's id
-/// is read: leaving a session takes the ids back only when nobody can find it any more, so an id that is read after the session
-/// belongs to that session or is none.
+/// Returns the session that the process was in a moment ago; every write checks that it still is. Must be called before
+/// a class's id is read: leaving a session resets the ids only when no thread can find the session any more, so an id
+/// that is read after the session belongs to that session or is no id.
 #[inline(always)]
 pub(crate) fn current_before_id() -> Option<&'static Attached> {
     // (M) Acquire pairs with the SeqCst stores of joining and leaving (M').
-    // SAFETY: what `CURRENT` points to is never freed.
+    // SAFETY: targets of `CURRENT` are never freed.
     unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
 }
 
-/// What the shortest write path reads of the session; [`NO_SESSION`] without one. It follows [`CURRENT`].
+/// Part of the session that direct sections read; [`NO_SESSION`] without a session. It is updated with [`CURRENT`].
 #[cfg(target_arch = "x86_64")]
 pub(crate) static CURRENT_SECTION: AtomicPtr<dormouse_relay::arch::Session> =
     AtomicPtr::new((&raw const NO_SESSION).cast_mut());
@@ -75,21 +77,21 @@ pub(crate) static CURRENT_SECTION: AtomicPtr<dormouse_relay::arch::Session> =
 #[cfg(target_arch = "x86_64")]
 static NO_SESSION: dormouse_relay::arch::Session = dormouse_relay::arch::Session::none();
 
-/// Joins a session, or none, as far as writers are concerned.
+/// Sets the session, or none, that writers find.
 pub(crate) fn set_current(attached: Option<&'static Attached>) {
     let pointer = attached.map_or(core::ptr::null_mut(), |attached| core::ptr::from_ref(attached).cast_mut());
-    // (M') pairs with (M): ids of the session before were taken back before. (L) pairs with (K).
+    // (M') pairs with (M): ids of the former session were reset before. (L) pairs with (K).
     CURRENT.store(pointer, Ordering::SeqCst);
     #[cfg(target_arch = "x86_64")]
     {
         let section = attached.map_or(&raw const NO_SESSION, |attached| &raw const attached.session);
-        // (X) Release pairs with the sections' load in `define_record!`, which acquires on x86-64: what it points to is
-        // written before. Leaving restarts sections before it goes on.
+        // (X) Release pairs with the sections' load in `define_record!`, which acquires on x86-64: the target is
+        // written before. Leaving restarts critical sections before it continues.
         CURRENT_SECTION.store(section.cast_mut(), Ordering::Release);
     }
 }
 
-/// Has all records go the slow path, whatever session there is, or as before. Async-signal-safe.
+/// Makes all records take the slow path, in any session, or ends that. Async-signal-safe.
 #[cfg(feature = "listen")]
 pub(crate) fn divert(on: bool) {
     #[cfg(target_arch = "x86_64")]
@@ -98,26 +100,28 @@ pub(crate) fn divert(on: bool) {
             Some(attached) if !on => &raw const attached.session,
             _ => &raw const NO_SESSION,
         };
-        // (X) Release pairs with the sections' load in `define_record!`. Who joins or leaves a session meanwhile has its way: it is set anew then.
+        // (X) Release pairs with the sections' load in `define_record!`. A thread that joins or leaves a session
+        // meanwhile sets the pointer again.
         CURRENT_SECTION.store(section.cast_mut(), Ordering::Release);
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = on;
 }
 
-/// Whether the process is in a session whose memory is out of its address space for the moment: [`current`] is none, and events are lost.
+/// Whether the session's memory is out of the address space for the moment: [`current`] is `None`, and events are lost.
 static IS_APART: AtomicBool = AtomicBool::new(false);
-/// Events lost so, by [`lost_class_index`], which the session has not been told of yet.
+/// Events that were lost meanwhile and are not yet counted in the session, by [`lost_class_index`].
 static LOST_APART: [AtomicU64; LOST_CLASS_COUNT] = [const { AtomicU64::new(0) }; LOST_CLASS_COUNT];
 
-/// The session's memory leaves the address space. Nobody uses it once [`has_users`] is false and critical sections have been restarted.
+/// Marks the session's memory as leaving the address space. It is unused once [`has_users`] is false and critical
+/// sections have been restarted.
 pub(crate) fn set_apart() {
-    // (U') pairs with (U): who finds no session, and was in it, finds this.
+    // (U') pairs with (U): a thread that was in the session and finds none sees this flag.
     IS_APART.store(true, Ordering::SeqCst);
     set_current(None);
 }
 
-/// The session's memory is there again, as this sees it; `None`: it has been left.
+/// Marks the session's memory as mapped again, given its new view; `None` if the session was left.
 pub(crate) fn set_together(attached: Option<&'static Attached>) {
     set_current(attached);
     // (U'') pairs with (U).
@@ -125,14 +129,15 @@ pub(crate) fn set_together(attached: Option<&'static Attached>) {
     tell_lost_apart();
 }
 
-/// An event of a class finds no session: if that is so for the moment only, it is counted, and the answer is true. Otherwise there is no session, or
-/// its memory has come back meanwhile. Wait-free; async-signal-safe.
+/// Counts an event of a class that finds no session while the memory is out of the address space. Returns false if
+/// there is no session, or the memory has returned meanwhile. Wait-free; async-signal-safe.
 pub(crate) fn count_apart(class_id: u16) -> bool {
     // (U) pairs with (U').
     let is_apart = IS_APART.load(Ordering::SeqCst);
     if is_apart {
         LOST_APART[lost_class_index(class_id)].fetch_add(1, Ordering::SeqCst);
-        // (U) pairs with (U''): either this finds that the memory is there again, or who has mapped it finds the count.
+        // (U) pairs with (U''): either this thread sees that the memory is mapped again, or the thread that has mapped
+        // it sees the count.
         if !IS_APART.load(Ordering::SeqCst) {
             tell_lost_apart();
         }
@@ -140,13 +145,13 @@ pub(crate) fn count_apart(class_id: u16) -> bool {
     is_apart
 }
 
-/// Each count is told of by whoever takes it.
+/// Adds events lost meanwhile to the session's counters. Each count is reported by the thread that takes it.
 #[cold]
 fn tell_lost_apart() {
     let Some(guard) = current().and_then(Guard::enter) else { return };
     let memory = &guard.memory;
     let (cpu_count, stream_count) = (memory.geometry().cpu_count, memory.geometry().stream_count);
-    // To a stream of writers without rseq anybody may add.
+    // Any thread may add to a stream of writers without rseq.
     let stream = cpu_count.min(stream_count - 1);
     for (index, lost) in LOST_APART.iter().enumerate() {
         let count = lost.swap(0, Ordering::SeqCst);
@@ -159,27 +164,28 @@ fn tell_lost_apart() {
     }
 }
 
-/// In a forked child: what was lost so is the parent's.
+/// Resets the counts in a forked child: these events were lost by the parent.
 pub(crate) fn forget_apart() {
     IS_APART.store(false, Ordering::Relaxed);
     LOST_APART.iter().for_each(|lost| lost.store(0, Ordering::Relaxed));
 }
 
-/// How many threads touch the memory outside critical sections just now, in parts that lie in cache lines of their own, so that
-/// threads that switch pages at once do not wait for each other.
+/// Number of threads that access the memory outside critical sections at the moment. It is split over several cache
+/// lines, so that threads that switch pages at the same time do not wait for each other.
 static USERS: [Line<AtomicU64>; 16] = [const { Line(AtomicU64::new(0)) }; 16];
 
 pub(crate) fn has_users() -> bool {
-    // (L) pairs with (K), and with (L'): a thread counts in one part, which is either seen here or was counted after `CURRENT` changed.
+    // (L) pairs with (K), and with (L'): a thread counts in one part, which is either seen here or was incremented
+    // after `CURRENT` changed.
     USERS.iter().any(|part| part.0.load(Ordering::SeqCst) != 0)
 }
 
 impl Attached {
-    /// The session whose memory this is, as the process with this number sees it. Its critical sections read session and id by
-    /// themselves where `can_restart` says that leaving can wait for them.
+    /// Returns the session with this memory, for the process with this number. If `can_restart` says that leaving can
+    /// restart critical sections, direct sections read session and id themselves.
     ///
     /// # Errors
-    /// One line.
+    /// A message of one line.
     pub(crate) fn new(
         memory: Memory,
         rseq: Option<Rseq>,
@@ -195,7 +201,7 @@ impl Attached {
         if clock == CLOCK_TSC && !cfg!(target_arch = "x86_64") {
             return Err("the session's clock is not to be had on this machine".into());
         }
-        // SAFETY: the geometry places the control blocks there, one in each stride; they are all atomics.
+        // SAFETY: the geometry places the control blocks there, one in each stride; they are accessed by atomics only.
         let streams = unsafe {
             Area::new(memory.streams_base(), STREAM_STRIDE_BYTES.trailing_zeros(), memory.geometry().cpu_count)
         };
@@ -213,7 +219,7 @@ impl Attached {
         })
     }
 
-    /// What the critical section needs for a CPU; `None` for one that has no stream.
+    /// Returns the critical section's parameters for a CPU, or `None` if the CPU has no stream.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub(crate) fn site(&self, rseq: Rseq, cpu: u32) -> Option<dormouse_relay::arch::Site> {
@@ -227,40 +233,40 @@ impl Attached {
         })
     }
 
-    /// The session's clock.
+    /// Returns the time by the session's clock.
     pub(crate) fn now(&self) -> u64 {
         crate::clock::of_session(self.clock)
     }
 }
 
-/// In a forked child: no other thread touches the memory.
+/// Resets the counts in a forked child: no other thread accesses the memory.
 pub(crate) fn forget_users() {
     USERS.iter().for_each(|part| part.0.store(0, Ordering::Relaxed));
 }
 
-/// Keeps the session's memory mapped while it is touched outside critical sections. Async-signal-safe.
+/// Keeps the session's memory mapped while it is accessed outside critical sections. Async-signal-safe.
 pub(crate) struct Guard {
     attached: &'static Attached,
     users: &'static AtomicU64,
 }
 
 impl Attached {
-    /// Records are about to be written. The caller holds a [`Guard`], or the mapping.
+    /// Prepares the memory for records. The caller holds a [`Guard`], or the mapping.
     pub(crate) fn make_ready(&self) {
         self.presence.begin(&self.memory);
     }
 
-    /// Page `index` is about to be touched outside critical sections, or drawn for them. The caller holds a [`Guard`].
+    /// Prepares page `index` for access outside critical sections, or for being drawn. The caller holds a [`Guard`].
     pub(crate) fn make_page_ready(&self, index: u32) {
         self.presence.make_page_ready(&self.memory, index);
     }
 
-    /// As [`Attached::make_page_ready`], of the page at `unit`, if there is one.
+    /// Prepares the page at `unit`, if there is one. See [`Attached::make_page_ready`].
     pub(crate) fn make_unit_ready(&self, unit: u32) {
         self.memory.geometry().page_of_unit(unit).into_iter().for_each(|index| self.make_page_ready(index));
     }
 
-    /// As [`Attached::make_page_ready`], of a stream's control block and ring.
+    /// Prepares a stream's control block and ring. See [`Attached::make_page_ready`].
     pub(crate) fn make_stream_ready(&self, stream: u32) {
         self.presence.make_stream_ready(&self.memory, stream);
     }
@@ -274,22 +280,23 @@ impl core::ops::Deref for Guard {
 }
 
 impl Guard {
-    /// `None` when the process has left the session meanwhile.
+    /// Returns a guard, or `None` if the process has left the session meanwhile.
     pub(crate) fn enter(attached: &'static Attached) -> Option<Guard> {
-        // (K) SeqCst pairs with (L): either this thread sees that the session is left, or the leaver sees this user.
+        // (K) SeqCst pairs with (L): either this thread sees that the session was left, or the leaving thread sees this
+        // user.
         let users = &USERS[thread::number_below(USERS.len())].0;
         users.fetch_add(1, Ordering::SeqCst);
         let guard = Guard { attached, users };
         core::ptr::eq(CURRENT.load(Ordering::SeqCst), attached).then_some(guard)
     }
 
-    /// The session.
+    /// Returns the session.
     pub(crate) fn attached(&self) -> &'static Attached {
         self.attached
     }
 
-    /// Leaves a session that its owner has ended. The memory stays mapped until the next session is joined: unmapping waits
-    /// for threads, which a record path must not.
+    /// Leaves a session that its owner has ended. The memory stays mapped until the next session is joined: unmapping
+    /// waits for threads, which a record path must not do.
     pub(crate) fn leave(&self) {
         let mine = core::ptr::from_ref(self.attached).cast_mut();
         // (M') pairs with (M).
@@ -298,7 +305,7 @@ impl Guard {
         {
             let mine = (&raw const self.attached.session).cast_mut();
             let none = (&raw const NO_SESSION).cast_mut();
-            // Relaxed: no session is a constant. Another session that was joined meanwhile stays.
+            // Relaxed: `NO_SESSION` is a constant. Another session that was joined meanwhile stays.
             let _ = CURRENT_SECTION.compare_exchange(mine, none, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
@@ -306,7 +313,7 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // (L') pairs with the loads in `leave`: what this user did comes before the unmapping.
+        // (L') pairs with the loads in `leave`: this user's accesses happen before the unmapping.
         self.users.fetch_sub(1, Ordering::SeqCst);
     }
 }

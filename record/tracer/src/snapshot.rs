@@ -1,4 +1,4 @@
-//! Snapshots that the program itself asks for.
+//! Snapshots that the program itself requests.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -10,10 +10,11 @@ use rustix::net::SendFlags;
 
 use crate::{join, session, thread};
 
-/// How long an owner may take to write a snapshot.
+/// Maximum time for an owner to write a snapshot.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A snapshot to ask for: what the session's flight recorder (`--mode overwrite`) holds, of all programs in it.
+/// A request for a snapshot of all events that the session's flight recorder (`--mode overwrite`) retains, of all
+/// programs in the session.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -29,27 +30,27 @@ pub struct Snapshot {
     bytes_max: Option<u64>,
 }
 
-/// What a snapshot came to.
+/// A snapshot that was taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Taken {
-    /// The trace.
+    /// Directory of the trace.
     pub dir: PathBuf,
-    /// Events in it.
+    /// Number of events in it.
     pub events: u64,
-    /// Bytes of its streams.
+    /// Size of its streams, in bytes.
     pub bytes: u64,
-    /// From its oldest event to the snapshot.
+    /// Time from its oldest event to the snapshot.
     pub span: Duration,
-    /// Pages that were overwritten before they could be copied.
+    /// Number of pages that were overwritten before they could be copied.
     pub pages_missed: u64,
 }
 
-/// Why there is no snapshot.
+/// Reason why there is no snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SnapshotError {
     /// The program is in no session.
     NoSession,
-    /// The session's owner could not be asked, or refused; in its words.
+    /// The session's owner could not be asked, or refused. Contains its message.
     Refused(String),
 }
 
@@ -66,7 +67,7 @@ impl core::fmt::Display for SnapshotError {
 
 impl core::error::Error for SnapshotError {}
 
-/// Takes a snapshot of everything that is retained, into a fresh directory beside the session's. See [`Snapshot::take`].
+/// Takes a snapshot of all retained events, into a fresh directory beside the session's. See [`Snapshot::take`].
 ///
 /// # Errors
 /// See [`SnapshotError`].
@@ -75,31 +76,32 @@ pub fn snapshot() -> Result<Taken, SnapshotError> {
 }
 
 impl Snapshot {
-    /// Of everything that is retained, into a fresh directory beside the session's.
+    /// Returns a request for all retained events, into a fresh directory beside the session's.
     pub fn new() -> Snapshot {
         Snapshot::default()
     }
 
-    /// Into this directory, which must not exist or be empty. A relative one is taken from the program's current directory.
+    /// Sets the directory, which must be empty or not exist. A relative path is resolved in the program's current
+    /// directory.
     pub fn dir(mut self, dir: impl Into<PathBuf>) -> Snapshot {
         self.dir = Some(dir.into());
         self
     }
 
-    /// Leaves out events that are older.
+    /// Leaves out events that are older than this.
     pub fn last(mut self, last: Duration) -> Snapshot {
         self.last = Some(last);
         self
     }
 
-    /// Takes the newest pages up to so many bytes. Goes before [`Snapshot::last`].
+    /// Limits the snapshot to the newest pages of up to this many bytes. Applied before [`Snapshot::last`].
     pub fn bytes_max(mut self, bytes: u64) -> Snapshot {
         self.bytes_max = Some(bytes);
         self
     }
 
     fn question(&self, trigger: &str) -> ProgramToOwner {
-        // Where there is no current directory, the owner refuses a relative one.
+        // If there is no current directory, the owner refuses a relative one.
         let dir = self.dir.as_ref().map(|dir| std::path::absolute(dir).unwrap_or_else(|_| dir.clone()));
         let request = SnapshotRequest {
             dir: dir.map(|dir| dir.to_string_lossy().into_owned()).unwrap_or_default(),
@@ -132,38 +134,39 @@ impl Snapshot {
         }
     }
 
-    /// A request that can be sent from a signal handler. `trigger` is for the trace.
+    /// Returns a request that can be sent from a signal handler. `trigger` is recorded in the trace.
     pub fn prepare(&self, trigger: &str) -> Prepared {
         let mut outgoing = Outgoing::preamble(Preamble::of(Edge::ProgramOwner));
-        // A request is always short enough: its texts are cut.
+        // A request always fits, because its texts are cut.
         let _ = outgoing.add(&self.question(trigger));
         Prepared { bytes: outgoing.bytes().into() }
     }
 }
 
-/// A request for a snapshot, ready to be sent.
+/// A snapshot request that is ready to send.
 #[derive(Debug, Clone)]
 pub struct Prepared {
-    /// All that is sent: preamble and frame.
+    /// All bytes to send: preamble and frame.
     bytes: Box<[u8]>,
 }
 
 impl Prepared {
-    /// Sends it to the owner of the session that the process is in, and does not wait for the snapshot: the session's memory
-    /// outlives the program. Returns whether it was sent.
+    /// Sends the request to the owner of the session that the process is in. Does not wait for the snapshot, because
+    /// the session's memory outlives the program. Returns whether the request was sent.
     ///
-    /// Wait-free but for the kernel; async-signal-safe; leaves errno as it is.
+    /// Wait-free except for the kernel; async-signal-safe; preserves errno.
     pub fn request(&self) -> bool {
         self.send().is_ok()
     }
 
-    /// The same, and gives the socket on which the answer will come. Where the owner has too much to do, the error is `AGAIN`.
+    /// Sends the request, and returns the socket on which the answer will arrive. The error is `AGAIN` if too many
+    /// requests wait for the owner.
     pub(crate) fn send(&self) -> rustix::io::Result<OwnedFd> {
-        // rustix reaches the kernel past libc, and errno with it.
+        // rustix calls the kernel directly, so errno does not change.
         let session = session::current().ok_or(rustix::io::Errno::NOTCONN)?;
-        // A path of a session's socket is short, so no memory is allocated for it.
+        // The path of a session's socket is short, so no memory is allocated for it.
         let socket = try_connect(&session.socket)?;
-        // The socket's buffer holds as much as this whole.
+        // The socket's buffer has room for the whole request.
         let len = rustix::net::send(&socket, &self.bytes, SendFlags::NOSIGNAL)?;
         if len == self.bytes.len() { Ok(socket) } else { Err(rustix::io::Errno::MSGSIZE) }
     }

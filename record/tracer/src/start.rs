@@ -1,4 +1,4 @@
-//! How tracing starts: a constructor of the object that contains the crate.
+//! Start of tracing: a constructor of the object that contains the crate.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicU8, Ordering};
@@ -11,16 +11,17 @@ use dormouse_transport::Deadline;
 use crate::environment::{says, variable};
 use crate::{control, fork, inherited, join, membarrier, thread, trigger};
 
-/// Whether a program listens when neither its environment nor itself has said.
+/// Whether a program listens if neither its environment nor its code has decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Listen {
-    /// A linked program: unless it is in a session already, whose owner has said what is armed.
+    /// For a linked program: it listens unless it is in a session already, whose owner has decided what is armed.
     ByDefault,
-    /// A library that stands for no program: no, because that costs a thread.
+    /// For a library that acts for no program: it does not listen, because that costs a thread.
     OnRequest,
-    /// The same of a library that is preloaded and linked never to be unloaded. Its constructor may come before libc's, when `dlopen` must not
-    /// be called: in a process with a module of `LD_AUDIT`, glibc would clear the thread-local data of each library whose constructor is
-    /// still to come, its own too (`update_tls_slotinfo`, glibc 2.36).
+    /// For a preloaded library that is linked never to be unloaded: it does not listen. Its constructor may run before
+    /// libc's, when `dlopen` must not be called: in a process with a module of `LD_AUDIT`, glibc would clear the
+    /// thread-local data of each library whose constructor has not run yet, including its own (`update_tls_slotinfo`,
+    /// glibc 2.36).
     Preloaded,
 }
 
@@ -29,18 +30,18 @@ const UNDER_WAY: u8 = 1;
 const DONE: u8 = 2;
 static STATE: AtomicU8 = AtomicU8::new(BEFORE);
 
-/// Starts tracing in this object, once: registers classes, joins the session that the environment names, registers sites, follows
-/// forks and listens. Runs by itself as a constructor; a library that is called before constructors calls it earlier. Who has it listen
-/// by default after others have not changes that.
+/// Starts tracing in this object, once: registers classes, joins the session that the environment names, registers
+/// sites, follows forks and listens. Runs as a constructor; a library that is called before constructors calls it
+/// earlier. A later call may still turn on listening by default.
 ///
-/// Returns whether it has been done. Not async-signal-safe.
+/// Returns whether the start is complete. Not async-signal-safe.
 pub fn start(listen: Listen) -> bool {
     start_by(listen, join::deadline())
 }
 
-/// As [`start`]. All that it waits for, whether to join or to listen, ends at the deadline.
+/// Starts tracing like [`start`]. All waiting, whether to join or to listen, ends at the deadline.
 fn start_by(listen: Listen, deadline: Deadline<'_>) -> bool {
-    // (N) pairs with (N'): who finds it done finds everything registered.
+    // (N) pairs with (N'): a thread that sees `DONE` sees everything registered.
     if STATE.compare_exchange(BEFORE, UNDER_WAY, Ordering::Relaxed, Ordering::Relaxed).is_err() {
         let is_done = STATE.load(Ordering::Acquire) == DONE;
         if is_done {
@@ -50,30 +51,30 @@ fn start_by(listen: Listen, deadline: Deadline<'_>) -> bool {
     }
     let inside = thread::enter_tracer();
     thread::know_process();
-    // Before the process has threads, registering costs microseconds.
+    // Registering costs microseconds as long as the process has one thread.
     membarrier::register();
     if listen != Listen::Preloaded {
         pin();
     }
-    // The first time it calls the loader, and this constructor may come before that of `dormouse_percpu`.
+    // The first call uses the loader, and this constructor may run before that of `dormouse_percpu`.
     let _ = dormouse_percpu::Rseq::of_libc();
     {
         let mut control = control::lock();
         control.joining.no_rseq = says(ENV_NO_RSEQ) == Some(true);
         let (first, last) = crate::arch::own_records();
-        // SAFETY: this object's own section; it is pinned.
+        // SAFETY: this object's own section; the object is never unloaded.
         unsafe { control.register(first, last) };
     }
     if let Some(socket) = variable(ENV_SESSION) {
         let memory = variable(ENV_MEMORY).and_then(|name| parse_memory_name(&name));
-        // A session that cannot be joined leaves the program as it is without one.
+        // If the session cannot be joined, the program runs without one.
         let _ = control::join(Path::new(&socket), memory, deadline);
     }
-    // After joining: sites are born as armed ones are, so what the session wants armed need not be written at all, let alone
-    // twice. Refused only within a registration of this very thread; sites that stay unpatched read their key.
+    // After joining: sites are born as armed, so sites that the session wants armed need not be written at all, instead
+    // of twice. Refused only within a registration by this very thread; sites that stay unpatched read their key.
     let _ = dormouse_imv::ensure_registered();
     fork::follow_forks();
-    // What a trigger does may be what a filter kills for.
+    // A filter may kill for the system calls of a trigger.
     if !dormouse_imv::is_filtered() {
         trigger::from_environment();
     }
@@ -84,8 +85,8 @@ fn start_by(listen: Listen, deadline: Deadline<'_>) -> bool {
     true
 }
 
-/// In place of [`start`], in a process that has the runtime of a sanitizer: nothing is traced. The session whose memory the process has inherited
-/// is told so.
+/// Replaces [`start`] in a process that has a sanitizer's runtime: nothing is traced. Tells this to the session whose
+/// memory the process has inherited.
 #[doc(hidden)]
 pub fn leave_to_sanitizer() {
     if STATE.compare_exchange(BEFORE, DONE, Ordering::Relaxed, Ordering::Relaxed).is_err() {
@@ -101,7 +102,8 @@ pub fn leave_to_sanitizer() {
     }
 }
 
-/// As the crate's own constructor does it: not where a library has done it before, which knows whether the program is to listen.
+/// Starts tracing from the crate's own constructor, unless a library has started it, which knows whether the program
+/// should listen.
 pub(crate) fn by_itself() {
     if STATE.load(Ordering::Relaxed) == BEFORE {
         start(Listen::ByDefault);
@@ -111,12 +113,12 @@ pub(crate) fn by_itself() {
 #[cfg(feature = "listen")]
 fn start_listening(listen: Listen, deadline: Deadline<'_>) {
     use crate::environment::Way;
-    // Each copy of the tracer that is asked twice is asked once too often: it is listening then, or in a session.
-    // A filter may kill for starting a thread, or the thread for answering.
+    // If several copies of the tracer call this, the later calls have no effect: the program listens then, or is in a
+    // session. A filter may kill for starting a thread, or kill the thread for answering.
     let is_by_default =
         || listen == Listen::ByDefault && crate::session::current().is_none() && !dormouse_imv::is_filtered();
     let way = crate::environment::way_to_listen().unwrap_or_else(|| is_by_default().then_some(Way::Signal));
-    // Where the tracepoints are libc's functions, one may be passed within an allocator, or under the loader's lock.
+    // If the tracepoints are libc's functions, one may be passed in an allocator, or under the loader's lock.
     let is_fit = way != Some(Way::Signal) || listen == Listen::ByDefault;
     if let Some(way) = way.filter(|_| is_fit && !crate::environment::is_secure()) {
         crate::listen::start_by_default(way, deadline);
@@ -126,38 +128,41 @@ fn start_listening(listen: Listen, deadline: Deadline<'_>) {
 #[cfg(not(feature = "listen"))]
 fn start_listening(_: Listen, _: Deadline<'_>) {}
 
-/// Keeps this object mapped although it may have come by `dlopen`: a thread and handlers run its code from now on.
+/// Keeps this object mapped even if it was loaded by `dlopen`: a thread and handlers run its code from now on.
 fn pin() {
     if let Some(object) = object_of((crate::arch::own_records as fn() -> _ as *const c_void).addr()) {
-        // SAFETY: a name by `dladdr`. The program itself is not found by its name, and stays in any case.
+        // SAFETY: `dladdr` returned the name, which ends in NUL. The program itself is not found by its name, and is
+        // never unloaded.
         unsafe { keep_loaded(object.dli_fname) };
     }
 }
 
-/// The loaded object that an address lies in.
+/// Returns the loaded object that contains an address.
 pub fn object_of(address: usize) -> Option<libc::Dl_info> {
     let mut info = core::mem::MaybeUninit::uninit();
-    // SAFETY: dladdr(3) takes any address, and has room for its answer.
+    // SAFETY: dladdr(3) takes any address, and `info` has room for the answer.
     let found = call_loader(|| unsafe { libc::dladdr(core::ptr::without_provenance(address), info.as_mut_ptr()) });
-    // SAFETY: an answer other than 0 says that it was filled in.
+    // SAFETY: a nonzero result says that the structure was filled in.
     (found != 0).then(|| unsafe { info.assume_init() })
 }
 
-/// Keeps the loaded object of this name mapped for good.
+/// Keeps the loaded object with this name mapped for ever.
 ///
-/// `dlopen` is looked up and not named: the linker warns of every static program that names it. Such a program has nothing to keep.
+/// `dlopen` is looked up at run time, because the linker warns about every static program that refers to it. A static
+/// program has no object to keep.
 ///
 /// # Safety
 /// `name` ends in NUL.
 pub unsafe fn keep_loaded(name: *const c_char) {
-    // SAFETY: looks a name up.
+    // SAFETY: looks up a name.
     let dlopen = call_loader(|| unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"dlopen".as_ptr()) });
     if dlopen.is_null() {
         return;
     }
     // SAFETY: the type of dlopen(3).
     let dlopen: unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void = unsafe { core::mem::transmute(dlopen) };
-    // SAFETY: a name, by the caller's word; an object that is loaded already is only counted once more.
+    // SAFETY: the caller guarantees that the name ends in NUL; for an object that is loaded already, only its count
+    // changes.
     call_loader(|| unsafe { dlopen(name, libc::RTLD_NOW | libc::RTLD_NOLOAD | libc::RTLD_NODELETE) });
 }
 
@@ -173,11 +178,12 @@ mod tests {
     use super::*;
     use crate::tests::Simulated;
 
-    /// Environment variable: this is a process in which a constructor's work is done once more, by a clock of the test's.
+    /// Environment variable that marks a process in which the constructor's work is repeated, by a clock of the test.
     const ENV_AGAIN: &str = "DORMOUSE_TEST_CONSTRUCTOR";
     const NAME: &str = "start::tests::all_that_a_constructor_waits_for_ends_at_one_deadline";
 
-    /// The owner of the session that the environment names does not answer; then the program listens, and waits for its thread.
+    /// The owner of the session that the environment names does not answer; the program then listens, and waits for its
+    /// thread.
     #[test]
     fn all_that_a_constructor_waits_for_ends_at_one_deadline() {
         if let Ok(text) = std::env::var(ENV_AGAIN) {
@@ -200,7 +206,7 @@ mod tests {
         let owner = UnixListener::bind(&session).unwrap();
         // SAFETY: the only other thread of this process is the test harness's, which waits for this one.
         unsafe { std::env::set_var(ENV_LISTEN, "1") };
-        // SAFETY: there is no further thread since.
+        // SAFETY: no further thread was started since.
         unsafe { std::env::set_var(ENV_SESSION, &session) };
         STATE.store(BEFORE, Ordering::Relaxed);
         let mut passed = Vec::new();
@@ -214,7 +220,7 @@ mod tests {
                     drop(owner.accept().unwrap());
                     answered_after
                 }
-                // It waits for that, or for the listener's thread, as long as it may.
+                // It waits for the answer or for the listener's thread, as long as it may.
                 _ => left,
             }
         });
@@ -223,7 +229,7 @@ mod tests {
         drop(clock);
         assert!(crate::session::current().is_none());
         assert!(passed[..2] == [join::PATIENCE; 2] && elapsed <= join::PATIENCE, "{passed:?}");
-        // The thread may have been faster than this one's look; and where no time is left, no call is made.
+        // The thread may have started before this one checks; and if no time is left, no call is made.
         let rest = passed[2..].iter().try_for_each(|left| (*left + answered_after <= join::PATIENCE).then_some(()));
         assert!(rest.is_some() && (passed.len() == 2 || answered_after < join::PATIENCE), "{passed:?}");
         crate::listen::stop_listening().unwrap();

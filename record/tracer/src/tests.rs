@@ -1,7 +1,8 @@
-//! Conversations with anybody, by the million: a hostile owner with a program that joins, and hostile tools with a program that listens. What they
-//! hand out as a session's memory is recorded into.
+//! Random conversations by the million: a hostile owner with a program that joins, and hostile tools with a program
+//! that listens. Events are recorded into whatever these hand out as a session's memory.
 //!
-//! One thread plays both sides: a clock of the tests stands still but where a call would block, and there the other side acts.
+//! One thread plays both sides: the tests' clock stands still except when a call would block, and then the other side
+//! acts.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::fs::File;
@@ -29,32 +30,32 @@ use crate::control::lock;
 use crate::join::{PATIENCE, ask_for_memory};
 use crate::session::current;
 
-/// Environment variable: how many conversations are held.
+/// Environment variable: number of conversations.
 const ENV_CONVERSATIONS: &str = "DORMOUSE_CONVERSATIONS";
-/// Environment variable: what replays a failure.
+/// Environment variable: seed that replays a failure.
 const ENV_SEED: &str = "DORMOUSE_CONVERSATIONS_SEED";
 
 fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// How many conversations, and the generator; its seed is printed where a test fails.
+/// Returns the number of conversations, and the random generator. Its seed is printed if a test fails.
 fn generator() -> (u64, SmallRng) {
     let seed = variable(ENV_SEED).unwrap_or_else(|| SmallRng::from_os_rng().random());
     println!("{ENV_SEED}={seed} draws the same again");
     (variable(ENV_CONVERSATIONS).unwrap_or(5_000), SmallRng::seed_from_u64(seed))
 }
 
-/// A process is in one session: one test at a time.
+/// Lets one test run at a time, because a process is in one session.
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the other side does while a call blocks: how long that takes, of what it may.
+/// Action of the other side while a call blocks. Its argument is the time limit, its result the time that it takes.
 type Act<'a> = Box<dyn FnMut(Duration) -> Duration + Send + 'a>;
 
-/// A clock that stands still but while a call blocks.
+/// A clock that stands still except while a call blocks.
 pub(crate) struct Simulated<'a> {
     now: Mutex<Duration>,
     act: Mutex<Act<'a>>,
@@ -66,7 +67,7 @@ impl<'a> Simulated<'a> {
         Simulated { now: Mutex::default(), act: Mutex::new(Box::new(act)), calls: AtomicU64::new(0) }
     }
 
-    /// What all calls have blocked for.
+    /// Returns the total time that calls have blocked.
     pub(crate) fn elapsed(&self) -> Duration {
         *self.now.lock().unwrap()
     }
@@ -85,12 +86,12 @@ impl Clock for Simulated<'_> {
     }
 }
 
-/// Does something as another user, as far as this thread is concerned. `None`: it may not.
+/// Runs `act` as another user, for this thread alone. Returns `None` if not permitted.
 fn as_stranger<T>(act: impl FnOnce() -> T) -> Option<T> {
     const STRANGER: u32 = 61_235;
-    // The system calls, which change this thread alone; libc's functions would change all.
+    // System calls, which change this thread alone; libc's functions would change all threads.
     let become_user = |uid: u32| {
-        // SAFETY: setresuid(2) of the effective user takes numbers.
+        // SAFETY: setresuid(2) takes numbers.
         (unsafe { libc::syscall(libc::SYS_setresuid, -1, uid, -1) }) == 0
     };
     let me = rustix::process::geteuid();
@@ -102,7 +103,7 @@ fn as_stranger<T>(act: impl FnOnce() -> T) -> Option<T> {
     Some(result)
 }
 
-/// What may come as a session's memory, but is none: descriptors of every kind.
+/// Returns descriptors of all kinds that are not a session's memory.
 fn wrong_files(place: &Path) -> Vec<OwnedFd> {
     let memory_file = |len: u64, seals: SealFlags| {
         let fd = rustix::fs::memfd_create("wrong", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
@@ -142,12 +143,12 @@ fn wrong_files(place: &Path) -> Vec<OwnedFd> {
     ]
 }
 
-/// A session's memory, as an owner lays it out, of which any word may be changed.
+/// A session's memory, laid out like an owner's. Any of its words may be changed.
 struct Hostile {
     pool: Pool,
     geometry: Geometry,
     setup: Setup<'static>,
-    /// What it begins with: all but the register.
+    /// Initial contents, without the register.
     image: Vec<u64>,
     changed: Vec<(usize, u64)>,
 }
@@ -155,7 +156,7 @@ struct Hostile {
 impl Hostile {
     fn new(geometry: Geometry, setup: Setup<'static>) -> Hostile {
         let pool = Pool::new("hostile", geometry.size_bytes(), MemoryOptions::new().prefault(false)).unwrap();
-        // SAFETY: as long as the geometry says, mapped as long as the pool, zero, and nobody else's.
+        // SAFETY: the pool has the geometry's size, is mapped as long as it exists, is zero, and is used here alone.
         let memory = unsafe { Memory::initialise(pool.base(), &geometry, &setup) };
         let hostile = Hostile { pool, geometry, setup, image: Vec::new(), changed: Vec::new() };
         if let Some(register) = memory.register() {
@@ -166,22 +167,22 @@ impl Hostile {
         Hostile { image, ..hostile }
     }
 
-    /// Enters this process, as an owner does that lets it in.
+    /// Enters this process, like an owner that accepts it.
     fn offer(&self) -> Option<u16> {
-        // SAFETY: mapped as long as the pool, and as large as the geometry, which is what the header says after a reset.
+        // SAFETY: mapped as long as the pool, with the size of the geometry, which the header states after a reset.
         let memory = unsafe { Memory::from_raw(self.pool.base(), self.geometry.size_bytes()) }.ok()?;
         let (register, vpid) = (memory.register()?, std::process::id());
         let number = register.claim_process(vpid)?;
         register.offer(number, &Entrant { vpid, ..Entrant::default() }).then_some(number)
     }
 
-    /// All of it: header, owner words, control blocks, rings, pages, register.
+    /// Returns all words: header, owner words, control blocks, rings, pages, register.
     fn words(&self) -> &[AtomicU64] {
-        // SAFETY: mapped as long as the pool, aligned, and everybody goes by atomics.
+        // SAFETY: mapped as long as the pool, aligned, and accessed by atomics only.
         unsafe { core::slice::from_raw_parts(self.pool.base().cast(), self.geometry.size_bytes() / 8) }
     }
 
-    /// As it was made, but for what was entered in the register, with another identity or the same.
+    /// Restores the initial contents, except for the register's entries, with the given identity.
     fn reset(&mut self, uuid: [u8; 16]) {
         let (image, words) = (core::mem::take(&mut self.image), self.words());
         image.iter().zip(words).for_each(|(value, word)| word.store(*value, Ordering::Relaxed));
@@ -195,7 +196,8 @@ impl Hostile {
         }
     }
 
-    /// Changes words at random, those at the beginnings of all parts above all. With `spares_header` none that a view is made of.
+    /// Changes random words, mostly at the beginnings of parts. With `spares_header`, none of those that a view is made
+    /// from.
     fn scribble(&mut self, rng: &mut SmallRng, count: usize, spares_header: bool) {
         let geometry = self.geometry;
         let layout_words = size_of::<dormouse_abi::session::SessionLayout>() / 8;
@@ -227,17 +229,17 @@ impl Hostile {
         }
     }
 
-    /// Forgets who has ever entered.
+    /// Forgets all entries of the register.
     fn clear_register(&mut self) {
         let Some(offset) = self.geometry.register_offset() else { return };
         self.changed.clear();
         self.words()[offset / 8..].iter().for_each(|word| word.store(0, Ordering::Relaxed));
-        // SAFETY: mapped as long as the pool and as large as the geometry, which is what the header says again after this.
+        // SAFETY: mapped as long as the pool, with the size of the geometry, which the header states again afterwards.
         let memory = unsafe { Memory::initialise(self.pool.base(), &self.geometry, &self.setup) };
         assert!(memory.register().unwrap().set_patterns(["*"]));
     }
 
-    /// Pages that streams have begun to write.
+    /// Returns the number of streams that have begun to write pages.
     fn used_pages(&self) -> usize {
         let words = &self.words()[self.geometry.streams_offset() / 8..];
         let control_blocks = words.chunks(4096 / 8).take(self.geometry.stream_count as usize);
@@ -245,7 +247,7 @@ impl Hostile {
     }
 }
 
-/// Sessions of all kinds; the last has no register.
+/// Returns sessions of all kinds; the last has no register.
 fn hostile_memories() -> Vec<Hostile> {
     let kinds = [
         (MODE_DISCARD, CLOCK_TSC, RecordKind::Ids, 8, 64, true),
@@ -264,21 +266,22 @@ fn hostile_memories() -> Vec<Hostile> {
     kinds.map(hostile).into()
 }
 
-/// Records events of all forms. Whatever the memory says, nothing but the memory is written.
+/// Records events of all forms. Nothing but the session's memory may be written, whatever the memory contains.
 fn record(rng: &mut SmallRng) {
     let (number, text) = (rng.random::<u64>(), "x".repeat(rng.random_range(0..100)));
     crate::event!(hostile.none);
     crate::event!(hostile.word, number);
     crate::event!(hostile.run, number, text = text.as_str(), bytes = text.as_bytes());
     if rng.random_range(0..16) == 0 {
-        // Pages fill up, and are switched.
+        // Fills pages, so that they are switched.
         let text = "y".repeat(rng.random_range(0..5_000));
         (0..rng.random_range(0..64)).for_each(|_| crate::event!(hostile.run, number, text = text.as_str()));
     }
 }
 
 impl Hostile {
-    /// Has the program record. Who means well finds that in the memory, others go on scribbling. Gives whether it was found.
+    /// Makes the program record. In an honest session the events must be in the memory; otherwise the memory is changed
+    /// between events. Returns 1 for an honest session, else 0.
     fn record(&mut self, rng: &mut SmallRng, is_honest: bool) -> u64 {
         record(rng);
         if is_honest {
@@ -292,7 +295,7 @@ impl Hostile {
     }
 }
 
-/// What comes with a message.
+/// Descriptors sent with a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Gift {
     Nothing,
@@ -318,11 +321,11 @@ fn send(socket: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
     if !fds.is_empty() {
         assert!(control.push(SendAncillaryMessage::ScmRights(fds)));
     }
-    // Whoever has heard enough has closed the connection.
+    // A peer that has read enough has closed the connection.
     let _ = sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
 }
 
-/// Damages what somebody sends, mostly not at all.
+/// Damages bytes to be sent, in some of the cases.
 fn damage(rng: &mut SmallRng, bytes: &mut Vec<u8>) {
     match rng.random_range(0..12) {
         0 | 1 => {
@@ -339,7 +342,7 @@ fn damage(rng: &mut SmallRng, bytes: &mut Vec<u8>) {
     }
 }
 
-/// A question or an answer as it is sent.
+/// Returns the bytes of a question or an answer.
 fn bytes<M: Message>(message: &M) -> Vec<u8> {
     [Preamble::of(M::EDGE).encode().to_vec(), message.encode()].concat()
 }
@@ -348,16 +351,16 @@ fn text(rng: &mut SmallRng) -> String {
     (0..rng.random_range(0..40)).map(|_| char::from(rng.random_range(0..128_u8))).collect()
 }
 
-/// Somebody who has something to send, in pieces.
+/// A peer that sends bytes in pieces.
 struct Sender<'a> {
     bytes: &'a [u8],
     sent: usize,
-    /// The descriptors go with the piece that has this byte.
+    /// Index of the byte with whose piece the descriptors are sent.
     gift_at: usize,
     fds: Vec<BorrowedFd<'a>>,
-    /// After its last byte it is silent instead of closing.
+    /// Whether it is silent after its last byte instead of closing.
     is_silent: bool,
-    /// Bytes at a time.
+    /// Maximum number of bytes in a piece.
     piece_len: usize,
 }
 
@@ -381,7 +384,7 @@ impl<'a> Sender<'a> {
         Sender { bytes, sent: 0, gift_at, fds, is_silent: rng.random_range(0..16) == 0, piece_len }
     }
 
-    /// Sends a piece, or closes where it has nothing more to say. Gives how long that takes.
+    /// Sends a piece, or closes after the last. Returns the time that it takes.
     fn act(&mut self, socket: &UnixStream, left: Duration, pace: &mut Pace) -> Duration {
         if self.sent == self.bytes.len() {
             if self.is_silent {
@@ -391,7 +394,7 @@ impl<'a> Sender<'a> {
         } else {
             self.send_piece(socket);
         }
-        // Where nothing will come any more, the next call blocks as long as it may, by the true clock.
+        // If nothing more will arrive, the next call blocks as long as it may, by the real clock.
         let is_over = self.is_silent && self.sent == self.bytes.len();
         if is_over { left.saturating_sub(Duration::from_micros(20)) } else { pace.next().min(left) }
     }
@@ -407,7 +410,7 @@ impl<'a> Sender<'a> {
     }
 }
 
-/// How long somebody takes from one piece to the next: ever longer, or no time at all.
+/// Time between a peer's pieces: ever longer, or none.
 struct Pace {
     next_ns: u64,
 }
@@ -428,7 +431,7 @@ fn descriptor_count() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// How many there are when what other tests of this process have for a moment is gone: no more than before, but for a leak.
+/// Returns the number of descriptors once those of other tests are closed: at most `before`, unless there is a leak.
 fn settled_descriptor_count(before: Option<usize>) -> usize {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
@@ -436,7 +439,7 @@ fn settled_descriptor_count(before: Option<usize>) -> usize {
         if before.is_none_or(|before| now <= before) || Instant::now() > deadline {
             return now;
         }
-        // Nothing tells when another test closes its own. The deadline ends it.
+        // Nothing signals when another test closes its own. The deadline ends the wait.
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -454,7 +457,7 @@ fn whatever_an_owner_answers_a_program_goes_on() {
     let own_path = place.path().join("own");
     let own = UnixListener::bind(&own_path).unwrap();
     own.set_nonblocking(true).unwrap();
-    // Who listens is who called listen(2).
+    // The user of a listening socket is that of listen(2).
     let strange_path = place.path().join("strange");
     let strange = UnixListener::bind(&strange_path).unwrap();
     strange.set_nonblocking(true).unwrap();
@@ -465,11 +468,11 @@ fn whatever_an_owner_answers_a_program_goes_on() {
     for conversation in 0..count {
         let is_stranger = has_stranger && rng.random_range(0..16) == 0;
         let (listener, path) = if is_stranger { (&strange, &strange_path) } else { (&own, &own_path) };
-        // Somebody who means well, in between, whose memory has a register.
+        // Periodically an honest owner, whose memory has a register.
         let is_honest = conversation % 64 == 0 && !is_stranger;
         let index = rng.random_range(0..memories.len() - usize::from(is_honest));
         let hostile = &mut memories[index];
-        // Sometimes it is the session that the program is in, or was.
+        // Sometimes it is the session that the program is in, or was in.
         hostile.reset(if rng.random() { [index as u8; 16] } else { rng.random() });
         let before = current().map(core::ptr::from_ref);
         let offered = hostile.offer().filter(|_| is_honest || rng.random_range(0..8) > 0);
@@ -504,7 +507,7 @@ fn whatever_an_owner_answers_a_program_goes_on() {
         let mut peer: Option<UnixStream> = None;
         let mut is_connected = false;
         let clock = Simulated::new(|left| {
-            // The first call is that which connects.
+            // The first call connects.
             if !core::mem::replace(&mut is_connected, true) {
                 return Duration::ZERO;
             }
@@ -515,7 +518,7 @@ fn whatever_an_owner_answers_a_program_goes_on() {
         assert!(clock.elapsed() <= PATIENCE, "conversation {conversation}: {:?}", clock.elapsed());
         let calls = clock.calls.load(Ordering::Relaxed);
         drop(clock);
-        // What was not accepted is in the backlog.
+        // A connection that was not accepted is in the backlog.
         drop(peer.or_else(|| listener.accept().ok().map(|(socket, _)| socket)));
         assert!(calls <= 2 + 2 * answer.len() as u64 + 2, "{calls} calls for {} bytes", answer.len());
         assert!(!is_stranger || handed.as_ref().is_err_and(|reason| reason.ends_with("belongs to another user")));
@@ -540,7 +543,7 @@ fn whatever_an_owner_answers_a_program_goes_on() {
         if conversation % 1024 == 1023 {
             lock().leave();
             memories.iter_mut().for_each(Hostile::clear_register);
-            // Reading the directory takes one, whatever the number.
+            // Reading the directory takes one descriptor, always.
             let now = settled_descriptor_count(descriptors);
             assert!(
                 descriptors.is_none_or(|before| now <= before),
@@ -561,7 +564,7 @@ fn no_stranger() -> Lack {
     Lack::machine("this user cannot become another", "run the tests as root")
 }
 
-/// Any question of a tool.
+/// Returns a random question of a tool.
 #[cfg(feature = "listen")]
 fn tool_question(rng: &mut SmallRng, place: &Path) -> Vec<u8> {
     let mut patterns = || ["*", "hostile:*", "none:*", "", "hostile:w?rd"][rng.random_range(0..5)].to_string();
@@ -602,7 +605,7 @@ fn whatever_tools_ask_a_program_goes_on() {
     let mut descriptors = None;
     for conversation in 0..count {
         let is_stranger = has_stranger && rng.random_range(0..16) == 0;
-        // Whose a pair is says who made it.
+        // The user of a socket pair is the one that created it.
         let pair = || UnixStream::pair().unwrap();
         let (program, tool) = if is_stranger { as_stranger(pair).unwrap() } else { pair() };
         tool.set_nonblocking(true).unwrap();

@@ -1,4 +1,5 @@
-//! Tunables as tools see and set them. The registry of `dormouse-imv` knows them; here its answers become messages.
+//! Tunables for tools, which list and set them. `dormouse-imv` keeps their registry; this module converts its answers
+//! to messages.
 
 use core::ops::Range;
 
@@ -6,7 +7,8 @@ use dormouse_abi::message::{ProgramToTool, TunableChange, TunableStatus, Tunable
 use dormouse_abi::tunable::{TUNABLE_DESCRIPTION_LEN_MAX, TunableRange, TunableValue};
 use dormouse_imv::{Assignment, SiteCount, set_tunables, visit_segment, visit_tunables};
 
-/// What [`visit_tunables`] shows, copied into memory that was there before: nothing may be allocated under the registry's lock.
+/// Copy of the tunables that [`visit_tunables`] shows, in memory allocated before: nothing may be allocated under the
+/// registry's lock.
 #[derive(Default)]
 struct Snapshot {
     text: Vec<u8>,
@@ -67,15 +69,15 @@ impl Snapshot {
     }
 }
 
-/// Text of one line: an object's own words, which may have been cut within a character.
+/// Converts an object's text to one line of UTF-8. The text may have been cut within a character.
 fn line(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect()
 }
 
-/// The file that an address belongs to; empty where the loader knows none.
+/// Returns the path of the file that contains an address; empty if the loader knows none.
 fn object_of(address: usize) -> String {
-    // Copied while the loader holds its lock: whoever unloads the object frees the name. Linux knows no longer paths.
+    // Copied while the loader holds its lock, because unloading the object frees the name. Linux has no longer paths.
     let mut name = [0; libc::PATH_MAX as usize];
     let mut found = None;
     visit_segment(address, |segment| {
@@ -85,7 +87,7 @@ fn object_of(address: usize) -> String {
         found = Some(len);
     });
     match found {
-        // The program itself has no name there.
+        // The loader has no name for the program itself.
         Some(0) => std::env::current_exe().map(|path| line(path.as_os_str().as_encoded_bytes())).unwrap_or_default(),
         Some(len) => line(&name[..len]),
         None => String::new(),

@@ -1,7 +1,7 @@
-//! How a program is counted that could not tell the session's owner of itself.
+//! Count of programs that could not contact the session's owner in time.
 //!
-//! One whose 50 ms are over before the session's socket takes it appends a byte to a file beside that socket; the owner counts the bytes. It waits
-//! for nobody, and the kernel has appends of several processes follow one another.
+//! A program whose 50 ms are over before the session's socket accepts it appends a byte to a file beside that socket;
+//! the owner counts the bytes. The write does not wait, and the kernel serialises appends of several processes.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -11,9 +11,9 @@ use std::path::Path;
 use dormouse_abi::environment::UNHEARD_EXTENSION;
 use rustix::process::{Resource, geteuid, getrlimit};
 
-/// Has the owner of the session with this socket count this process. Where that cannot be done, it is not counted.
+/// Adds this process to the count of the session with this socket. If that fails, the process is not counted.
 pub(crate) fn say(socket: &Path) {
-    // No FIFO or device is waited for, and no link is followed.
+    // Does not wait for a FIFO or device, and does not follow a link.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
     let file = OpenOptions::new().append(true).custom_flags(flags).open(socket.with_extension(UNHEARD_EXTENSION));
     let Ok(mut file) = file else { return };
@@ -24,10 +24,11 @@ pub(crate) fn say(socket: &Path) {
     }
 }
 
-/// Bytes by which other processes may have made the file longer since its length was looked at.
+/// Allowance, in bytes, for appends by other processes after the length was read.
 const OTHERS_MEANWHILE: u64 = 4096;
 
-/// Whether the program may write to the file's byte before this one. Beyond its limit of file sizes it would be killed (SIGXFSZ).
+/// Whether the program may write to the file up to byte `end`. Beyond its limit of file sizes it would be killed
+/// (SIGXFSZ).
 pub(crate) fn may_write_up_to(end: u64) -> bool {
     getrlimit(Resource::Fsize).current.is_none_or(|limit| end <= limit)
 }

@@ -1,14 +1,15 @@
-//! From Rust values to bytes in a record.
+//! Conversion of Rust values to bytes in a record.
 //!
-//! The field types of an event are known to the compiler only: a list of them is built up as a type ([`Nil`], [`Cons`]) while
-//! the values are evaluated ([`Fields`]), so that the same expression gives the bytes when armed and the description of the
-//! event class when nothing ever ran.
+//! Only the compiler knows the field types of an event. A list of them is built as a type ([`Nil`], [`Cons`]) while the
+//! values are evaluated ([`Fields`]), so the same expression gives the bytes when it is armed, and the description of
+//! the event class even if it never runs.
 //!
 //! ```text
-//!   expression ──hold──▶ Held: a number, or a reference ──all are evaluated──▶ Words, or a Payload ──▶ record
+//!   expression ──hold──▶ Held: a number, or a reference ──when all are evaluated──▶ Words, or a Payload ──▶ record
 //! ```
 //!
-//! An expression may be one of `.await`. So what is kept while others are evaluated is `Send`, and raw pointers are made after the last.
+//! An expression may contain `.await`. So data kept while others are evaluated are `Send`, and raw pointers are made
+//! after the last evaluation.
 
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
@@ -16,18 +17,18 @@ use core::mem::MaybeUninit;
 use dormouse_abi::class::{FIELD_COUNT_MAX, FieldType, Kind, SEQUENCE};
 use dormouse_relay::Segment;
 
-/// Words of fields that a record may have in registers.
+/// Maximum number of words of fields that a record passes in registers.
 pub(crate) const WORDS_MAX: usize = 3;
 
-/// A field type as a Rust type; the parameter is [`FieldType::to_u8`].
+/// A field type as a Rust type. The parameter is its byte, [`FieldType::to_u8`].
 #[derive(Debug)]
 pub struct TypeByte<const TYPE: u8>;
 
-/// Implemented by [`TypeByte`] only.
+/// A type that has a type byte. Implemented by [`TypeByte`] only.
 pub trait HasTypeByte {
-    /// [`FieldType::to_u8`].
+    /// The type byte, [`FieldType::to_u8`].
     const TYPE: u8;
-    /// [`FieldType::fixed_size_bytes`], 0 where it depends on the value.
+    /// [`FieldType::fixed_size_bytes`], or 0 if the size depends on the value.
     const FIXED_SIZE_BYTES: usize;
 }
 
@@ -43,13 +44,14 @@ impl<const TYPE: u8> HasTypeByte for TypeByte<TYPE> {
     };
 }
 
-/// What can be the value of an event's field: integers of 8 to 64 bits, floats, `bool`, `char`, strings, byte slices and
-/// slices, arrays and vectors of integers, floats and booleans, raw pointers, and references to any of these.
+/// A type that can be the value of an event's field: integers of 8 to 64 bits, floats, `bool`, `char`, strings, byte
+/// slices and slices, arrays and vectors of integers, floats and booleans, raw pointers, and references to any of
+/// these.
 ///
 /// `usize` and `isize` are recorded with 64 bits, a `char` as its `u32`. A string ends at its first NUL, as CTF strings do.
 ///
-/// The trait is sealed: it serves as a bound (`T: Value`), and cannot be implemented elsewhere. An event takes the parts of another type as
-/// fields of their own, or as text:
+/// The trait is sealed: it serves as a bound (`T: Value`), and cannot be implemented elsewhere. An event records the
+/// parts of another type as separate fields, or as text:
 ///
 /// ```
 /// struct Order {
@@ -73,7 +75,7 @@ impl<T: sealed::Field + ?Sized> Value for T {}
 mod sealed {
     use super::{HasTypeByte, Held};
 
-    /// What [`Value`](super::Value) is to this crate.
+    /// Implementation of [`Value`](super::Value).
     #[diagnostic::on_unimplemented(
         message = "`{Self}` cannot be a field of an event",
         label = "not an event field",
@@ -81,30 +83,31 @@ mod sealed {
         note = "`dormouse::Value` is sealed: give the parts of another type as fields of their own, or as text"
     )]
     pub trait Field {
-        /// The field's type.
+        /// Type of the field.
         type Type: HasTypeByte;
-        /// What is kept of the value until all fields are evaluated.
+        /// Representation of the value until all fields are evaluated.
         type Held<'a>: Held
         where
             Self: 'a;
-        /// Keeps it.
+        /// Returns the representation.
         fn hold(&self) -> Self::Held<'_>;
     }
 }
 use sealed::Field;
 
-/// A value that waits for the event's other values. [`Send`], because they may be waited for with `.await`.
+/// A value that is kept until the event's other values are evaluated. [`Send`], because their expressions may contain
+/// `.await`.
 pub trait Held: Send {
-    /// Puts the value into a record.
+    /// Adds the value to a record.
     fn put(self, payload: &mut Payload<'_>);
-    /// The same bytes as a number, little-endian, of a value whose size is fixed; else 0.
+    /// Returns the record's bytes as a little-endian number if the value's size is fixed; else 0.
     #[inline(always)]
     fn bits(&self) -> u64 {
         0
     }
 }
 
-/// A value of `SIZE` bytes, at most 8, little-endian; the others are zero.
+/// A value of `SIZE` bytes, at most 8, little-endian; the remaining bytes are zero.
 #[derive(Debug)]
 pub struct Scalar<const SIZE: usize>(u64);
 
@@ -119,14 +122,14 @@ impl<const SIZE: usize> Held for Scalar<SIZE> {
     }
 }
 
-/// Elements that lie in memory as records hold them.
+/// Elements whose bytes in memory are those in records.
 #[derive(Debug)]
 pub struct Elements<'a, T>(&'a [T]);
 
 impl<T: Sync> Held for Elements<'_, T> {
     #[inline(always)]
     fn put(self, payload: &mut Payload<'_>) {
-        // A sequence too long for any page is refused by the write, which sees its length in bytes.
+        // A sequence too long for any page is refused by the write, which checks its length in bytes.
         payload.small((self.0.len() as u32).into(), 4);
         payload.long(self.0.as_ptr().cast(), size_of_val(self.0));
     }
@@ -144,7 +147,8 @@ impl Held for Text<'_> {
     }
 }
 
-/// Bytes before the first NUL. There is hardly ever one, so what comes first is a question that the compiler answers for many bytes at once.
+/// Returns the number of bytes before the first NUL. A NUL is rare, so the function first checks whether there is any,
+/// which compiles to checks of many bytes at once.
 #[inline(always)]
 fn text_len(text: &[u8]) -> usize {
     fn has_nul<const LEN: usize>(bytes: Option<&[u8; LEN]>) -> bool {
@@ -163,21 +167,21 @@ fn first_nul(text: &[u8]) -> usize {
     text.iter().position(|byte| *byte == 0).unwrap_or(text.len())
 }
 
-/// The fields of an event, as far as they are evaluated.
+/// The fields of an event that are evaluated so far.
 #[derive(Debug)]
 pub struct Fields<All>(pub(crate) All);
 
-/// What [`Fields`] hold: nothing, or something `And` one more.
+/// Contents of [`Fields`]: nothing, or values `And` one more.
 pub trait Values {
-    /// Their types.
+    /// List of their types.
     type List: TypeList;
-    /// Puts all of them into a record.
+    /// Adds all values to a record.
     fn put(self, payload: &mut Payload<'_>);
-    /// The first of them as words.
+    /// Returns the first values as words.
     fn words(&self) -> Words;
 }
 
-/// Values and one more, of this type.
+/// Values and one more value, of type `Type`.
 #[derive(Debug)]
 pub struct And<Before, Last, Type> {
     before: Before,
@@ -212,7 +216,7 @@ impl<Before: Values, Last: Held, Type: HasTypeByte> Values for And<Before, Last,
 }
 
 impl Fields<()> {
-    /// No fields yet.
+    /// Returns an event without fields.
     #[inline(always)]
     pub fn none() -> Self {
         Fields(())
@@ -226,7 +230,7 @@ impl<All: Values> Fields<All> {
         Fields(And { before: self.0, last: value.hold(), last_type: PhantomData })
     }
 
-    /// The first of them as words, as long as they are of fixed size and fit.
+    /// Returns the first values as words, up to the first value that has no fixed size or does not fit.
     #[doc(hidden)]
     #[inline(always)]
     pub fn words(&self) -> Words {
@@ -234,7 +238,7 @@ impl<All: Values> Fields<All> {
     }
 }
 
-/// The event is written; what remains are its field types.
+/// Result of recording an event: its list of field types.
 #[derive(Debug)]
 pub struct Recorded<List>(PhantomData<fn() -> List>);
 
@@ -248,27 +252,28 @@ impl<List> Clone for Recorded<List> {
 impl<List> Copy for Recorded<List> {}
 
 impl<List> Recorded<List> {
-    /// A list that is still to be found out.
+    /// Returns a list whose types the compiler infers.
     #[inline(always)]
     pub fn list() -> Recorded<List> {
         Recorded(PhantomData)
     }
 
-    /// Tells the compiler that it is this one.
+    /// Makes the compiler infer that this list is the argument's.
     #[inline(always)]
     pub fn is_of(self, _: Recorded<List>) {}
 }
 
-/// The fields of one record: small values gathered in place, long ones by reference until the record is written.
+/// The fields of one record: small values are collected in place, long ones by reference until the record is written.
 ///
-/// Small values are put together in a register and stored by whole words, each run of them from a word of its own on: a section that
-/// copies words would wait for a word that was stored in parts. The counts lie apart from what they are indices of, so that the compiler knows
-/// each of them.
+/// Small values are combined in a register and stored in whole words. Each run of them begins at a word of its own: a
+/// section that copies words would stall on a word that was stored in parts. The counts are separate from the arrays
+/// that they index, so that the compiler knows the value of each.
 #[derive(Debug)]
 pub struct Payload<'a> {
     scratch: &'a mut [MaybeUninit<u64>],
     word_count: usize,
-    /// The first word of the run of small values, what of it is not stored yet, and how many bytes that is.
+    /// First word of the current run of small values. The next fields are its bytes that are not stored yet, and their
+    /// number.
     run_start: usize,
     pending: u64,
     pending_len: usize,
@@ -277,13 +282,14 @@ pub struct Payload<'a> {
 }
 
 impl<'a> Payload<'a> {
-    /// No fields yet. `scratch` has a word for each field, `runs` two elements for each, and one more.
+    /// Returns a payload without fields. `scratch` has a word for each field; `runs` has two elements for each, and one
+    /// more.
     #[inline(always)]
     pub fn new(scratch: &'a mut [MaybeUninit<u64>], runs: &'a mut [MaybeUninit<Segment>]) -> Self {
         Payload { scratch, word_count: 0, run_start: 0, pending: 0, pending_len: 0, runs, run_count: 0 }
     }
 
-    /// Adds the first `len` bytes of `bits`, little-endian, at most eight; the others are zero.
+    /// Adds the first `len` bytes of `bits`, little-endian, at most eight; the remaining bytes are zero.
     #[inline(always)]
     fn small(&mut self, bits: u64, len: usize) {
         let shift = 8 * self.pending_len;
@@ -322,27 +328,28 @@ impl<'a> Payload<'a> {
         self.run_count += 1;
     }
 
-    /// Adds bytes that stay where they are until the record is written.
+    /// Adds bytes by reference; they must not change until the record is written.
     #[inline(always)]
     fn long(&mut self, bytes: *const u8, len: usize) {
         self.close_run();
         self.add(Segment::exact(bytes, len));
     }
 
-    /// All runs.
+    /// Returns all runs.
     #[inline(always)]
     pub(crate) fn runs(&mut self) -> &[Segment] {
         self.close_run();
         let runs = &self.runs[..self.run_count];
-        // SAFETY: every run below the count has been written, and the type is that of the slice's elements but for that.
+        // SAFETY: every run below the count has been written, and `MaybeUninit` has the layout of its element.
         unsafe { core::slice::from_raw_parts(runs.as_ptr().cast(), runs.len()) }
     }
 }
 
-/// The first fields of a record, as long as they are of fixed size and fit: in registers, since the compiler knows every shift.
+/// The first fields of a record, up to the first that has no fixed size or does not fit. In registers, since the
+/// compiler knows every shift.
 pub type Words = [u64; WORDS_MAX];
 
-/// With the value of `bits` at byte `offset`; what does not fit is left out.
+/// Returns `words` with the value of `bits` at byte `offset`. Bytes that do not fit are left out.
 #[inline(always)]
 fn with_bits(mut words: Words, offset: usize, bits: u64) -> Words {
     let (index, shift) = (offset / 8, offset % 8 * 8);
@@ -378,7 +385,8 @@ macro_rules! scalar {
     )*};
 }
 
-/// `[u8]` is a byte slice; any other slice is a sequence. Elements lie in memory as records hold them.
+/// Returns the type byte of a slice: `[u8]` is a byte slice, any other slice is a sequence. Elements have the same
+/// bytes in memory as in records.
 const fn sequence_of(kind: Kind, size_bytes: usize) -> u8 {
     assert!(kind.element_size_bytes() == size_bytes);
     match kind {
@@ -453,7 +461,7 @@ delegate! {
 #[derive(Debug)]
 pub struct Nil;
 
-/// A list of field types and one more.
+/// A list of field types and one more type.
 #[derive(Debug)]
 pub struct Cons<List, Type>(PhantomData<(List, Type)>);
 
@@ -480,12 +488,12 @@ impl Description {
         self
     }
 
-    /// A number that the few lists of one key do not have in common; never 0 in practice.
+    /// Returns a hash that differs between the few lists of one key; never 0 in practice.
     pub const fn fingerprint(&self) -> u64 {
         self.fingerprint
     }
 
-    /// The field types, in order.
+    /// Returns the field types, in order.
     pub fn types(&self) -> impl Iterator<Item = FieldType> {
         self.types[..self.count].iter().filter_map(|byte| FieldType::from_u8(*byte))
     }
@@ -495,9 +503,9 @@ impl Description {
 pub trait TypeList {
     /// The list as data.
     const DESCRIPTION: Description;
-    /// Bytes of all fields, if each is of fixed size.
+    /// Size of all fields in bytes, if each has a fixed size.
     const FIXED_SIZE_BYTES: Option<usize>;
-    /// The same if that many bytes fit `Words`.
+    /// Size of all fields in bytes, if it is fixed and fits `Words`.
     const WORDS_SIZE_BYTES: Option<usize> = match Self::FIXED_SIZE_BYTES {
         Some(size) if size <= WORDS_MAX * 8 => Some(size),
         _ => None,
@@ -524,7 +532,7 @@ mod tests {
     fn gather(payload: &mut Payload<'_>) -> Vec<u8> {
         let mut bytes = Vec::new();
         for run in payload.runs() {
-            // SAFETY: the test's values are alive, and a run's length is what was put.
+            // SAFETY: the test's values are alive, and a run's length is that of the value.
             bytes.extend_from_slice(unsafe { run.bytes() });
         }
         bytes
@@ -569,7 +577,7 @@ mod tests {
         put!(-1i8, 0x1234u16, 'é', -3i64, 0x1_0000_0001u64);
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         assert_eq!(bytes[..offset], gather(&mut payload));
-        // A fourth word would be needed: left out, not wrapped.
+        // The value would need a fourth word: it is left out, and does not wrap.
         assert_eq!(with_bits(words, 24, u64::MAX), words);
         assert_eq!((true.hold().bits(), 1.5f32.hold().bits(), 7u8.hold().bits()), (1, 0x3FC0_0000, 7));
     }

@@ -1,14 +1,15 @@
-//! Has the next tracepoint that a thread passes be told: how a program that listens without a thread comes to start one.
+//! Makes the next tracepoint that a thread passes start the listening thread, in a program that listens by a signal.
 //!
 //! ```text
-//!   a tool sends SIGURG ──▶ handler: `want`   outside of sessions   enables every gate, so that dormant sites go the slow path
-//!                                                    in a session          has records go the slow path
-//!   a thread passes a tracepoint ──▶ slow path: `is_wanted`, in ordinary context ──▶ the thread starts, and ends both
+//!   a tool sends SIGURG ──▶ handler: `want`   outside a session   enables all gates: dormant sites take the slow path
+//!                                             in a session        makes records take the slow path
+//!   a thread passes a tracepoint ──▶ slow path: `is_wanted`, in ordinary context ──▶ starts the thread, reverts both
 //! ```
-//! The handler starts no thread itself: it may have interrupted an allocator, or the loader. It takes no lock of the program's, and where
-//! somebody is at the gates at this moment, it leaves it to him.
+//! The handler does not start a thread itself: it may have interrupted an allocator, or the loader. It takes no lock of
+//! the program, and if another thread is changing the gates at this moment, it leaves the change to that thread.
 //!
-//! In a session no gate is enabled: events that nobody wants would be recorded. So only one that is armed tells there.
+//! In a session no gate is enabled, because unwanted events would be recorded. So only an armed tracepoint starts the
+//! thread there.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -19,9 +20,9 @@ use crate::class::Class;
 use crate::ordinary;
 use crate::session::{current, divert};
 
-/// Whether a tracepoint is waited for.
+/// Whether the next tracepoint should start the thread.
 static IS_WANTED: AtomicBool = AtomicBool::new(false);
-/// Whether there may come to be one that is waited for.
+/// Whether the program listens by a signal, so that a tracepoint may be needed.
 static IS_USED: AtomicBool = AtomicBool::new(false);
 
 /// The gates of all classes.
@@ -36,7 +37,7 @@ struct Inner {
     is_on: bool,
 }
 
-// SAFETY: `inner` is reached only through `try_with`, which one thread at a time gets past; a change is addresses and numbers.
+// SAFETY: `inner` is accessed only in `try_with`, by one thread at a time; a change consists of addresses and numbers.
 unsafe impl Sync for Gates {}
 
 static GATES: Gates = Gates {
@@ -44,38 +45,39 @@ static GATES: Gates = Gates {
     inner: UnsafeCell::new(Inner { on: Vec::new(), off: Vec::new(), is_on: false }),
 };
 
-/// `None` where somebody is at work there. Async-signal-safe if `work` is.
+/// Runs `work` on the gates, or returns `None` if another thread does at the moment. Async-signal-safe if `work` is.
 fn try_with<R>(work: impl FnOnce(&mut Inner) -> R) -> Option<R> {
-    // (G) pairs with (G'): what the one before has done is visible.
+    // (G) pairs with (G'): changes by the previous thread are visible.
     if GATES.is_busy.swap(true, Ordering::Acquire) {
         return None;
     }
-    // SAFETY: nobody else is past the flag, which also keeps a handler out that interrupts this very thread.
+    // SAFETY: this thread has set the flag, so no other thread gets here, nor a handler that interrupts this thread.
     let result = work(unsafe { &mut *GATES.inner.get() });
     // (G') pairs with (G).
     GATES.is_busy.store(false, Ordering::Release);
     Some(result)
 }
 
-/// Not in a handler.
+/// Runs `work` on the gates, and waits for other threads. Not in a handler.
 fn with(mut work: impl FnMut(&mut Inner)) {
     // Another thread's change of gates takes microseconds.
     while try_with(&mut work).is_none() {
         std::thread::yield_now();
     }
-    // A handler that came meanwhile has left it to this thread. SeqCst: (W) pairs with (W').
+    // A handler that ran meanwhile has left its change to this thread. SeqCst: (W) pairs with (W').
     if IS_WANTED.load(Ordering::SeqCst) {
         let _ = try_with(Inner::enable);
     }
 }
 
 impl Inner {
-    /// Async-signal-safe.
+    /// Makes tracepoints take the slow path. Async-signal-safe.
     fn enable(&mut self) {
         if current().is_some() {
             divert(true);
         } else if !self.is_on {
-            // One that cannot be written reads its key, which says so too. Inside an update of this very thread nothing is changed.
+            // A site that cannot be written reads its key, which is changed as well. Within an update by this very
+            // thread nothing is changed.
             self.is_on = update(&self.on) != Err(Error::Reentered);
         }
     }
@@ -87,7 +89,7 @@ impl Inner {
     }
 }
 
-/// These are the classes from now on: nothing is known of others. The caller holds the lock of `control`.
+/// Replaces the set of known classes. The caller holds the lock of `control`.
 pub(crate) fn follow(classes: &[Class]) {
     if IS_USED.load(Ordering::Relaxed) {
         with(|inner| {
@@ -98,19 +100,19 @@ pub(crate) fn follow(classes: &[Class]) {
     }
 }
 
-/// There may come to be one that is waited for, from now on; [`follow`] is called next.
+/// Declares that a tracepoint may be needed from now on. [`follow`] is called next.
 pub(crate) fn prepare() {
     IS_USED.store(true, Ordering::Relaxed);
 }
 
-/// The next tracepoint is to be told. Async-signal-safe.
+/// Makes the next tracepoint start the thread. Async-signal-safe.
 pub(crate) fn want() {
-    // SeqCst: (W') pairs with (W): stored before the gates are tried, as `with` looks after it has let go of them.
+    // SeqCst: (W') pairs with (W): stored before the gates are tried. `with` checks it after it has released the gates.
     IS_WANTED.store(true, Ordering::SeqCst);
     let _ = try_with(Inner::enable);
 }
 
-/// None is waited for any more.
+/// Ends waiting for a tracepoint.
 pub(crate) fn rest() {
     // SeqCst: (W') pairs with (W).
     IS_WANTED.store(false, Ordering::SeqCst);
@@ -118,7 +120,7 @@ pub(crate) fn rest() {
     divert(false);
 }
 
-/// In a forked child: whoever was at work there is not in it.
+/// Resets the flag in a forked child, in which a thread that was changing the gates does not exist.
 pub(crate) fn after_fork() {
     GATES.is_busy.store(false, Ordering::Relaxed);
     ordinary::after_fork();
@@ -127,10 +129,10 @@ pub(crate) fn after_fork() {
     }
 }
 
-/// Whether this thread, which passes a tracepoint, is to tell, and can start a thread. Async-signal-safe.
+/// Whether a tracepoint is wanted and this thread, which passes one, can start a thread. Async-signal-safe.
 #[inline]
 pub(crate) fn is_wanted() -> bool {
-    // Relaxed: a hint, and who takes it looks again.
+    // Relaxed: a hint, which is checked again before use.
     let here = 0_u8;
     IS_WANTED.load(Ordering::Relaxed) && ordinary::is_ordinary((&raw const here).addr())
 }

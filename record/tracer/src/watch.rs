@@ -1,15 +1,15 @@
-//! Events that triggers wait for: what their marks stand for, durations of threads, and the thread that asks for snapshots.
+//! Events that triggers wait for: meaning of their marks, durations in threads, and the thread that requests snapshots.
 //!
 //! ```text
 //!   event ─▶ direct section: the word is above CLASS_ID_MAX ─▶ slow path: written, like any other ─▶ met(marks)
-//!                                                                  it fires: firings += 1, and rings if there were none
+//!                                                                  trigger fires: firings += 1, rings if it was 0
 //!                                                                                    │ futex
 //!   thread "dormouse-watch"  ◀──────────────────────────────────────────────────────┘
-//!     asks the session's owner, waits until the snapshot is complete, and then as long as the trigger's pace says
+//!     asks the session's owner, waits until the snapshot is complete, and then for the trigger's pace
 //! ```
-//! A firing is counted until a request that tells of it is sent: by the thread, or at the end of a program that ends by `exit`,
-//! so that it forgets none. Between the sending and the counting a firing is told of and still counted: there the end waits for the
-//! thread, or it would tell of it again.
+//! A firing is counted until a request that reports it is sent, by the thread, or at the end of a program that ends by
+//! `exit`, so that none is forgotten. Between sending and subtracting, a firing is both reported and counted. At that
+//! point the program's end waits for the thread; otherwise it would report the firing again.
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::io::Read;
@@ -25,27 +25,28 @@ use crate::spawn::{is_last, spawn};
 use crate::thread::{self, Writer};
 use crate::{clock, control, record};
 
-/// A trigger and what it has come to.
+/// A trigger, and the snapshot that it requests.
 #[derive(Debug)]
 struct Watch {
     trigger: Trigger,
     snapshot: Snapshot,
-    /// Its first mark. A duration has two: the first for its end, the next for its begin, so that an event that is both ends
-    /// one before it begins another.
+    /// Its first mark. A duration has two: the first for its end, the next for its begin, so that an event that is both
+    /// ends one duration before it begins another.
     mark: usize,
 }
 
-/// By mark: how often a trigger has fired since its last request. Whoever takes its place goes on counting.
+/// Number of firings since the last request, by mark. A trigger that replaces another continues its count.
 static FIRINGS: [AtomicU64; PATTERN_COUNT_MAX] = [const { AtomicU64::new(0) }; PATTERN_COUNT_MAX];
 
-/// By mark. Never freed: an event may be on its way at any time.
+/// Triggers, by mark. Never freed, because a thread may be writing an event at any time.
 static WATCHES: [AtomicPtr<Watch>; PATTERN_COUNT_MAX] =
     [const { AtomicPtr::new(core::ptr::null_mut()) }; PATTERN_COUNT_MAX];
 
-/// Futex: moves on when a trigger fires that has not fired since its last request.
+/// Futex: incremented when a trigger fires that has not fired since its last request.
 static BELL: AtomicU32 = AtomicU32::new(0);
 static IS_ATTENDED: AtomicBool = AtomicBool::new(false);
-/// Who sends: the thread, and at the end of the program whoever ends it, who does not give it back.
+/// Right to send requests, held by the thread or, at the end of the program, by the exiting thread, which does not give
+/// it back.
 static TURN: Turn = Turn::new();
 static EXIT_HANDLED: AtomicBool = AtomicBool::new(false);
 
@@ -55,15 +56,15 @@ fn watch(mark: usize) -> Option<&'static Watch> {
     unsafe { slot.load(Ordering::Acquire).as_ref() }
 }
 
-/// Each once.
+/// Returns each trigger once.
 fn watches() -> impl Iterator<Item = &'static Watch> {
     (0..PATTERN_COUNT_MAX).filter_map(|mark| watch(mark).filter(|watch| watch.mark == mark))
 }
 
-/// Has snapshots asked for when a trigger by event or duration fires.
+/// Requests snapshots when a trigger by event or duration fires.
 ///
 /// # Errors
-/// When there is no room for its patterns.
+/// There is no room for the trigger's patterns.
 pub(crate) fn add(trigger: Trigger, snapshot: &Snapshot) -> std::io::Result<()> {
     let _inside = thread::enter_tracer();
     let mut control = control::lock();
@@ -76,11 +77,11 @@ pub(crate) fn add(trigger: Trigger, snapshot: &Snapshot) -> std::io::Result<()> 
             "{trigger}: a program's triggers may have {PATTERN_COUNT_MAX} patterns of events in all"
         )));
     };
-    // Leaked: an event may be on its way to it at any time.
+    // Leaked, because a thread may be writing an event for it at any time.
     let watch: &Watch = Box::leak(Box::new(Watch { trigger, snapshot: snapshot.clone(), mark }));
     let marks = mark..mark + mark_count;
     for slot in &WATCHES[marks.clone()] {
-        // (T') pairs with (T): complete before it is found. The one before is left where it is.
+        // (T') pairs with (T): initialised before it is found. The former trigger is not freed.
         slot.store(core::ptr::from_ref(watch).cast_mut(), Ordering::Release);
     }
     record::on_marked(met);
@@ -89,9 +90,9 @@ pub(crate) fn add(trigger: Trigger, snapshot: &Snapshot) -> std::io::Result<()> 
     Ok(())
 }
 
-/// Tells of an event of a class with these marks, once it is written.
+/// Processes an event of a class with these marks, after it was written.
 ///
-/// Wait-free but for the kernel; async-signal-safe; leaves errno as it is.
+/// Wait-free except for the kernel; async-signal-safe; preserves errno.
 #[cold]
 fn met(marks: u32, writer: Writer) {
     for mark in (0..PATTERN_COUNT_MAX).filter(|mark| marks >> mark & 1 != 0) {
@@ -101,13 +102,13 @@ fn met(marks: u32, writer: Writer) {
     }
 }
 
-/// Nanoseconds of the clock, never 0. Async-signal-safe; leaves errno as it is.
+/// Returns the time in nanoseconds, never 0. Async-signal-safe; preserves errno.
 fn now_ns() -> u64 {
     clock::monotonic_ns().max(1)
 }
 
 impl Watch {
-    /// The pattern that a mark stands for.
+    /// Returns the pattern of a mark.
     fn pattern(&self, mark: usize) -> Option<&str> {
         match &self.trigger {
             Trigger::Event(pattern) => Some(pattern),
@@ -118,7 +119,7 @@ impl Watch {
 
     fn met(&self, mark: usize, writer: Writer) {
         let Trigger::Duration { limit, .. } = self.trigger else { return self.fire() };
-        // Two marks each, so that no other duration has this half. A child of vfork has no word of its own.
+        // Durations have two marks each, so half the mark is unique. A child of vfork has no word of its own.
         let Some(begun_ns) = thread::begun_ns(self.mark / 2).filter(|_| writer.owns_tls) else { return };
         if mark != self.mark {
             return begun_ns.set(now_ns());
@@ -135,7 +136,7 @@ impl Watch {
 
     fn fire(&self) {
         if self.firings().fetch_add(1, Ordering::Relaxed) == 0 {
-            // (Z) pairs with (Z'): who finds the bell moved on finds the firing.
+            // (Z) pairs with (Z'): a thread that sees the bell changed sees the firing.
             BELL.fetch_add(1, Ordering::Release);
             let _ = futex::wake(&BELL, futex::Flags::PRIVATE, 1);
         }
@@ -150,16 +151,17 @@ impl Watch {
         self.snapshot.prepare(&format!("{}{times}", self.trigger))
     }
 
-    /// Asks for a snapshot, and waits for it.
+    /// Requests a snapshot, and waits for it.
     fn ask(&self) {
         let firings = self.firings().load(Ordering::Relaxed);
-        // Before its turn: who waits for that does not wait for an allocator too.
+        // Before taking the turn: a thread that waits for the turn should not also wait for an allocator.
         let prepared = self.prepare(firings);
         if !TURN.take() {
             return;
         }
         let sent = prepared.send();
-        // Where too many ask at once, later. Without a session, or an owner, nobody wants them any more.
+        // If too many requests wait for the owner, try later. Without a session or an owner, no process wants the
+        // firings any more.
         if !matches!(sent, Err(Errno::AGAIN)) {
             self.firings().fetch_sub(firings, Ordering::Relaxed);
         }
@@ -167,23 +169,23 @@ impl Watch {
         if let Ok(socket) = sent {
             let mut stream = UnixStream::from(socket);
             let answered = stream.set_nonblocking(false).and_then(|()| stream.set_read_timeout(Some(PATIENCE)));
-            // Whatever the answer is: there is nobody to tell.
+            // The answer is ignored: there is no one to report it to.
             let _ = answered.and_then(|()| stream.read(&mut [0; 64]));
         }
     }
 }
 
-/// From one look whether the program has other threads to the next.
+/// Interval at which the thread checks whether the program has other threads.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Whose turn it is to send requests and to take what they tell of from the counts.
+/// Right to send requests and to subtract the firings that they report.
 struct Turn {
-    /// Futex: the thread's id; 0 is nobody.
+    /// Futex: id of the thread that holds the right; 0 if no thread does.
     holder: AtomicU32,
 }
 
-/// How long who waits for its turn sleeps until it looks whether the holder is still there, and how often. A debugger may hold a thread for as
-/// long as it likes, and no program is to wait for that.
+/// Time that a waiting thread sleeps before it checks whether the holder still exists, and the number of times. A
+/// debugger may stop a thread for any time, and no program should wait for that.
 const NAP: futex::Timespec = futex::Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 const NAPS_MAX: u32 = 50;
 
@@ -192,9 +194,9 @@ impl Turn {
         Turn { holder: AtomicU32::new(0) }
     }
 
-    /// Takes it for the calling thread if nobody has it. Wait-free.
+    /// Takes the right for the calling thread if no thread holds it. Wait-free.
     fn take(&self) -> bool {
-        // (O) Acquire pairs with (O'): what was told of is not counted any more.
+        // (O) Acquire pairs with (O'): firings that were reported are subtracted.
         self.holder.compare_exchange(0, tid(), Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
@@ -204,14 +206,15 @@ impl Turn {
         let _ = futex::wake(&self.holder, futex::Flags::PRIVATE, 1);
     }
 
-    /// Takes it once whoever has it gives it back, or is not there any more, or does not get on for seconds: better told of twice than never.
-    /// Who has it sends a frame and does not wait itself, but the system may let it lie for some time in between.
+    /// Takes the right once its holder gives it back, no longer exists, or makes no progress for seconds, since a
+    /// firing is better reported twice than never. The holder sends a frame and does not wait itself, but the system
+    /// may not schedule it for some time.
     fn wait_and_take(&self, is_there: impl Fn(u32) -> bool) {
         for _ in 0..NAPS_MAX {
             if self.take() {
                 return;
             }
-            // Relaxed: compared again by the kernel, and by the exchange.
+            // Relaxed: the kernel and the exchange compare again.
             let holder = self.holder.load(Ordering::Relaxed);
             if holder != 0 && !is_there(holder) {
                 break;
@@ -220,7 +223,8 @@ impl Turn {
                 let _ = futex::wait(&self.holder, futex::Flags::PRIVATE, holder, Some(&NAP));
             }
         }
-        // Nobody else waits: a program ends once. (O) Acquire pairs with (O'), if the holder was there until just now.
+        // No other thread waits: a program ends once. (O) Acquire pairs with (O'), if the holder existed until just
+        // now.
         self.holder.swap(tid(), Ordering::Acquire);
     }
 }
@@ -229,15 +233,15 @@ fn tid() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get() as u32
 }
 
-/// Whether a thread of this process, but for the calling one, has this id. A child that was forked past libc has the parent's memory, and
-/// not its threads.
+/// Whether another thread of this process has this id. A child that was forked without libc has the parent's memory,
+/// but not its threads.
 fn is_other_thread(tid_asked: u32) -> bool {
     let pid = rustix::process::getpid().as_raw_nonzero().get();
-    // SAFETY: tgkill(2) of no signal asks only.
+    // SAFETY: tgkill(2) with signal 0 only checks.
     tid_asked != tid() && unsafe { libc::syscall(libc::SYS_tgkill, pid, tid_asked, 0) } == 0
 }
 
-/// How soon a trigger may ask again: a program that fires without end fills no disk.
+/// Limit on the rate of a trigger's requests: a program that fires without end must not fill the disk.
 #[derive(Debug, Clone, Copy)]
 struct Pace {
     asked: Option<Instant>,
@@ -249,12 +253,12 @@ impl Pace {
     const MAX: Duration = Duration::from_secs(3600);
     const NEW: Pace = Pace { asked: None, distance: Pace::MIN };
 
-    /// How long it has to wait yet.
+    /// Returns the time until the next request is allowed.
     fn wait(&self, now: Instant) -> Duration {
         self.asked.map_or(Duration::ZERO, |asked| (asked + self.distance).saturating_duration_since(now))
     }
 
-    /// It asks: from now on it waits for twice as long as before unless it was silent for as long.
+    /// Records a request. The waiting time doubles, unless the trigger was silent for as long as the last one.
     fn ask(&mut self, now: Instant) {
         let is_soon = self.asked.is_some_and(|asked| now < asked + 2 * self.distance);
         self.distance = if is_soon { (2 * self.distance).min(Pace::MAX) } else { Pace::MIN };
@@ -262,13 +266,14 @@ impl Pace {
     }
 }
 
-/// Starts the thread, once. Without one, requests are sent at the program's end. Not to be called under a lock.
+/// Starts the thread, once. If it cannot be started, requests are sent at the program's end. Must not be called under a
+/// lock.
 fn attend() {
     if IS_ATTENDED.swap(true, Ordering::Relaxed) {
         return;
     }
     if !EXIT_HANDLED.swap(true, Ordering::Relaxed) {
-        // SAFETY: the handler is a function of this object, which is pinned.
+        // SAFETY: the handler is a function of this object, which is never unloaded.
         unsafe { libc::atexit(at_exit) };
     }
     if !spawn(c"dormouse-watch", serve) {
@@ -290,7 +295,7 @@ fn serve() {
                 pace.ask(now);
                 watch.ask();
             }
-            // What fires from now on rings only if there is nothing left to ask for.
+            // From now on a firing rings only if no other is pending.
             if watch.has_fired() {
                 let wait = pace.wait(Instant::now());
                 soonest = Some(soonest.map_or(wait, |soonest| soonest.min(wait)));
@@ -298,17 +303,18 @@ fn serve() {
         }
         let wait = soonest.map_or(LOOK, |soonest| soonest.min(LOOK));
         let timeout = futex::Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) as _ };
-        // Whatever ends the wait, the next round looks.
+        // The next round checks, whatever ended the wait.
         let is_over =
             futex::wait(&BELL, futex::Flags::PRIVATE, bell, Some(&timeout)) == Err(Errno::TIMEDOUT) && is_last();
-        // The process ends then, and what has fired meanwhile is told of there.
+        // The process ends then, and firings meanwhile are reported there.
         if is_over {
             return;
         }
     }
 }
 
-/// What the thread had no time for. Waits for a request that is on its way, so that each firing is told of once, and not for snapshots.
+/// Reports firings that the thread had no time for. Waits for a request that is being sent, so that each firing is
+/// reported once, but not for snapshots.
 extern "C" fn at_exit() {
     let _inside = thread::enter_tracer();
     TURN.wait_and_take(is_other_thread);
@@ -320,7 +326,7 @@ extern "C" fn at_exit() {
     }
 }
 
-/// In a forked child: the parent's firings are the parent's, and so was its thread.
+/// Resets state in a forked child: the firings and the thread are the parent's.
 pub(crate) fn after_fork() {
     FIRINGS.iter().for_each(|firings| firings.store(0, Ordering::Relaxed));
     IS_ATTENDED.store(false, Ordering::Relaxed);
@@ -341,7 +347,7 @@ mod tests {
             scope.spawn(move || {
                 assert!(turn.take());
                 begun.send(tid()).unwrap();
-                // As if the system had something better to do, until the end has found out who sends.
+                // As if the thread were not scheduled, until the exiting thread has found out the holder.
                 is_looked.recv().unwrap();
                 counted.fetch_sub(5, Ordering::Relaxed);
                 turn.give_back();
@@ -384,7 +390,7 @@ mod tests {
             pace.ask(now);
         }
         assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 3600, 3600, 3600, 3600]);
-        // It was silent for as long again.
+        // The trigger was silent for as long again.
         now += 2 * pace.wait(now);
         pace.ask(now);
         assert_eq!(pace.wait(now), Pace::MIN);

@@ -12,21 +12,22 @@ use crate::peer::Peer;
 use crate::socket::connect;
 use crate::stream::{Incoming, Outgoing};
 
-/// A connection on which one side asks and the other answers, until the deadline. Blocking, until then; not async-signal-safe.
+/// A connection on which one side asks and the other answers, until the deadline. Its calls block until then at most;
+/// not async-signal-safe.
 #[derive(Debug)]
 pub struct Conversation<'a> {
     socket: OwnedFd,
     edge: Edge,
     deadline: Deadline<'a>,
     incoming: Incoming,
-    /// What this side has to say before its first message.
+    /// Bytes that this side must send before its first message.
     outgoing: Outgoing,
-    /// Whether the other side has said of which version it is.
+    /// Whether the other side's version is known.
     is_known: bool,
 }
 
 impl<'a> Conversation<'a> {
-    /// Begins one with who listens at `path`.
+    /// Connects to the listener at `path`.
     ///
     /// # Errors
     /// [`Error`]
@@ -34,16 +35,17 @@ impl<'a> Conversation<'a> {
         Ok(Conversation::begin(connect(path, &deadline)?, edge, deadline))
     }
 
-    /// Begins one on a socket that is connected.
+    /// Begins a conversation on a connected socket.
     pub fn begin(socket: OwnedFd, edge: Edge, deadline: Deadline<'a>) -> Conversation<'a> {
         let outgoing = Outgoing::preamble(Preamble::of(edge));
         Conversation { socket, edge, deadline, incoming: Incoming::new(), outgoing, is_known: false }
     }
 
-    /// Learns on which of the edges that this side serves the other side asks. One that speaks another version is told this side's.
+    /// Begins the answering side: receives the edge on which the other side asks, one of those that this side serves. A
+    /// peer of another version is told this side's.
     ///
     /// # Errors
-    /// [`Error`]; [`Error::Mismatch`] if the two cannot talk.
+    /// [`Error`]; [`Error::Mismatch`] if the two cannot communicate.
     pub fn answer(socket: OwnedFd, served: &[Edge], deadline: Deadline<'a>) -> Result<Conversation<'a>, Error> {
         let mut incoming = Incoming::new();
         let preamble = until(&deadline, &socket, PollFlags::IN, || incoming.preamble(&socket))?;
@@ -52,7 +54,7 @@ impl<'a> Conversation<'a> {
         match preamble.check_asker(served) {
             Ok(edge) => Ok(Conversation { socket, edge, deadline, incoming, outgoing, is_known: true }),
             Err(mismatch) => {
-                // Whether it arrives or not, there is nothing more to say.
+                // Whether or not it arrives, the conversation is over.
                 if matches!(mismatch, Mismatch::Version { .. }) {
                     let _ = outgoing.send(&socket, None);
                 }
@@ -61,12 +63,12 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// On which edge it is.
+    /// Returns the edge.
     pub fn edge(&self) -> Edge {
         self.edge
     }
 
-    /// Who is on the other side.
+    /// Returns the credentials of the other side.
     ///
     /// # Errors
     /// [`Error::System`]
@@ -74,7 +76,7 @@ impl<'a> Conversation<'a> {
         Ok(Peer::of(&self.socket)?)
     }
 
-    /// Gives it until another deadline from now on: for an answer that takes long.
+    /// Replaces the deadline, for an answer that takes long.
     pub fn until<'b>(self, deadline: Deadline<'b>) -> Conversation<'b> {
         let Conversation { socket, edge, incoming, outgoing, is_known, .. } = self;
         Conversation { socket, edge, deadline, incoming, outgoing, is_known }
@@ -88,10 +90,10 @@ impl<'a> Conversation<'a> {
         self.send_with(message, None)
     }
 
-    /// Sends a message, and a descriptor with it.
+    /// Sends a message with a descriptor.
     ///
     /// # Errors
-    /// As [`Conversation::send`].
+    /// The errors of [`Conversation::send`].
     pub fn send_with_fd<M: Message>(&mut self, message: &M, fd: BorrowedFd<'_>) -> Result<(), Error> {
         self.send_with(message, Some(fd))
     }
@@ -113,7 +115,7 @@ impl<'a> Conversation<'a> {
         until(deadline, socket, PollFlags::IN, || incoming.message(&*socket))
     }
 
-    /// Receives a message, and the descriptor that comes with it, if one does.
+    /// Receives a message, with the descriptor that was attached, if any.
     ///
     /// # Errors
     /// [`Error`]; the conversation is over then.
@@ -132,7 +134,7 @@ impl<'a> Conversation<'a> {
         self.receive()
     }
 
-    /// Asks, and receives the answer with the descriptor that comes with it, if one does.
+    /// Asks, and receives the answer with the descriptor that was attached, if any.
     ///
     /// # Errors
     /// [`Error`]; the conversation is over then.
@@ -141,12 +143,13 @@ impl<'a> Conversation<'a> {
         self.receive_with_fd()
     }
 
-    /// Who does not want to hear a question may have said so and closed the connection.
+    /// Sends a question. A peer that refuses it may have sent its answer and closed the connection before, so this is
+    /// not an error.
     fn put<Q: Question>(&mut self, question: &Q) -> Result<(), Error> {
         self.send(question).or_else(|error| if error == Error::Closed { Ok(()) } else { Err(error) })
     }
 
-    /// Learns the other side's version, once.
+    /// Receives the other side's version, once.
     fn meet(&mut self) -> Result<(), Error> {
         if !self.is_known {
             let Conversation { socket, deadline, incoming, edge, .. } = self;
@@ -157,7 +160,7 @@ impl<'a> Conversation<'a> {
     }
 }
 
-/// Tries again whenever the socket is ready, until there is a result or the deadline has passed.
+/// Repeats `attempt` whenever the socket is ready, until there is a result or the deadline has passed.
 fn until<T>(
     deadline: &Deadline<'_>,
     socket: &OwnedFd,

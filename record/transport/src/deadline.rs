@@ -1,16 +1,16 @@
-//! One deadline for all that a conversation waits for.
+//! One deadline for all waiting in a conversation.
 
 use core::fmt;
 use std::time::Duration;
 
 use crate::error::Error;
 
-/// What tells the time. Tests have one of their own.
+/// A clock. Tests have their own.
 pub trait Clock: Sync {
-    /// Nanoseconds since some moment.
+    /// Returns the time in nanoseconds since a fixed moment.
     fn now_ns(&self) -> u64;
 
-    /// A call is about to be made that blocks for at most `left`.
+    /// Called before a call that blocks for at most `left`.
     fn before_wait(&self, left: Duration) {
         let _ = left;
     }
@@ -21,17 +21,18 @@ pub trait Clock: Sync {
 pub struct Monotonic;
 
 impl Clock for Monotonic {
-    /// Async-signal-safe; leaves errno as it is.
+    /// Async-signal-safe; preserves errno.
     fn now_ns(&self) -> u64 {
-        // Not by rustix: it looks for the vDSO by the kernel's auxiliary vector, and faults where valgrind has hidden it.
+        // Not through rustix, which finds the vDSO through the kernel's auxiliary vector and faults where valgrind has
+        // hidden it.
         let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: clock_gettime(2) of a clock that every Linux has, with room for the answer.
+        // SAFETY: every Linux has this clock, and `now` has room for the answer.
         unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
         now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
     }
 }
 
-/// A moment by which all is over. Copies are the same moment.
+/// A moment at which all waiting ends. Copies denote the same moment.
 #[derive(Clone, Copy)]
 pub struct Deadline<'a> {
     clock: &'a dyn Clock,
@@ -39,28 +40,28 @@ pub struct Deadline<'a> {
 }
 
 impl Deadline<'static> {
-    /// So long from now.
+    /// Returns the deadline `patience` from now.
     pub fn after(patience: Duration) -> Deadline<'static> {
         Deadline::by(&Monotonic, patience)
     }
 }
 
 impl<'a> Deadline<'a> {
-    /// So long from now, by this clock.
+    /// Returns the deadline `patience` from now, by this clock.
     pub fn by(clock: &'a dyn Clock, patience: Duration) -> Deadline<'a> {
         let patience_ns = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
         Deadline { clock, end_ns: clock.now_ns().saturating_add(patience_ns) }
     }
 
-    /// What is left of it; zero when it has passed.
+    /// Returns the remaining time; zero when the deadline has passed.
     pub fn left(&self) -> Duration {
         Duration::from_nanos(self.end_ns.saturating_sub(self.clock.now_ns()))
     }
 
-    /// Has `wait` block for at most what is left, again and again while signals interrupt it.
+    /// Calls `wait` to block for at most the remaining time, repeatedly while signals interrupt it.
     ///
     /// # Errors
-    /// [`Error::TimedOut`] when nothing is left, and what `wait` says.
+    /// [`Error::TimedOut`] when no time remains, and the errors of `wait`.
     pub fn spend<T>(&self, mut wait: impl FnMut(Duration) -> rustix::io::Result<T>) -> Result<T, Error> {
         loop {
             let left = self.left();

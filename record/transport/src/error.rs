@@ -1,27 +1,27 @@
-//! What can go wrong in a conversation.
+//! Errors of a conversation.
 
 use core::fmt;
 
 use dormouse_abi::message::{Malformed, Mismatch};
 use rustix::io::Errno;
 
-/// Why a conversation ended early. In one line, and not in libc's words: for these it may load a translation and a converter of character
-/// sets, and so call the loader, under a lock of the caller's.
+/// Reason why a conversation ended early. Shown in one line, and not in libc's text, for which libc may load a
+/// translation and a character set converter, and so call the loader while the caller holds a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Error {
     /// The deadline has passed.
     TimedOut,
     /// The peer has closed the connection.
     Closed,
-    /// The peer's answer is none.
+    /// The peer's message is not valid.
     Malformed(Malformed),
-    /// The peer is something else, or of another version.
+    /// The peer is not Dormouse, or has another version.
     Mismatch(Mismatch),
-    /// Descriptors came that belong to no message, or more than there is room for.
+    /// Descriptors arrived that belong to no message, or more than there is room for.
     Descriptors,
-    /// A message is longer than its reader takes.
+    /// A message is longer than its reader accepts.
     TooLong,
-    /// What the kernel says.
+    /// Error of a system call.
     System(Errno),
 }
 

@@ -1,30 +1,36 @@
-//! How the processes of Dormouse talk over Unix sockets.
+//! Communication between Dormouse's processes over Unix sockets.
 //!
 //! # The problem
-//! A traced program asks its session's owner from a constructor or a fork handler, and must go on soon, whatever the owner does: stopped, dead,
-//! or hostile. An owner must not be held up by one program, nor a tool by another.
+//! A traced program asks its session's owner from a constructor or a fork handler, and must continue soon, whether the
+//! owner is stopped, dead, or hostile. One program must not delay an owner, nor one tool another.
 //!
-//! # The picture
+//! # Structure
 //! ```text
 //!   Conversation      one deadline for connect, send and receive together
-//!     │   └── Deadline ── Clock        what is left of it is passed to each call that blocks
-//!   Incoming, Outgoing                what has come of a message, what is left to send: never wait
+//!     │   └── Deadline ── Clock        the remaining time is passed to each call that blocks
+//!   Incoming, Outgoing                received and unsent parts of messages: never wait
 //!     │
-//!   a socket: preamble, frames (`dormouse_abi::message`), perhaps a descriptor with a frame
+//!   a socket: preamble, frames (`dormouse_abi::message`), optionally a descriptor with a frame
 //! ```
-//! An event loop uses [`Incoming`] and [`Outgoing`] by themselves; everybody else a [`Conversation`].
+//! An event loop uses [`Incoming`] and [`Outgoing`] directly; other code uses a [`Conversation`].
 //!
-//! # What it promises
-//! * Two calls block: connect(2), bounded by `SO_SNDTIMEO`, because a backlog that is full cannot be polled for; and ppoll(2). Both get what is
-//!   left, after an interruption too. A call that has nothing left is not made. So the times that a conversation passes to the kernel end at its
-//!   deadline, however a peer spends them. (The kernel rounds connect(2)'s up to its next tick.)
-//! * No more is allocated for a frame than has come of it, and at most its message's bound.
-//! * A descriptor comes only with a message that is received for it. Others are closed, and those that did not fit are an error.
-//! * No signal (`MSG_NOSIGNAL`); no descriptor that outlives exec; no error is turned into libc's text, which could call the loader.
-//! * [`Peer`] is what the kernel says. The process id of one that is in no namespace of ours is unknown.
+//! # Guarantees
+//! * Two calls block: connect(2), bounded by `SO_SNDTIMEO`, because there is no polling for room in a backlog; and
+//!   ppoll(2). Both get the remaining time, after an interruption too, and are not called if no time remains. So all
+//!   times that a conversation passes to the kernel end at its deadline, whatever the peer does. (The kernel rounds the
+//!   time of connect(2) up to its next tick.)
+//! * Memory for a frame is allocated in proportion to what has been received of it, and at most for its message's
+//!   maximum size.
+//! * A descriptor is accepted only with a message that is received for it. Others are closed, and those that did not
+//!   fit are an error.
+//! * No signal (`MSG_NOSIGNAL`); no descriptor survives exec; no error is converted to libc's text, which could call
+//!   the loader.
+//! * [`Peer`] contains the kernel's information. The process id of a peer in a PID namespace that is not visible here
+//!   is unknown.
 //!
 //! # Limits
-//! Time that the process spends without a CPU is not bounded. The peer's process id is that of who made the socket: it may have passed it on.
+//! Time that the process spends without a CPU is not bounded. The peer's process id is that of the process that created
+//! the socket, which may have passed it on.
 //!
 //! # Source
 //! unix(7), socket(7); Linux 6.1, `net/unix/af_unix.c`, `net/core/scm.c`, `net/core/sock.c` (`sock_set_timeout`).

@@ -27,18 +27,18 @@ pub fn connect(path: &Path, deadline: &Deadline<'_>) -> Result<OwnedFd, Error> {
     });
     match connected {
         Ok(()) => Ok(socket),
-        // What the kernel says when the time was over.
+        // The kernel's error when the time has passed.
         Err(Error::System(Errno::AGAIN)) => Err(Error::TimedOut),
         Err(error) => Err(error),
     }
 }
 
-/// Connects if there is room in the listener's backlog; otherwise the error is `AGAIN`. Nothing that is done with the socket waits.
+/// Connects if there is room in the listener's backlog; otherwise the error is `AGAIN`. The socket is non-blocking.
 ///
-/// Wait-free but for the kernel; async-signal-safe for a path of at most 107 bytes; leaves errno as it is.
+/// Wait-free except for the kernel; async-signal-safe for a path of at most 107 bytes; preserves errno.
 ///
 /// # Errors
-/// What connect(2) says.
+/// The error of connect(2).
 pub fn try_connect(path: &Path) -> Result<OwnedFd, Errno> {
     let address = SocketAddrUnix::new(path)?;
     let socket = socket(SocketFlags::NONBLOCK)?;
@@ -46,7 +46,7 @@ pub fn try_connect(path: &Path) -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// Whether somebody listens at this socket, though perhaps without answering soon. Wait-free but for the kernel.
+/// Whether a process listens at this socket, though it may not answer soon. Wait-free except for the kernel.
 pub fn is_answered(path: &Path) -> bool {
     matches!(try_connect(path), Ok(_) | Err(Errno::AGAIN))
 }

@@ -1,4 +1,4 @@
-//! What has come of a message, and what is left to send of one. Nothing here waits.
+//! Received parts of messages, and unsent parts. Nothing here waits.
 
 use core::mem::MaybeUninit;
 use std::io::{IoSlice, IoSliceMut};
@@ -13,13 +13,13 @@ use rustix::net::{
 
 use crate::error::Error;
 
-/// Most bytes that are made room for before they come.
+/// Maximum number of bytes allocated before they are received.
 const PIECE_SIZE_BYTES: usize = 16 << 10;
-/// How often in succession something is received or sent, until others have their turn, or somebody looks at a clock: a peer may keep pace with
-/// a byte at a time.
+/// Maximum number of successive calls to receive or send, before other connections have their turn or the clock is
+/// checked. A peer may send one byte at a time without a pause.
 const CALL_COUNT_MAX: usize = 16;
 
-/// What has come so far.
+/// Data received so far.
 #[derive(Debug, Default)]
 pub struct Incoming {
     bytes: Vec<u8>,
@@ -27,12 +27,12 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// Nothing.
+    /// Returns an empty buffer.
     pub const fn new() -> Incoming {
         Incoming { bytes: Vec::new(), fd: None }
     }
 
-    /// Receives a peer's preamble; `None` if more must come first.
+    /// Receives a peer's preamble. Returns `None` if it is incomplete.
     ///
     /// # Errors
     /// [`Error`]; the conversation is over then.
@@ -41,7 +41,7 @@ impl Incoming {
             if !self.receive(socket.as_fd(), Preamble::SIZE_BYTES, false)? {
                 break;
             }
-            // Whatever has come is looked at: what is no Dormouse may send less than a preamble, and wait.
+            // Checked even if incomplete: a peer that is not Dormouse may send less than a preamble, and wait.
             if let Some(preamble) = Preamble::decode(&self.bytes)? {
                 self.bytes.clear();
                 return Ok(Some(preamble));
@@ -50,7 +50,7 @@ impl Incoming {
         Ok(None)
     }
 
-    /// Receives a message; `None` if more must come first.
+    /// Receives a message. Returns `None` if it is incomplete.
     ///
     /// # Errors
     /// [`Error`]; the conversation is over then.
@@ -58,7 +58,7 @@ impl Incoming {
         self.frame(socket.as_fd(), false)
     }
 
-    /// The same, with the descriptor that came with it, if one did.
+    /// Receives a message, with the descriptor that was attached, if any. Returns `None` if it is incomplete.
     ///
     /// # Errors
     /// [`Error`]; the conversation is over then.
@@ -80,12 +80,12 @@ impl Incoming {
         Ok(None)
     }
 
-    /// Bytes of the frame, or of its head until that is there.
+    /// Returns the size of the frame in bytes, or that of its head as long as the head is incomplete.
     fn frame_size_bytes<M: Message>(&self) -> Result<usize, Error> {
         Ok(self.bytes.first_chunk().map_or(Ok(HEAD_SIZE_BYTES), M::frame_size_bytes)?)
     }
 
-    /// Receives some of the bytes up to `size_bytes` in all. False if nothing is there.
+    /// Receives some of the bytes, up to `size_bytes` in total. Returns false if none has arrived.
     fn receive(&mut self, socket: BorrowedFd<'_>, size_bytes: usize, takes_fd: bool) -> Result<bool, Error> {
         let len = self.bytes.len();
         let piece_len = (size_bytes - len).min(PIECE_SIZE_BYTES);
@@ -107,19 +107,20 @@ impl Incoming {
     }
 }
 
-/// Receives what is there, and the descriptor that comes with it.
+/// Receives the available bytes, and the descriptor that is attached to them.
 fn receive_with_fd(
     socket: BorrowedFd<'_>,
     target: &mut [u8],
     takes_fd: bool,
 ) -> Result<(usize, Option<OwnedFd>), Error> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    // Without room for them the kernel does not make descriptors of ours.
+    // Without room for descriptors the kernel does not install any.
     let space = if takes_fd { &mut space[..] } else { &mut [] };
     let mut control = RecvAncillaryBuffer::new(space);
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
     let received = rustix::io::retry_on_intr(|| recvmsg(socket, &mut [IoSliceMut::new(target)], &mut control, flags))?;
-    // There may be room for another between the aligned ends of a control message. Whatever is not returned is closed as it is dropped.
+    // The alignment of control messages may leave room for another descriptor. Descriptors that are not returned are
+    // closed when dropped.
     let mut fds = control.drain().flat_map(|message| match message {
         RecvAncillaryMessage::ScmRights(fds) => Some(fds).into_iter().flatten(),
         _ => None.into_iter().flatten(),
@@ -131,17 +132,17 @@ fn receive_with_fd(
     Ok((received.bytes, fd))
 }
 
-/// What is to be sent, from the first byte that was not.
+/// Data to be sent.
 #[derive(Debug, Default)]
 pub struct Outgoing {
     bytes: Vec<u8>,
     sent: usize,
-    /// Where the last message begins.
+    /// Offset of the last message.
     last: usize,
 }
 
 impl Outgoing {
-    /// The first thing that a side says.
+    /// Returns the data of a new conversation: the preamble.
     pub fn preamble(preamble: Preamble) -> Outgoing {
         Outgoing { bytes: preamble.encode().into(), ..Outgoing::default() }
     }
@@ -149,7 +150,7 @@ impl Outgoing {
     /// Adds a message.
     ///
     /// # Errors
-    /// [`Error::TooLong`]; then nothing is added.
+    /// [`Error::TooLong`]; nothing is added then.
     pub fn add<M: Message>(&mut self, message: &M) -> Result<(), Error> {
         let frame = message.encode();
         let fits = frame.first_chunk().is_some_and(|head| M::frame_size_bytes(head) == Ok(frame.len()));
@@ -161,12 +162,13 @@ impl Outgoing {
         Ok(())
     }
 
-    /// All of it.
+    /// Returns all the data.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Sends as much as there is room for; true once all is sent. `fd` goes with the first byte of the last message.
+    /// Sends as much as there is room for. Returns true once all is sent. `fd` is attached to the first byte of the
+    /// last message.
     ///
     /// # Errors
     /// [`Error`]; the conversation is over then.
@@ -205,7 +207,7 @@ mod tests {
 
     use super::*;
 
-    /// Its head may say what it likes.
+    /// The head states a large size, which must not matter.
     #[test]
     fn no_more_is_allocated_than_has_come() {
         let (own, mut peer) = UnixStream::pair().expect("sockets");

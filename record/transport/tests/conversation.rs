@@ -1,4 +1,4 @@
-//! What peers can do to each other: versions, descriptors, sizes, and who they are.
+//! Tests with peers that differ in version, descriptors, sizes and identity.
 
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,7 +14,7 @@ use dormouse_testing::{Lack, skip};
 use dormouse_transport::{Conversation, Deadline, Error, Incoming, Outgoing, Peer};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-/// A watchdog.
+/// Returns a deadline that only a hanging test reaches.
 fn deadline() -> Deadline<'static> {
     Deadline::after(Duration::from_secs(60))
 }
@@ -36,7 +36,7 @@ fn sides_of_different_versions_both_say_which() {
         let answered = Conversation::answer(own.into(), &[Edge::ProgramOwner, Edge::ToolOwner], deadline());
         let expected = Mismatch::Version { edge: Some(Edge::ProgramOwner), asker: version, answerer: VERSION };
         assert_eq!(answered.map(|_| ()), Err(Error::Mismatch(expected)));
-        // What the other side gets tells it the same.
+        // The other side receives the preamble that tells it the same.
         let mut told = Vec::new();
         asker.read_to_end(&mut told).expect("all of it");
         assert_eq!(told, Preamble::of(Edge::ProgramOwner).encode());
@@ -51,7 +51,7 @@ fn sides_of_different_versions_both_say_which() {
 #[test]
 fn what_is_no_dormouse_is_told_apart() {
     let (own, mut asker) = UnixStream::pair().expect("sockets");
-    // Less than a preamble, and it stays there.
+    // Less than a preamble, and nothing follows.
     asker.write_all(b"GET /").expect("a peer");
     let answered = Conversation::answer(own.into(), &[Edge::ToolProgram], deadline());
     assert_eq!(answered.map(|_| ()), Err(Error::Mismatch(Mismatch::NoDormouse)));
@@ -60,7 +60,7 @@ fn what_is_no_dormouse_is_told_apart() {
     answerer.write_all(b"HTTP/1.1 400 Bad Request\r\n").expect("a peer");
     assert_eq!(conversation.ask(&ToolToOwner::Stop { pid: 1 }), Err(Error::Mismatch(Mismatch::NoDormouse)));
 
-    // A tool that takes a session's socket for a program's.
+    // A tool connects to a session's socket instead of a program's.
     let (own, asker) = UnixStream::pair().expect("sockets");
     let mut conversation = Conversation::begin(asker.into(), Edge::ToolProgram, deadline());
     conversation.send(&ToolToProgram::List).expect("a peer");
@@ -69,17 +69,18 @@ fn what_is_no_dormouse_is_told_apart() {
     assert_eq!(conversation.receive::<ProgramToTool>(), Err(Error::Closed));
 }
 
-/// A peer that is gone ends no process of ours by SIGPIPE, which Rust's runtime ignores and C programs do not.
+/// A peer that has closed the connection must not end this process by SIGPIPE, which Rust's runtime ignores and C
+/// programs do not.
 #[test]
 fn a_peer_that_hangs_up_is_an_error() {
-    // SAFETY: the default action of a signal.
+    // SAFETY: sets a signal's default action.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     let (mut conversation, peer) = pair(Edge::ProgramOwner);
     drop(peer);
     let question = ProgramToOwner::Hello { vpid: 1, image: 2, program: "".into(), command_line: "".into() };
     assert_eq!(conversation.send(&question), Err(Error::Closed));
 
-    // One that answers, and does not listen to the question first.
+    // A peer that answers without reading the question.
     let (mut conversation, mut peer) = pair(Edge::ProgramOwner);
     peer.write_all(&Preamble::of(Edge::ProgramOwner).encode()).expect("a peer");
     peer.write_all(&error("too many").encode()).expect("a peer");
@@ -93,19 +94,19 @@ fn no_message_is_longer_than_its_reader_takes() {
     let (mut conversation, peer) = pair(Edge::ToolProgram);
     let patterns = vec!["x".repeat(200); 2_000];
     assert_eq!(conversation.send(&ToolToProgram::Arm { patterns }), Err(Error::TooLong));
-    // What is said instead follows.
+    // Another message can be sent instead.
     conversation.send(&ToolToProgram::List).expect("a peer");
     let mut other = Conversation::begin(peer.into(), Edge::ToolProgram, deadline());
     assert_eq!(other.receive(), Ok(ToolToProgram::List));
 
     let (mut conversation, mut peer) = pair(Edge::ToolOwner);
     peer.write_all(&Preamble::of(Edge::ToolOwner).encode()).expect("a peer");
-    // Its head is enough.
+    // The head is enough.
     peer.write_all(&[1, 255, 255, 255, 255]).expect("a peer");
     assert!(matches!(conversation.receive::<OwnerToTool>(), Err(Error::Malformed(_))));
 }
 
-/// A pipe, whose reader notices when nobody has the other end any more.
+/// A pipe whose reader notices when no process has the other end any more.
 struct Watched(PipeReader);
 
 impl Watched {
@@ -116,7 +117,7 @@ impl Watched {
 
     fn check_closed(mut self, writer: PipeWriter) {
         drop(writer);
-        // It would wait for ever.
+        // If a descriptor were left open, this would wait for ever.
         assert_eq!(self.0.read(&mut [0]).expect("a pipe"), 0);
     }
 }
@@ -140,7 +141,7 @@ fn a_descriptor_comes_with_its_message() {
     let (message, fd) = asker.receive_with_fd::<OwnerToProgram>().expect("a message");
     let fd = fd.expect("a descriptor");
     assert_eq!(message, error("first"));
-    // It is the same pipe, and no program that is executed inherits it.
+    // It is the same pipe, and executed programs do not inherit it.
     let flags = rustix::io::fcntl_getfd(&fd).expect("flags");
     assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
     std::fs::File::from(fd).write_all(b"x").expect("a pipe");
@@ -159,7 +160,7 @@ fn descriptors_that_nobody_has_asked_for_are_closed() {
     let preamble = Preamble::of(Edge::ProgramOwner).encode();
     let frame = error("here").encode();
     let whole = [&preamble[..], &frame].concat();
-    // More than one; many; with the preamble; and to one who wants none.
+    // More than one; many; one with the preamble; one for a reader that accepts none.
     for (count, cut, takes_fd) in [(2, 16, true), (40, 16, true), (1, 0, true), (1, 16, false)] {
         let (mut conversation, peer) = pair(Edge::ProgramOwner);
         let (watched, writer) = Watched::new();
@@ -185,7 +186,7 @@ fn descriptors_that_nobody_has_asked_for_are_closed() {
     watched.check_closed(writer);
 }
 
-/// What an event loop does: whatever is there, and never a wait.
+/// Acts like an event loop: takes the available bytes, and never waits.
 #[test]
 fn parts_of_messages_are_put_together_without_waiting() {
     let (own, peer) = UnixStream::pair().expect("sockets");
@@ -208,7 +209,7 @@ fn parts_of_messages_are_put_together_without_waiting() {
     assert_eq!(messages, [error("one"), error("two")]);
     assert_eq!(incoming.message::<OwnerToProgram>(&own), Ok(None));
 
-    // More than the socket holds, and then the rest.
+    // More than the socket's buffer holds, then the rest.
     let part = ProgramToTool::MemoryPart { memory_size_bytes: 0, bytes: vec![7; 256 << 10] };
     let mut outgoing = Outgoing::default();
     (0..4).for_each(|_| outgoing.add(&part).expect("short enough"));
@@ -240,7 +241,7 @@ fn a_peer_is_who_the_kernel_says() {
     assert_eq!(Peer::of(&file), Err(rustix::io::Errno::NOTSOCK));
 }
 
-/// The kernel has no number for a process outside of the asking one's PID namespace, and writes 0.
+/// The kernel has no number for a process outside the asking process's PID namespace, and writes 0.
 #[test]
 fn a_peer_in_another_pid_namespace_has_no_process_id() {
     let name = "a_peer_in_another_pid_namespace_has_no_process_id";

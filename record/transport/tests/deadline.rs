@@ -1,4 +1,4 @@
-//! However a peer spends the time of a conversation, what is passed to calls that block ends at its deadline.
+//! The times passed to blocking calls end at the conversation's deadline, whatever the peer does.
 
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -12,13 +12,13 @@ use dormouse_transport::{Clock, Conversation, Deadline, Error, is_answered, try_
 use proptest::prelude::*;
 use rustix::io::Errno;
 
-/// What happens while a call blocks: how long that takes, of what it may.
+/// Action while a call blocks. Its argument is the time limit, its result the time that it takes.
 type Act<'a> = Box<dyn FnMut(Duration) -> Duration + Send + 'a>;
 
-/// A clock that stands still but while a call blocks.
+/// A clock that stands still except while a call blocks.
 struct Simulated<'a> {
     now: Mutex<Duration>,
-    /// What was passed to each call.
+    /// Time limits passed to the calls.
     passed: Mutex<Vec<Duration>>,
     act: Mutex<Act<'a>>,
     patience: Duration,
@@ -33,7 +33,7 @@ impl<'a> Simulated<'a> {
         Deadline::by(self, self.patience)
     }
 
-    /// How often a call blocked.
+    /// Checks the total time, and returns the number of calls that blocked.
     fn check(&self) -> usize {
         let (now, passed) = (*self.now.lock().unwrap(), self.passed.lock().unwrap());
         assert!(now <= self.patience, "{now:?} of {:?}: {passed:?}", self.patience);
@@ -54,12 +54,12 @@ impl Clock for Simulated<'_> {
     }
 }
 
-/// What a program may wait for in all.
+/// Maximum time that a program waits in total.
 const PATIENCE: Duration = Duration::from_millis(50);
-/// Where nothing happens a call blocks as long as it may, by the true clock.
+/// Time limit for calls that really block, by the real clock, because nothing happens.
 const SHORT: Duration = Duration::from_millis(5);
 
-/// Larger than any buffer of a socket.
+/// Returns a question that is larger than any socket buffer.
 fn long_question() -> ToolToProgram {
     ToolToProgram::SetTunables { values: vec![("name".repeat(50), "x".repeat(4_000)); 1_000] }
 }
@@ -72,7 +72,7 @@ fn long_answer() -> ProgramToTool {
     ProgramToTool::MemoryPart { memory_size_bytes: 1 << 20, bytes: vec![7; 50_000] }
 }
 
-/// All that a program says.
+/// Returns all bytes that a program sends.
 fn answer_bytes(answer: &ProgramToTool) -> Vec<u8> {
     [&Preamble::of(Edge::ToolProgram).encode()[..], &answer.encode()].concat()
 }
@@ -85,7 +85,7 @@ fn begin<'a>(deadline: Deadline<'a>) -> (Conversation<'a>, UnixStream) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// A few bytes at a time, at once, now and then, or at the last moment.
+    /// The peer sends a few bytes at a time, at once, after some time, or at the last moment.
     #[test]
     fn a_peer_that_dribbles_gets_until_the_deadline(
         pieces in proptest::collection::vec((1usize..20, prop_oneof![Just(0u64), 0..2_000_000u64, Just(u64::MAX)]), 1..400),
@@ -136,7 +136,7 @@ fn a_peer_that_says_nothing_is_given_up() {
     let (mut conversation, _peer) = begin(clock.deadline());
     assert_eq!(conversation.ask(&short_question()), Err(Error::TimedOut));
     assert_eq!(clock.check(), 1);
-    // And nothing more is waited for.
+    // Later calls do not wait.
     assert_eq!(conversation.receive::<ProgramToTool>(), Err(Error::TimedOut));
     assert_eq!(clock.check(), 1);
 }
@@ -163,7 +163,7 @@ fn a_peer_that_reads_little_is_given_up() {
     assert_eq!(clock.check(), 17, "50 ms in turns of 3 ms");
 }
 
-/// A socket whose backlog is full, and what fills it.
+/// Returns a listener whose backlog is full, and the connections that fill it.
 fn full(path: &Path) -> (UnixListener, Vec<OwnedFd>) {
     let listener = UnixListener::bind(path).expect("a socket");
     rustix::net::listen(&listener, 1).expect("a backlog");
@@ -205,7 +205,7 @@ fn what_connecting_took_is_missing_for_the_rest() {
     let mut rest = bytes.as_slice();
     let clock = Simulated::new(PATIENCE, |left| {
         match &mut accepted {
-            // Those in front of it make room, so that it can connect; then all but it hang up, so that it is found.
+            // Accepts the earlier connections to make room for this one, and closes them; then accepts this one.
             None if !waiting.is_empty() => {
                 for _ in waiting.drain(..) {
                     drop(listener.accept());
@@ -227,9 +227,9 @@ fn what_connecting_took_is_missing_for_the_rest() {
 
 extern "C" fn ignore(_: libc::c_int) {}
 
-/// Interrupts the calling thread again and again while `wait` runs.
+/// Calls `wait` while the calling thread is interrupted repeatedly.
 fn interrupted<T>(wait: impl FnOnce() -> T) -> T {
-    // SAFETY: a struct of integers, a set of bits and a pointer that may be null: zeroes are a valid one.
+    // SAFETY: the fields are integers, a bit set and a nullable pointer, for which zeroes are valid.
     let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
     // Without SA_RESTART.
     action.sa_sigaction = ignore as extern "C" fn(libc::c_int) as usize;
@@ -241,13 +241,13 @@ fn interrupted<T>(wait: impl FnOnce() -> T) -> T {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
-                // SAFETY: the thread waits for the end of this scope.
+                // SAFETY: the thread waits for the end of this scope, so it exists.
                 unsafe { libc::pthread_kill(thread as libc::pthread_t, libc::SIGUSR1) };
-                // So that it comes to block in between.
+                // So that the thread blocks in between.
                 std::thread::sleep(Duration::from_micros(200));
             }
         });
-        // Also when it panics: the scope waits for its threads.
+        // Also if it panics, because the scope waits for its threads.
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(wait));
         is_over.store(true, std::sync::atomic::Ordering::Relaxed);
         result.expect("it does not panic")
@@ -259,7 +259,7 @@ fn signals_do_not_prolong_a_wait() {
     let place = tempfile::tempdir().expect("a directory");
     let path = place.path().join("socket");
     let (_listener, _waiting) = full(&path);
-    // By the true clock it would take 20 s: each wait is cut short by a signal.
+    // By the real clock it would take 20 s: a signal interrupts each wait.
     let patience = Duration::from_secs(20);
     let clock = Simulated::new(patience, |left| left.min(Duration::from_secs(3)));
     let conversation = interrupted(|| Conversation::connect(&path, Edge::ToolProgram, clock.deadline()).map(|_| ()));

@@ -1,4 +1,4 @@
-//! How values are written to a frame, and read from the front of what is left of one.
+//! Encoding of values into a frame, and decoding from the front of the rest of a frame.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -7,7 +7,7 @@ use core::marker::PhantomData;
 use crate::class::{Announcement, ClassDecl};
 use crate::text::is_printable;
 
-/// Bytes that are no frame of this protocol, or that would harm their reader.
+/// Error for bytes that are not a frame of this protocol, or that would harm their reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Malformed(pub(super) &'static str);
 
@@ -21,7 +21,7 @@ impl core::error::Error for Malformed {}
 
 pub(super) const TOO_SHORT: Malformed = Malformed("it ends too early");
 
-/// A rule by which a value is written and read.
+/// A rule for writing and reading a value.
 pub(super) trait Codec {
     type Value;
     fn put(value: &Self::Value, frame: &mut Vec<u8>);
@@ -73,7 +73,7 @@ impl Codec for [u8; 16] {
     }
 }
 
-/// Bytes of anything.
+/// Arbitrary bytes.
 pub(super) struct Bytes;
 
 impl Codec for Bytes {
@@ -88,10 +88,11 @@ impl Codec for Bytes {
     }
 }
 
-/// Where text was cut.
+/// Mark at the end of text that was cut.
 const MARK: &str = "…";
 
-/// How much of a text has at most `len_max` bytes, and the mark behind it: longer text is cut at a character's end.
+/// Returns the part of a text that fits `len_max` bytes, and the mark to follow it. Longer text is cut at a character
+/// boundary.
 fn cut(text: &str, len_max: usize) -> (&str, &'static str) {
     if text.len() <= len_max {
         return (text, "");
@@ -119,7 +120,7 @@ fn take_text<'a>(len_max: usize, frame: &mut &'a [u8]) -> Result<&'a str, Malfor
     core::str::from_utf8(text).map_err(|_| Malformed("a text is not UTF-8"))
 }
 
-/// The same, printable: what is put in place of a character may be longer than that.
+/// Reads text and makes it printable. A replacement may be longer than its character, so the result is cut again.
 fn take_printable(len_max: usize, is_fit: fn(char) -> bool, frame: &mut &[u8]) -> Result<String, Malformed> {
     let text = take_text(len_max, frame)?.chars().map(|c| if is_fit(c) { c } else { char::REPLACEMENT_CHARACTER });
     let mut text: String = text.collect();
@@ -129,7 +130,7 @@ fn take_printable(len_max: usize, is_fit: fn(char) -> bool, frame: &mut &[u8]) -
     Ok(text)
 }
 
-/// A line for people, of at most so many bytes: made printable.
+/// A line for people, of at most `LEN_MAX` bytes, made printable when read.
 pub(super) struct Line<const LEN_MAX: usize>;
 
 impl<const LEN_MAX: usize> Codec for Line<LEN_MAX> {
@@ -142,7 +143,7 @@ impl<const LEN_MAX: usize> Codec for Line<LEN_MAX> {
     }
 }
 
-/// Several lines for people: each is made printable.
+/// Several lines for people, each made printable when read.
 pub(super) struct Lines<const LEN_MAX: usize>;
 
 impl<const LEN_MAX: usize> Codec for Lines<LEN_MAX> {
@@ -155,10 +156,12 @@ impl<const LEN_MAX: usize> Codec for Lines<LEN_MAX> {
     }
 }
 
-/// Longer than any path that Linux opens (4,095 bytes), also where it is cut: nobody opens another path by mistake.
+/// Longer than any path that Linux opens (4,095 bytes), even after a cut, so that a cut path is never opened by
+/// mistake.
 const PATH_LEN_MAX: usize = 4104;
 
-/// A path that the reader opens or prints. Without what cannot be printed: nobody is to act on another path than people see.
+/// A path that the reader opens or prints. Unprintable characters are refused, so that a process does not use a path
+/// other than the one that people see.
 pub(super) struct Path;
 
 impl Codec for Path {
@@ -176,7 +179,7 @@ impl Codec for Path {
     }
 }
 
-/// A list of at most so many items, which take at least one byte each.
+/// A list of at most `COUNT_MAX` items of at least one byte each.
 pub(super) struct List<T, const COUNT_MAX: usize = { u32::MAX as usize }>(PhantomData<T>);
 
 impl<T: Codec, const COUNT_MAX: usize> Codec for List<T, COUNT_MAX> {
@@ -208,7 +211,7 @@ impl<A: Codec, B: Codec> Codec for (A, B) {
     }
 }
 
-/// A structure is its fields, each with its rule, in the order that is given here.
+/// Codecs of structures: their fields, each with its rule, in the given order.
 macro_rules! structures {
     ($($type:ident { $($field:ident: $rule:ty),* $(,)? })*) => {$(
         impl Codec for $type {
@@ -224,7 +227,8 @@ macro_rules! structures {
 }
 pub(super) use structures;
 
-/// A name as it is announced, checked later: longer than any that is taken, so that a long one is refused by its name.
+/// A name in an announcement, checked later. Its limit is greater than that of valid names, so that a long name is
+/// refused by name.
 type AnnouncedName = Line<300>;
 
 structures! {

@@ -1,31 +1,32 @@
-//! What all messages have in common: the frame.
+//! The frame, which all messages have in common.
 
 use alloc::vec::Vec;
 
 use super::codec::Malformed;
 use super::preamble::Edge;
 
-/// Bytes of a frame before its body: the message's number, and the body's size.
+/// Size of a frame's head in bytes: the message's number, and the body's size.
 pub const HEAD_SIZE_BYTES: usize = 5;
 
 /// The messages of one direction of an edge.
 pub trait Message: Sized {
-    /// The edge.
+    /// Edge of the messages.
     const EDGE: Edge;
 
-    /// Bytes of the longest body that the message with this number may have; `None` if there is no such message.
+    /// Returns the maximum size, in bytes, of the body of the message with this number, or `None` if there is no such
+    /// message.
     fn body_size_bytes_max(number: u8) -> Option<usize>;
 
-    /// The frame. One whose body is longer than it may be is refused by its reader: lists are the caller's to part.
+    /// Returns the frame. Its reader refuses a body that is too long; the caller splits lists that are.
     fn encode(&self) -> Vec<u8>;
 
     /// Reads a frame.
     ///
     /// # Errors
-    /// [`Malformed`] for anything that [`Message::encode`] cannot have written, and for what would harm its reader.
+    /// [`Malformed`] for bytes that [`Message::encode`] cannot have written, or that would harm their reader.
     fn decode(frame: &[u8]) -> Result<Self, Malformed>;
 
-    /// Bytes of the frame that begins so, head and body.
+    /// Returns the size of the frame with this head, in bytes, head and body.
     ///
     /// # Errors
     /// [`Malformed`] if there is no such message, or it is longer than it may be.
@@ -40,13 +41,13 @@ pub trait Message: Sized {
     }
 }
 
-/// The messages of whoever asks on an edge.
+/// The messages of the asking side of an edge.
 pub trait Question: Message {
-    /// Those of the other side.
+    /// Messages of the answering side.
     type Answer: Message;
 }
 
-/// The rule of a field: that of its type, unless it has one of its own.
+/// Expands to the rule of a field: that of its type, unless it has its own.
 macro_rules! rule {
     ($type:ty) => {
         $type
@@ -57,8 +58,9 @@ macro_rules! rule {
 }
 pub(super) use rule;
 
-/// The messages of one direction: the enumeration, and how it is written and read, from one table. A row is a number, the longest body in bytes,
-/// and the fields in their order, each with its type and, where that does not say all, a rule.
+/// Defines the messages of one direction from one table: the enumeration, its encoder and its decoder. A row has a
+/// number, the maximum body size in bytes, and the fields in order, each with its type and, if the type is not enough,
+/// a rule.
 macro_rules! messages {
     (
         $(#[$about_all:meta])*

@@ -1,6 +1,6 @@
 //! Messages between programs, session owners and tools.
 //!
-//! There are three *edges*, each with an enumeration for either direction. Whoever connects asks, the other side answers:
+//! There are three *edges*, each with one enumeration per direction. The connecting side asks, the other side answers:
 //!
 //! ```text
 //!                   asks                         answers
@@ -8,9 +8,10 @@
 //!   tool    ──▶ ToolToOwner    ──▶ session owner ──▶ OwnerToTool          Edge::ToolOwner,    the session's socket
 //!   tool    ──▶ ToolToProgram  ──▶ program       ──▶ ProgramToTool        Edge::ToolProgram,  a program's socket
 //! ```
-//! A session owner that attaches a program, or has it leave, asks as a tool does.
+//! A session owner that attaches or detaches a program asks like a tool.
 //!
-//! What each side sends begins with a [`Preamble`], whose bytes are the same in every version; frames follow, which each version may change:
+//! The data of each side begin with a [`Preamble`], whose bytes are the same in every version. Frames follow, which may
+//! change with each version:
 //!
 //! ```text
 //!   ┌───────────────┬─────────────┬──────────┐ ┌────────────┬────────────────┬──────┐ ┌───
@@ -19,16 +20,17 @@
 //!   └───────────────┴─────────────┴──────────┘ └────────────┴────────────────┴──────┘ └───
 //!     preamble, 16 bytes                          frame
 //! ```
-//! A side that finds another version in the other's preamble sends its own and closes: then both can say which versions met
-//! ([`Mismatch`]).
+//! A side that finds another version in the other's preamble sends its own and closes, so that both can report the two
+//! versions ([`Mismatch`]).
 //!
-//! Numbers are little-endian. Text is a `u16` length and UTF-8 bytes; a list is a `u32` count and the items. Each field has a rule in the table
-//! of its message, and each message a bound, which a reader checks before it receives the body. Text is checked where it is decoded: what is for
-//! people is printable afterwards ([`printable`](crate::text::printable)) and bounded, because the sender cuts it with a mark, and longer text is
-//! malformed; a path that could not be printed is malformed, because another path would be meant.
+//! Numbers are little-endian. Text is a `u16` length and UTF-8 bytes; a list is a `u32` count and the items. Each field
+//! has a rule in the table of its message. Each message has a maximum size, which a reader checks before it receives
+//! the body. Text is checked when it is decoded. Text for people is printable afterwards
+//! ([`printable`](crate::text::printable)) and bounded: the sender cuts it with a mark, and longer text is malformed. A
+//! path that is not printable is malformed, because replacing characters would make it another path.
 //!
-//! A decoder takes any bytes, and gives [`Malformed`] for those that no encoder writes. It never panics, and allocates in proportion to what it is
-//! given: counts and lengths are compared with that first.
+//! A decoder accepts any bytes, and returns [`Malformed`] for those that no encoder writes. It never panics. It
+//! allocates in proportion to the size of its input: counts and lengths are compared with that size first.
 
 mod codec;
 mod frame;

@@ -1,18 +1,18 @@
-//! How a conversation begins: what tells versions apart. Its bytes are the same in every version.
+//! The preamble of a conversation, which tells versions apart. Its bytes are the same in every version.
 
 use core::fmt;
 
-/// Version of all messages. It changes with any of them.
+/// Version of all messages. It changes when any message changes.
 pub const VERSION: u32 = 3;
 
 /// First bytes of a conversation, in either direction.
 pub const MAGIC: [u8; 8] = *b"dormouse";
 
-/// Two parties that talk to each other, and which of them asks.
+/// Two communicating parties, and which of them asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Edge {
-    /// A program asks a session's owner: it joins.
+    /// A program asks a session's owner, for example to join.
     ProgramOwner = 1,
     /// A tool asks a session's owner.
     ToolOwner = 2,
@@ -24,25 +24,25 @@ impl Edge {
     const ALL: [Edge; 3] = [Edge::ProgramOwner, Edge::ToolOwner, Edge::ToolProgram];
 }
 
-/// What either side of a conversation says first.
+/// First bytes that either side of a conversation sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preamble {
-    /// [`VERSION`] of the side that says it.
+    /// [`VERSION`] of the sending side.
     pub version: u32,
-    /// [`Edge`] as a number: another version may have others.
+    /// [`Edge`] as a number, because other versions may have other edges.
     pub edge: u32,
 }
 
 impl Preamble {
-    /// Its bytes.
+    /// Size in bytes.
     pub const SIZE_BYTES: usize = 16;
 
-    /// That of this version.
+    /// Returns the preamble of this version.
     pub const fn of(edge: Edge) -> Preamble {
         Preamble { version: VERSION, edge: edge as u32 }
     }
 
-    /// As bytes.
+    /// Returns its bytes.
     pub fn encode(self) -> [u8; Preamble::SIZE_BYTES] {
         let mut bytes = [0; Preamble::SIZE_BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
@@ -51,10 +51,10 @@ impl Preamble {
         bytes
     }
 
-    /// Reads it, or as much as has come; `None` if more must come.
+    /// Reads a preamble from the bytes received so far. Returns `None` if it is incomplete.
     ///
     /// # Errors
-    /// [`Mismatch::NoDormouse`], as soon as a byte is wrong.
+    /// [`Mismatch::NoDormouse`] as soon as a byte is wrong.
     pub fn decode(bytes: &[u8]) -> Result<Option<Preamble>, Mismatch> {
         if bytes.iter().zip(MAGIC).any(|(byte, expected)| *byte != expected) {
             return Err(Mismatch::NoDormouse);
@@ -63,10 +63,10 @@ impl Preamble {
         Ok(number(8).zip(number(12)).map(|(version, edge)| Preamble { version, edge }))
     }
 
-    /// Which of the edges that the reader serves a peer has asked on.
+    /// Returns the edge that the peer asks on, if the reader serves it.
     ///
     /// # Errors
-    /// [`Mismatch`]
+    /// [`Mismatch`] if it is another version or an edge that is not served.
     pub fn check_asker(self, served: &[Edge]) -> Result<Edge, Mismatch> {
         let edge = Edge::ALL.into_iter().find(|edge| *edge as u32 == self.edge);
         if self.version != VERSION {
@@ -75,10 +75,10 @@ impl Preamble {
         edge.filter(|edge| served.contains(edge)).ok_or(Mismatch::Edge)
     }
 
-    /// Whether a peer that was asked on `edge` answers on it.
+    /// Checks that a peer that was asked on `edge` answers on it.
     ///
     /// # Errors
-    /// [`Mismatch`]
+    /// [`Mismatch`] if it is another version or another edge.
     pub fn check_answerer(self, edge: Edge) -> Result<(), Mismatch> {
         if self.version != VERSION {
             return Err(Mismatch::Version { edge: Some(edge), asker: VERSION, answerer: self.version });
@@ -87,21 +87,21 @@ impl Preamble {
     }
 }
 
-/// Why two sides cannot talk. Its text says what to do about it; it is the same on both sides.
+/// Reason why two sides cannot communicate. Its text says what to do about it, and is the same on both sides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mismatch {
-    /// The other side is something else.
+    /// The other side is not Dormouse.
     NoDormouse,
-    /// The sides are of different versions.
+    /// The sides have different versions.
     Version {
-        /// Where they met, if this version knows it.
+        /// Edge of the conversation, if this version knows it.
         edge: Option<Edge>,
-        /// That of the side that asks.
+        /// Version of the asking side.
         asker: u32,
-        /// That of the side that answers.
+        /// Version of the answering side.
         answerer: u32,
     },
-    /// A socket was taken for one of another kind.
+    /// The socket is one of another kind.
     Edge,
 }
 
@@ -158,7 +158,7 @@ mod tests {
             newer.check_asker(&served).unwrap_err().to_string(),
             "the program speaks version 4 of the protocol, this dormouse 3: install the dormouse that the program was built with"
         );
-        // What the program says itself, of an owner that is newer, and a tool of a program that is older.
+        // Messages on the program's side, about a newer owner, and on a tool's side, about an older program.
         assert_eq!(
             newer.check_answerer(Edge::ProgramOwner).unwrap_err().to_string(),
             "the program speaks version 3 of the protocol, this dormouse 4: rebuild the program, or use the dormouse that it was built with"

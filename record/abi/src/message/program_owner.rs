@@ -1,4 +1,4 @@
-//! A program and the owner of the session that it joins.
+//! Messages between a program and the owner of the session that it joins.
 
 use alloc::string::String;
 
@@ -7,44 +7,44 @@ use super::frame::{Question, messages};
 use super::snapshot::{Snapshot, SnapshotRequest};
 
 messages! {
-    /// What a program asks a session's owner.
+    /// Question of a program to a session's owner.
     ProgramOwner, ProgramToOwner {
-        /// It joins. The answer is [`OwnerToProgram::Welcome`], with the memory's descriptor attached.
+        /// The program joins. The answer is [`OwnerToProgram::Welcome`], with the memory's descriptor attached.
         1, 16 << 10 => Hello {
-            /// The program's process id as it sees it itself.
+            /// The program's process id in its own namespace.
             vpid: u32,
             /// See [`Process::image`](crate::register::Process::image).
             image: u64,
             /// Path of the executable, for people.
             program: String as Line<4096>,
-            /// The command line, arguments separated by blanks.
+            /// Command line, arguments separated by blanks.
             command_line: String as Line<4096>,
         },
-        /// Of a session in overwrite mode: writes what is retained as a trace of its own. The answer is [`OwnerToProgram::Snapshotted`]
-        /// once it is complete.
+        /// Writes what a session in overwrite mode retains as a trace of its own. The answer is
+        /// [`OwnerToProgram::Snapshotted`] once it is complete.
         2, 8 << 10 => Snapshot {
-            /// Which.
+            /// Options of the snapshot.
             request: SnapshotRequest,
         },
     }
 }
 
 messages! {
-    /// What a session's owner answers a program.
+    /// Answer of a session's owner to a program.
     ProgramOwner, OwnerToProgram {
-        /// The program has an entry in the register of the memory that comes with this.
+        /// The program has an entry in the register of the memory whose descriptor is attached.
         1, 8 => Welcome {
-            /// The session's number for the process.
+            /// Number that the session has given the process.
             process: u16,
         },
         /// The snapshot is complete.
         2, 8 << 10 => Snapshotted {
-            /// The new trace.
+            /// The snapshot that was taken.
             snapshot: Snapshot,
         },
-        /// One line that says what is wrong.
+        /// The request failed.
         3, 8 << 10 => Error {
-            /// The line.
+            /// Error message of one line.
             text: String as Line<4096>,
         },
     }

@@ -1,36 +1,36 @@
-//! What is said of snapshots, by programs and tools alike.
+//! Snapshot requests and results, for programs and tools alike.
 
 use alloc::string::String;
 
 use super::codec::{Codec, Line, Malformed, Path, structures};
 
-/// A snapshot that is asked for.
+/// A request for a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SnapshotRequest {
-    /// The new trace's directory, absolute; empty: beside the session's.
+    /// Directory of the new trace, absolute; if empty, it is chosen beside the session's.
     pub dir: String,
-    /// Nanoseconds: older pages are left out. Zero: none is.
+    /// Age limit in nanoseconds: older pages are left out. Zero: no limit.
     pub last_ns: u64,
-    /// Bytes of the newest pages that are taken. Zero: all.
+    /// Maximum size of the newest pages that are taken, in bytes. Zero: all.
     pub bytes_max: u64,
-    /// What asked for it, for the trace.
+    /// Cause of the request, recorded in the trace.
     pub trigger: String,
 }
 
-/// What a snapshot came to.
+/// A snapshot that was taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The new trace's directory.
+    /// Directory of the new trace.
     pub dir: String,
-    /// Events in it.
+    /// Number of events in it.
     pub events: u64,
-    /// Bytes of its streams.
+    /// Size of its streams, in bytes.
     pub bytes: u64,
-    /// Nanoseconds from the beginning of its oldest page to the snapshot.
+    /// Time from the beginning of its oldest page to the snapshot, in nanoseconds.
     pub span_ns: u64,
-    /// Pages that were overwritten before they could be copied.
+    /// Number of pages that were overwritten before they could be copied.
     pub pages_missed: u64,
-    /// Pages that were not valid.
+    /// Number of pages that were not valid.
     pub pages_refused: u64,
 }
 

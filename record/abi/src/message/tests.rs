@@ -1,4 +1,5 @@
-//! Each direction of each edge, with messages that are drawn: they come back, and what is cut or changed is malformed or another message.
+//! Tests of each direction of each edge with random messages: they are restored by decoding, and after a cut or change
+//! they are malformed or another message.
 
 use alloc::string::String;
 use alloc::vec;
@@ -14,18 +15,18 @@ use crate::site::TunableType;
 use crate::text::{is_printable, printable};
 use crate::tunable::{TUNABLE_SET_COUNT_MAX, TunableRange, TunableValue};
 
-/// Text of any characters, of which so many bytes are sent.
+/// Generates text of any characters, of which at most `len_max` bytes are sent.
 fn text(len_max: usize) -> impl Strategy<Value = String> {
     list(prop_oneof![4 => any::<char>(), 1 => proptest::char::range('\0', '\u{a0}'), 1 => Just('\u{202e}')], 0..12)
         .prop_flat_map(move |chars| {
             let text: String = chars.into_iter().collect();
-            // Now and then as long as it may be, and longer.
+            // Periodically as long as the limit, or longer.
             let longer = "é".repeat(len_max) + &text;
             prop_oneof![8 => Just(text), 1 => Just(longer)]
         })
 }
 
-/// The same, as it arrives.
+/// Generates text in the form in which it is received.
 fn line(len_max: usize) -> impl Strategy<Value = String> {
     text(len_max).prop_map(move |text| {
         let mut line = printable(&text);
@@ -219,14 +220,15 @@ fn program_to_tool() -> impl Strategy<Value = ProgramToTool> {
     ]
 }
 
-/// A message comes back; no part of its frame is one; and with a bit changed it is none, or one that comes back.
+/// Checks that a message is restored; that no part of its frame is a message; and that with a bit changed it is
+/// malformed, or a message that is restored.
 fn check<M: Message + Debug + PartialEq>(message: &M, bit: usize, cut: usize) {
     let frame = message.encode();
     let head = frame.first_chunk().expect("a head");
     assert_eq!(M::frame_size_bytes(head), Ok(frame.len()));
     assert_eq!(M::decode(&frame).as_ref(), Ok(message));
     assert!(M::decode(&frame[..cut % frame.len()]).is_err());
-    // Nor if its head says that this is all.
+    // Nor with a head that gives the shorter size.
     let mut short = frame[..HEAD_SIZE_BYTES + cut % (frame.len() - HEAD_SIZE_BYTES).max(1)].to_vec();
     if short.len() < frame.len() {
         let size_bytes = (short.len() - HEAD_SIZE_BYTES) as u32;
@@ -240,7 +242,7 @@ fn check<M: Message + Debug + PartialEq>(message: &M, bit: usize, cut: usize) {
     assert!(M::decode(&longer).is_err());
 }
 
-/// What is decoded is what its own frame says.
+/// Checks that a decoded message is restored from its own frame.
 fn check_bytes<M: Message + Debug + PartialEq>(bytes: &[u8]) {
     if let Ok(message) = M::decode(bytes) {
         assert_eq!(M::decode(&message.encode()).as_ref(), Ok(&message));
@@ -297,7 +299,7 @@ proptest! {
         else { panic!("{text:?}") };
         prop_assert!(summary.split('\n').all(|line| line.chars().all(is_printable)));
         prop_assert_eq!(summary.matches('\n').count(), text.matches('\n').count());
-        // A path stays as it is, or is none.
+        // A path is unchanged, or malformed.
         let attached = ToolToProgram::decode(&ToolToProgram::Attach { session: text.clone() }.encode());
         match attached {
             Ok(ToolToProgram::Attach { session }) => {

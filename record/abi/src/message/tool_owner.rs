@@ -1,4 +1,4 @@
-//! A tool and a session's owner.
+//! Messages between a tool and a session's owner.
 
 use alloc::string::String;
 
@@ -6,75 +6,76 @@ use super::codec::{Codec, Line, Lines, Malformed, structures};
 use super::frame::{Question, messages};
 use super::snapshot::{Snapshot, SnapshotRequest};
 
-/// A session's memory, in bytes of whole pages.
+/// State of a session's memory. Sizes are in bytes of whole pages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BudgetState {
-    /// Bytes of a page.
+    /// Size of a page, in bytes.
     pub page_size_bytes: u32,
-    /// Streams that were ever written to.
+    /// Number of streams that were ever written to.
     pub streams: u32,
-    /// The budget.
+    /// The budget, in bytes.
     pub bytes: u64,
-    /// What it may grow to.
+    /// Maximum that the budget may grow to, in bytes.
     pub bytes_max: u64,
-    /// Additional memory that exists while snapshots are taken.
+    /// Additional memory that exists while snapshots are taken, in bytes.
     pub room: u64,
-    /// Pages that are free.
+    /// Number of pages that are free.
     pub free: u64,
-    /// Pages that are written to, or are about to be.
+    /// Number of pages that are being written, or are drawn ahead.
     pub drawn: u64,
-    /// Pages that are closed: on their way to the trace, or retained.
+    /// Number of pages that are closed: waiting to be written to the trace, or retained.
     pub queued: u64,
-    /// Pages that are beyond the budget now, and still in use.
+    /// Number of pages that are beyond the budget now, and still in use.
     pub beyond: u64,
     /// Whether closed pages are retained.
     pub is_overwrite: bool,
 }
 
-/// What a session has of everything that is bounded.
+/// Usage and limits of a session's resources.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Status {
-    /// Process id of the owner, as it sees it itself.
+    /// Process id of the owner, in its own namespace.
     pub owner: u32,
-    /// How often it was started again.
+    /// Number of times that the owner was started again.
     pub owner_restarts: u64,
-    /// The trace's directory.
+    /// Directory of the trace.
     pub dir: String,
-    /// Descriptors that the owner has open.
+    /// Number of descriptors that the owner has open.
     pub descriptors: u64,
-    /// Descriptors that it may open.
+    /// Maximum number of descriptors that it may open.
     pub descriptors_max: u64,
-    /// Processes in the session.
+    /// Number of processes in the session.
     pub processes: u32,
-    /// Processes that there may be at once.
+    /// Maximum number of processes at once.
     pub processes_max: u32,
-    /// Processes that have joined so far.
+    /// Number of processes that have joined so far.
     pub processes_joined: u64,
-    /// Programs that asked to join and were refused.
+    /// Number of programs that asked to join and were refused.
     pub programs_refused: u64,
-    /// Connections that are being served.
+    /// Number of connections that are being served.
     pub clients: u32,
-    /// Connections that may be served at once.
+    /// Maximum number of connections served at once.
     pub clients_max: u32,
-    /// Connections that were ended because they were slow.
+    /// Number of connections that were ended because they were slow.
     pub clients_dropped: u64,
-    /// Event classes.
+    /// Number of event classes.
     pub classes: u32,
-    /// Event classes that a trace can have.
+    /// Maximum number of event classes in a trace.
     pub classes_max: u32,
-    /// Event classes that were refused, as many as are named.
+    /// Number of event classes that were refused and are named in the trace.
     pub classes_refused: u32,
-    /// Snapshots that were written.
+    /// Number of snapshots that were written.
     pub snapshots_taken: u64,
-    /// Snapshots that were refused because there were too many.
+    /// Number of snapshots that were refused because there were too many.
     pub snapshots_refused: u64,
-    /// Bytes on disk of the trace.
+    /// Size of the trace on disk, in bytes.
     pub disk_bytes: u64,
-    /// Bytes that it may have; 0: as many as the disk has.
+    /// Maximum size of the trace, in bytes; 0: limited by the disk only.
     pub disk_bytes_max: u64,
-    /// Bytes on disk of all live sessions of the user that have a maximum together, with what each keeps for its state; 0: this one has none.
+    /// Size on disk, in bytes, of all live sessions of the user that have a common maximum, including what each
+    /// reserves for its state; 0: this session has no common maximum.
     pub disk_bytes_user: u64,
-    /// Bytes that these may have; 0: this session has no such maximum.
+    /// Common maximum of these sessions, in bytes; 0: this session has none.
     pub disk_bytes_user_max: u64,
 }
 
@@ -92,55 +93,56 @@ structures! {
 }
 
 messages! {
-    /// What a tool asks a session's owner.
+    /// Question of a tool to a session's owner.
     ToolOwner, ToolToOwner {
-        /// Of a session of attached programs: ends it. The answer is [`OwnerToTool::Stopped`] once the trace is complete.
+        /// Ends a session of attached programs. The answer is [`OwnerToTool::Stopped`] once the trace is complete.
         1, 4 => Stop {
-            /// A process that is in the session. Another session's owner refuses: it was named by somebody who is not believed.
+            /// A process in the session. The owner of another session refuses, since the program that named its socket
+            /// cannot be trusted.
             pid: u32,
         },
-        /// Of a session in overwrite mode: writes what is retained as a trace of its own. The answer is [`OwnerToTool::Snapshotted`] once it
-        /// is complete.
+        /// Writes what a session in overwrite mode retains as a trace of its own. The answer is
+        /// [`OwnerToTool::Snapshotted`] once it is complete.
         2, 8 << 10 => Snapshot {
-            /// Which.
+            /// Options of the snapshot.
             request: SnapshotRequest,
         },
         /// Sets the session's memory budget while it is live, or asks for it. The answer is [`OwnerToTool::BudgetIs`].
         3, 8 => Budget {
-            /// Bytes of all pages. Zero: do not change it.
+            /// Size of all pages, in bytes. Zero: do not change it.
             bytes: u64,
         },
-        /// Asks how much of everything there is, and how much there may be. The answer is [`OwnerToTool::StatusIs`].
+        /// Asks for the session's resource usage and limits. The answer is [`OwnerToTool::StatusIs`].
         4, 0 => Status,
     }
 }
 
 messages! {
-    /// What a session's owner answers a tool.
+    /// Answer of a session's owner to a tool.
     ToolOwner, OwnerToTool {
         /// The session has ended.
         1, 64 << 10 => Stopped {
-            /// What `record` prints at its end.
+            /// Summary that `record` prints at its end.
             summary: String as Lines<32768>,
         },
         /// The snapshot is complete.
         2, 8 << 10 => Snapshotted {
-            /// The new trace.
+            /// The snapshot that was taken.
             snapshot: Snapshot,
         },
-        /// What is where.
+        /// The memory budget and its use.
         3, 128 => BudgetIs {
-            /// The session's memory.
+            /// State of the session's memory.
             state: BudgetState,
         },
-        /// How much of everything there is.
+        /// Resource usage and limits.
         5, 8 << 10 => StatusIs {
-            /// The session's.
+            /// Status of the session.
             status: Status,
         },
-        /// One line that says what is wrong.
+        /// The request failed.
         4, 8 << 10 => Error {
-            /// The line.
+            /// Error message of one line.
             text: String as Line<4096>,
         },
     }

@@ -1,4 +1,5 @@
-//! A tool and a program: what the program has, and what it is to change. A session's owner that attaches it asks so too.
+//! Messages between a tool and a program: what the program has, and what it should change. A session's owner that
+//! attaches the program uses them too.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -9,38 +10,39 @@ use crate::class::ClassDecl;
 use crate::site::TunableType;
 use crate::tunable::{TUNABLE_DESCRIPTION_LEN_MAX, TUNABLE_SET_COUNT_MAX, TunableRange, TunableValue, is_tunable_name};
 
-/// Most bytes of a session's memory in one [`ProgramToTool::MemoryPart`]: a program can allocate that much to answer.
+/// Maximum size, in bytes, of a session's memory in one [`ProgramToTool::MemoryPart`]: a program can allocate this much
+/// for an answer.
 pub const MEMORY_PART_SIZE_BYTES_MAX: u32 = 256 << 10;
 
-/// A class as a program lists it.
+/// A class in a program's listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClassStatus {
     /// The class.
     pub decl: ClassDecl,
     /// Whether its events are recorded now.
     pub armed: bool,
-    /// How many sites emit it.
+    /// Number of sites that emit it.
     pub site_count: u32,
-    /// How many of these are patched (the others read the variable).
+    /// Number of these that are patched (the others read the variable).
     pub patched_count: u32,
 }
 
-/// A tunable as a program lists it.
+/// A tunable in a program's listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TunableStatus {
     /// Its name.
     pub name: String,
-    /// What it is for, one line.
+    /// Its description, one line.
     pub description: String,
-    /// The file of the program or library that contains its variable; empty if that is not known.
+    /// File of the program or library that contains its variable; empty if not known.
     pub object: String,
-    /// The variable's value.
+    /// Present value of the variable.
     pub value: TunableValue,
-    /// What may be set.
+    /// Values that may be set.
     pub range: TunableRange,
-    /// How many sites read it.
+    /// Number of sites that read it.
     pub site_count: u32,
-    /// How many of these are patched (the others read the variable).
+    /// Number of these that are patched (the others read the variable).
     pub patched_count: u32,
 }
 
@@ -49,53 +51,54 @@ pub struct TunableStatus {
 pub struct TunableChange {
     /// Its name.
     pub name: String,
-    /// The value before.
+    /// Value before.
     pub former: TunableValue,
-    /// The value now.
+    /// Value now.
     pub value: TunableValue,
 }
 
 /// The tunables of one tracer in a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tunables {
-    /// How sites are written.
+    /// Name of the way in which sites are written.
     pub writer: String,
-    /// The reason for that.
+    /// Reason for that way.
     pub reason: String,
-    /// Sites of the program's loaded objects, whatever they read.
+    /// Number of sites in the program's loaded objects, for keys and variables of all kinds.
     pub site_count: u32,
-    /// How many of these are patched.
+    /// Number of these that are patched.
     pub patched_count: u32,
-    /// In the order of their loaded objects. A name may occur several times, each time for another variable.
+    /// Tunables in the order of their loaded objects. A name may occur several times, each time for another variable.
     pub tunables: Vec<TunableStatus>,
 }
 
-/// Most patterns in a question.
+/// Maximum number of patterns in a question.
 const PATTERN_COUNT_MAX: usize = 1024;
 type Patterns = List<Line<1024>, PATTERN_COUNT_MAX>;
 
 messages! {
-    /// What a tool, or a session's owner, asks a program.
+    /// Question of a tool, or a session's owner, to a program.
     ToolProgram, ToolToProgram {
-        /// The answer is [`ProgramToTool::Classes`].
+        /// Asks for the event classes. The answer is [`ProgramToTool::Classes`].
         1, 0 => List,
         /// Arms the classes that match any pattern. The answer is [`ProgramToTool::Changed`].
         2, 256 << 10 => Arm {
             /// Patterns with `*` and `?`, matched against `provider:name`.
             patterns: Vec<String> as Patterns,
         },
-        /// Disarms. The answer is [`ProgramToTool::Changed`].
+        /// Disarms the classes that match any pattern. The answer is [`ProgramToTool::Changed`].
         3, 256 << 10 => Disarm {
-            /// Patterns.
+            /// Patterns with `*` and `?`, matched against `provider:name`.
             patterns: Vec<String> as Patterns,
         },
-        /// Join the session at this socket, then arm what matches its patterns. The session's memory comes with it as a descriptor: the program may not
-        /// be able to open what the owner can. The answer is [`ProgramToTool::Changed`].
+        /// Joins the session at this socket, then arms what matches its patterns. The descriptor of the session's
+        /// memory is attached, because the program may not be able to open what the owner can. The answer is
+        /// [`ProgramToTool::Changed`].
         4, 8 << 10 => Attach {
             /// Path of the session's socket.
             session: String as Path,
         },
-        /// Disarm everything and leave the session. The answer is [`ProgramToTool::Changed`].
+        /// Disarms everything and leaves the session. The answer is [`ProgramToTool::Changed`].
         5, 0 => Detach,
         /// Asks for the tunables. The answer is [`ProgramToTool::Tunables`].
         6, 0 => ListTunables,
@@ -104,62 +107,62 @@ messages! {
             /// Names and values as text, at most [`TUNABLE_SET_COUNT_MAX`]; the program checks type and range.
             values: Vec<(String, String)> as List<(Line<300>, Line<300>), TUNABLE_SET_COUNT_MAX>,
         },
-        /// Asks for a part of this session's memory, as the program has it mapped: for a session whose owner is dead. The answer is
-        /// [`ProgramToTool::MemoryPart`].
+        /// Asks for a part of this session's memory, which the program has mapped, for a session whose owner is dead.
+        /// The answer is [`ProgramToTool::MemoryPart`].
         8, 28 => ReadMemory {
             /// The session's uuid.
             uuid: [u8; 16],
-            /// Offset in bytes from the memory's start.
+            /// Offset from the memory's start, in bytes.
             offset: u64,
-            /// At most [`MEMORY_PART_SIZE_BYTES_MAX`].
+            /// Size in bytes, at most [`MEMORY_PART_SIZE_BYTES_MAX`].
             size_bytes: u32 as PartSize,
         },
     }
 }
 
 messages! {
-    /// What a program answers.
+    /// Answer of a program.
     ToolProgram, ProgramToTool {
-        /// What it has.
+        /// The event classes of the program.
         1, 16 << 20 => Classes {
             /// Socket of the session that the program is in, or empty.
             session: String as Path,
             /// The classes.
             classes: Vec<ClassStatus> as List<ClassStatus>,
-            /// How sites are patched, or why they are not.
+            /// Description of how sites are patched, or why they are not.
             patching: String as Line<4096>,
         },
-        /// What it has changed.
+        /// The classes were armed or disarmed.
         2, 8 << 10 => Changed {
-            /// Classes that matched.
+            /// Number of classes that matched.
             matched: u32,
-            /// Those of them that are armed now and were not before, or the other way round.
+            /// Number of those that were armed or disarmed by the request.
             changed: u32,
-            /// Classes of the program that are armed now.
+            /// Number of the program's classes that are armed now.
             armed: u32,
             /// Socket of the session that the program is in, or empty.
             session: String as Path,
         },
-        /// What can be tuned.
+        /// The tunables of the program.
         3, 16 << 20 => Tunables {
             /// The tunables of one tracer.
             tracer: Tunables,
         },
-        /// What was set.
+        /// The tunables were set.
         4, 1 << 20 => TunablesSet {
-            /// In the order of the request.
+            /// The changes, in the order of the request.
             changes: Vec<TunableChange> as List<TunableChange, TUNABLE_SET_COUNT_MAX>,
         },
         /// A part of a session's memory.
         5, MEMORY_PART_SIZE_BYTES_MAX as usize + 12 => MemoryPart {
-            /// Bytes of all the memory.
+            /// Size of the whole memory, in bytes.
             memory_size_bytes: u64,
-            /// The requested bytes; nothing beyond the memory's end.
+            /// The requested bytes, up to the memory's end.
             bytes: Vec<u8> as Bytes,
         },
-        /// One line that says what is wrong.
+        /// The request failed.
         6, 8 << 10 => Error {
-            /// The line.
+            /// Error message of one line.
             text: String as Line<4096>,
         },
     }
@@ -177,7 +180,7 @@ structures! {
     }
 }
 
-/// So that no program is asked for more than it has room for.
+/// Size of a memory part, limited so that a program is not asked for more than it can allocate.
 struct PartSize;
 
 impl Codec for PartSize {
@@ -191,7 +194,7 @@ impl Codec for PartSize {
     }
 }
 
-/// The name of a tunable that exists.
+/// The name of an existing tunable, which must be valid.
 struct TunableName;
 
 impl Codec for TunableName {
@@ -215,7 +218,7 @@ impl Codec for TunableType {
     }
 }
 
-/// Value and range are of one type.
+/// Value and range have the same type, which is encoded once.
 impl Codec for TunableStatus {
     type Value = TunableStatus;
     fn put(value: &TunableStatus, frame: &mut Vec<u8>) {
@@ -239,7 +242,7 @@ impl Codec for TunableStatus {
     }
 }
 
-/// Both values are of one type.
+/// Both values have the same type, which is encoded once.
 impl Codec for TunableChange {
     type Value = TunableChange;
     fn put(value: &TunableChange, frame: &mut Vec<u8>) {

@@ -7,30 +7,30 @@
  *     DORMOUSE_EVENT(db, query, (rows, n), (sql, text), (times, DORMOUSE_ARRAY(p, count)));
  *     DORMOUSE_EVENT(app, tick);
  *
- * Provider, event, then up to 32 fields, each a name and a value whose type is inferred. A statement, anywhere in a
- * function: several translation units, static inline functions, C++ inline functions, templates, lambdas, constructors,
- * shared libraries, plugins. Link with -ldormouse.
+ * The arguments are provider, event, then up to 32 fields, each a name and a value whose type is inferred. The macro is
+ * a statement, allowed anywhere in a function: in several translation units, static inline functions, C++ inline
+ * functions, templates, lambdas, constructors, shared libraries and plugins. Link with -ldormouse.
  *
  *     value                                              recorded as
- *     integers up to 64 bits, char, bool, enums          themselves
- *     float, double                                      themselves
+ *     integers up to 64 bits, char, bool, enums          the value
+ *     float, double                                      the value
  *     char *                                             text up to the NUL; NULL is empty text
  *     other pointers to objects                          the address
  *     DORMOUSE_BYTES(pointer, size_t)                    bytes
  *     DORMOUSE_ARRAY(pointer, size_t)                    a sequence of integers, floats, bools or void pointers
  *     C++: std::string, std::string_view                 text up to the first NUL
- *     C++: std::array, std::vector, whatever has data() and size()    a sequence
+ *     C++: std::array, std::vector, other types with data() and size()        a sequence
  *
- * Values are evaluated once, in order, when the event is armed, and not at all otherwise. What they point to must live
- * until the statement ends, which temporaries do, and text must not be changed by another thread meanwhile. The macro
- * never blocks, allocates or fails, and is async-signal-safe if the values are.
+ * If the event is armed, values are evaluated once, in order; otherwise they are not evaluated. Pointed-to data must
+ * live until the statement ends, which temporaries do, and text must not be changed by another thread meanwhile. The
+ * macro never blocks, allocates or fails, and is async-signal-safe if the values are.
  *
- * Dormant, an event is the five bytes of one instruction. With DORMOUSE_DISABLE defined before this header is included
- * it is nothing at all: the values are compiled, never evaluated, and the library is not needed.
+ * A dormant event is one instruction of five bytes. With DORMOUSE_DISABLE defined before this header is included, it
+ * generates no code: the values are compiled but never evaluated, and the library is not needed.
  *
- * Names are C identifiers of ASCII letters, digits and _, of at most 255 bytes. One that is also a macro (errno, stdin)
- * cannot be used. Other names do not compile; a name with $ does in C by clang, and the session names its class as
- * refused. Cast bit-fields in C. A C inline function must be static (C11 6.7.4p3).
+ * Names are C identifiers of ASCII letters, digits and _, of at most 255 bytes. A name that is also a macro (errno,
+ * stdin) cannot be used. Other names do not compile, except that clang accepts a name with $ in C; the session then
+ * reports its class as refused. Cast bit-fields in C. A C inline function must be static (C11 6.7.4p3).
  */
 #ifndef DORMOUSE_EVENT_H
 #define DORMOUSE_EVENT_H
@@ -59,7 +59,7 @@
 #define DORMOUSE_I_STRING(text) DORMOUSE_I_STRING_EXPANDED(text)
 #define DORMOUSE_I_STRING_EXPANDED(text) #text
 
-/* How many fields an event has: arguments less provider and name. */
+/* Number of fields of an event: arguments less provider and name. */
 #define DORMOUSE_I_FIELD_COUNT(...)                                                                                    \
     DORMOUSE_I_FIELD_COUNT_OF(__VA_ARGS__, 32, 31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16, 15, 14, \
                               13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0, none, 0)
@@ -68,7 +68,7 @@
                                   count, ...)                                                                          \
     count
 
-/* map(name, value) for each field; what follows the last one is left out. */
+/* Expands to map(name, value) for each field. The argument after the last field is left out. */
 #define DORMOUSE_I_MAP_0(map, end)
 #define DORMOUSE_I_MAP_1(map, field, ...) map field DORMOUSE_I_MAP_0(map, __VA_ARGS__)
 #define DORMOUSE_I_MAP_2(map, field, ...) map field DORMOUSE_I_MAP_1(map, __VA_ARGS__)
@@ -107,7 +107,7 @@
 extern "C" {
 #endif
 
-/* Bytes to record: what DORMOUSE_BYTES gives. */
+/* Bytes to record, the result of DORMOUSE_BYTES. */
 struct dormouse_i_bytes {
     const void *data;
     size_t size_bytes;
@@ -125,11 +125,11 @@ DORMOUSE_I_ALWAYS_INLINE struct dormouse_i_bytes dormouse_i_bytes_of(const void 
 
 #ifndef DORMOUSE_DISABLE
 
-/* Before the constructors of C++ objects, and after their destructors, which may trace. */
+/* Runs before the constructors of C++ objects, and after their destructors, because these may trace. */
 DORMOUSE_I_RECORDS(events, "aR", dormouse_event_record, constructor(101), destructor(101), dormouse_register_events,
                    dormouse_unregister_events)
 
-/*   section dormouse_events += { class - ., 0 }   in the COMDAT group of the function around it   */
+/*   section dormouse_events += { class - ., 0 }   in the COMDAT group of the enclosing function   */
 #define DORMOUSE_I_ANNOUNCEMENT                                                                                        \
     ".pushsection dormouse_events,\"aR?\",%%progbits\n\t"                                                             \
     ".balign 8\n\t"                                                                                                    \
@@ -139,7 +139,7 @@ DORMOUSE_I_RECORDS(events, "aR", dormouse_event_record, constructor(101), destru
 
 /*
  *   gate(class) ── dormant ──▶ next statement
- *     └─ armed ──▶ record                             an acquire of the key comes before what is evaluated there
+ *     └─ armed ──▶ record                             the key is acquired before the values are evaluated
  */
 #define DORMOUSE_I_WHEN_ARMED(event_class, ...)                                                                        \
     DORMOUSE_I_GATE(event_class, DORMOUSE_I_ANNOUNCEMENT, dormouse_i_armed);                                           \
@@ -161,27 +161,28 @@ DORMOUSE_I_RECORDS(events, "aR", dormouse_event_record, constructor(101), destru
 #define DORMOUSE_I_ASSERT _Static_assert
 #endif
 
-/* In C, clang takes no function for a constant. */
+/* In C, clang does not accept a function call as a constant. */
 #if defined(__clang__) && !defined(__cplusplus)
 #define DORMOUSE_I_HAS_DOLLAR(text) 0
 #else
 #define DORMOUSE_I_HAS_DOLLAR(text) (__builtin_strchr(text, '$') != NULL)
 #endif
 
-/* As many code points as bytes are ASCII. __extension__: in C, a pedantic compiler takes no function for a constant either. */
+/* Checks that text has as many code points as bytes, so that it is ASCII. __extension__ because a pedantic C compiler
+ * does not accept a function call as a constant either. */
 #define DORMOUSE_I_CHECK_TEXT(text)                                                                                    \
     __extension__ DORMOUSE_I_ASSERT(                                                                                   \
         sizeof(text) <= DORMOUSE_NAME_LEN_MAX + 1 && sizeof(U"" text) == 4 * sizeof(text) &&                           \
             !DORMOUSE_I_HAS_DOLLAR(text),                                                                              \
         "a trace cannot hold the name " text ": write ASCII letters, digits and _, at most 255 bytes");
 
-/* Provider, event and fields, each with a NUL, as one literal. */
+/* Provider, event and fields, each terminated by NUL, as one literal. */
 #define DORMOUSE_I_NAME(name, ...) #name "\0"
 #define DORMOUSE_I_NAMES(count, provider, name, ...)                                                                   \
     DORMOUSE_I_STRING(provider) "\0" DORMOUSE_I_STRING(name) "\0"                                                    \
     DORMOUSE_I_CAT(DORMOUSE_I_MAP_, count)(DORMOUSE_I_NAME, __VA_ARGS__)
 
-/* Names must be identifiers that a trace can hold, different ones for the fields: anything else does not compile. */
+/* Checks at compile time that names are identifiers that a trace can hold, and that the fields' names differ. */
 #define DORMOUSE_I_CHECK_NAME(name, ...) , name##_dormouse_i_field
 #define DORMOUSE_I_CHECK_NAME_TEXT(name, ...) DORMOUSE_I_CHECK_TEXT(#name)
 #define DORMOUSE_I_CHECK_NAMES(count, provider, name, ...)                                                             \
@@ -211,7 +212,7 @@ DORMOUSE_I_RECORDS(events, "aR", dormouse_event_record, constructor(101), destru
 #define DORMOUSE_I_KIND_ULONG DORMOUSE_KIND_U32
 #endif
 
-/* each(C type, suffix, kind) for the types whose values are recorded as they are. */
+/* Expands to each(C type, suffix, kind) for the types whose values are recorded unchanged. */
 #define DORMOUSE_I_SCALARS(each)                                                                                       \
     each(_Bool, bool, DORMOUSE_KIND_BOOL)                                                                              \
     each(char, char, DORMOUSE_I_KIND_CHAR)                                                                             \
@@ -251,8 +252,8 @@ DORMOUSE_I_SEQUENCE_TYPE(void *, pointer, DORMOUSE_KIND_POINTER)
         void *: dormouse_i_array_pointer)((pointer), (count)))
 
 /*
- * What an event knows of a field, in types alone: the size of `kind` is its type byte, and `value` is what is kept of it
- * until the record is written: itself, the address of text, or the structure of bytes and arrays.
+ * Properties of a field's type: the size of `kind` is its type byte, and `value` is what is kept until the record is
+ * written: the value itself, the address of text, or the structure of bytes and arrays.
  */
 #define DORMOUSE_I_FIELD_TYPES(type, suffix, kind_)                                                                    \
     extern struct dormouse_i_field_##suffix {                                                                          \
@@ -300,10 +301,10 @@ extern struct dormouse_i_field_text {
 /*
  *   static class = {types, names}
  *   if gate(class):
- *       values = each of them, packed
- *       dormouse_record_words(class, values), or dormouse_record_values where some field has no fixed size
+ *       values = all values, packed
+ *       dormouse_record_words(class, values), or dormouse_record_values if a field has no fixed size
  *
- * Volatile, so that compilers keep values where they are put and think no more about them.
+ * The values are volatile, so that compilers store them in place and do not optimise them further.
  */
 #define DORMOUSE_I_EVENT(field_count_, provider_, name_, ...)                                                          \
     __extension__({                                                                                                    \
@@ -340,7 +341,7 @@ extern struct dormouse_i_field_text {
 
 namespace dormouse {
 
-/* `count` elements at `data`. */
+/* A sequence of `count` elements at `data`. */
 template <class T> struct sequence {
     const T *first;
     std::size_t count;
@@ -364,7 +365,7 @@ struct element<T, std::void_t<decltype(std::declval<const T &>().data()), declty
     using type = std::remove_cv_t<std::remove_pointer_t<decltype(std::declval<const T &>().data())>>;
 };
 
-/* The kind of a value that is recorded as it is; 0 for others. */
+/* Returns the kind of a value that is recorded unchanged; 0 for others. */
 template <class T> constexpr std::uint8_t scalar_kind()
 {
     if constexpr (std::is_same_v<T, bool>) {
@@ -392,7 +393,7 @@ constexpr bool is_c_string =
 template <class T>
 constexpr bool is_string = std::is_class_v<T> && std::is_convertible_v<const T &, std::string_view>;
 
-/* The type byte of a value; 0 for what cannot be a field. */
+/* Returns the type byte of a value; 0 if it cannot be a field. */
 template <class T> constexpr std::uint8_t type_byte()
 {
     if constexpr (std::is_same_v<T, dormouse_i_bytes>) {
@@ -410,8 +411,8 @@ template <class T> constexpr std::uint8_t type_byte()
 #ifndef DORMOUSE_DISABLE
 
 /*
- * The class of one event: one per tag type, shared by the translation units of an object and hidden from other objects. A
- * template's instances have tags of their own.
+ * The class of an event: one for each tag type, shared by the translation units of an object and hidden from other
+ * objects. Instances of a template have tags of their own.
  */
 template <class Tag> struct __attribute__((visibility("hidden"))) event {
     static typename Tag::description event_class;
@@ -419,7 +420,8 @@ template <class Tag> struct __attribute__((visibility("hidden"))) event {
 
 template <class Tag> typename Tag::description event<Tag>::event_class = Tag::describe();
 
-/* What is kept of a value until its record is written: itself, which needs no definition of a static constant, or a view. */
+/* Returns what is kept of a value until its record is written: the value (which needs no definition of a static
+ * constant), or a view. */
 template <class T, std::enable_if_t<!std::is_class_v<T>, int> = 0> constexpr T keep(T value)
 {
     return value;
@@ -435,7 +437,7 @@ inline dormouse_i_bytes keep(const char *text)
     return {text, text ? __builtin_strlen(text) : 0};
 }
 
-/* Not a pointer like others. */
+/* An overload because char * would otherwise be treated as a pointer. */
 inline dormouse_i_bytes keep(char *text)
 {
     return keep(static_cast<const char *>(text));
@@ -454,7 +456,7 @@ template <class T, std::enable_if_t<std::is_class_v<T>, int> = 0> dormouse_i_byt
     }
 }
 
-/* Writes a record when it is made, so that braces have the values evaluated in order. */
+/* The constructor writes a record. It is called with braces, so that the values are evaluated in order. */
 struct record {
     template <class... Kept> record(const dormouse_class &event_class, Kept... values)
     {
@@ -491,7 +493,7 @@ struct record {
 #define DORMOUSE_I_KEEP(name, ...) , ::dormouse::detail::keep(__VA_ARGS__)
 
 /*
- *   types = those of the values, outside of the tag, which knows no `this`
+ *   types = those of the values, outside the tag, because a local class has no access to `this`
  *   tag = {types, names}
  *   if gate(class of tag):
  *       record{class of tag, keep(value)…}        one expression, so that temporaries live until the end

@@ -9,17 +9,18 @@
  *     $ dormouse imv list PID
  *     $ dormouse imv set PID server.batch_size 64 server.audit on
  *
- * At file scope, after the definition or the declaration: batch_size and scale are variables of bool, an integer type, float
- * or double which only the library changes, aligned to their size; audit is a struct dormouse_static_key. All lie in the object
- * (program or shared library) that exports them. The type is inferred. Name and description are literals: 1 to 255 visible
- * ASCII characters without blanks, and one line of UTF-8; a variable with another name is not shown. A name should be unique in
- * the process: two variables with one name are both shown, and neither can be set.
+ * Use these macros at file scope, after the definition or the declaration. batch_size and scale are variables of type
+ * bool, an integer type, float or double that only the library changes, aligned to their size; audit is a struct
+ * dormouse_static_key. All of them belong to the object (program or shared library) that exports them. The type is
+ * inferred. Name and description are literals: 1 to 255 visible ASCII characters without blanks, and one line of UTF-8;
+ * a variable with an invalid name is not shown. A name should be unique in the process: two variables with one name are
+ * both shown, and neither can be set.
  *
- * The range limits what operators may set; it does not limit the program itself. A key that the program has enabled more than once
- * cannot be switched off.
+ * The range limits the values that operators may set, not the program itself. A key that the program has enabled more
+ * than once cannot be switched off.
  *
- * Link with -ldormouse, which has the socket for operators. With DORMOUSE_DISABLE defined there are no tunables, and no library is
- * needed.
+ * Link with -ldormouse, which has the socket for operators. With DORMOUSE_DISABLE defined there are no tunables, and no
+ * library is needed.
  */
 #ifndef DORMOUSE_TUNABLE_H
 #define DORMOUSE_TUNABLE_H
@@ -59,16 +60,17 @@ extern "C" {
 #endif
 
 /*
- * Starts the tracer if it has not been, and adds the tunables of an object, bounded by its dormouse_tunables section; forgets
- * them again. This header's constructor and destructor call them. Registering the same start again changes nothing.
+ * dormouse_register_tunables starts the tracer if necessary, and adds the tunables of an object, bounded by its
+ * dormouse_tunables section. dormouse_unregister_tunables forgets them. This header's constructor and destructor call
+ * these functions. Registering the same start again changes nothing.
  *
- * Errors: -EDEADLK called by a signal handler that interrupted an update of the same thread; -ENOSPC too many objects, whose
- * tunables are not shown then. MT-safe, blocking: forgetting waits for whoever is setting one.
+ * Errors: -EDEADLK called by a signal handler that interrupted an update of the same thread; -ENOSPC too many objects,
+ * so the tunables of this one are not shown. MT-safe, blocking: unregistering waits for a thread that sets a tunable.
  */
 int dormouse_register_tunables(const struct dormouse_tunable_record *start, const struct dormouse_tunable_record *stop);
 int dormouse_unregister_tunables(const struct dormouse_tunable_record *start);
 
-/* Nobody names a record, so the linker is told to keep it. */
+/* Tells the linker to keep records, because no code refers to them. */
 #if defined(__has_attribute)
 #if __has_attribute(retain)
 #define DORMOUSE_I_TUNABLE_RETAIN __attribute__((retain))
@@ -89,7 +91,7 @@ DORMOUSE_I_RECORDS(tunables, DORMOUSE_I_TUNABLE_FLAGS, dormouse_tunable_record, 
 namespace dormouse {
 namespace detail {
 
-/* Type, widest relative and ends of what a variable may hold. */
+/* Properties of a variable's type: type number, widest related type, minimum and maximum. */
 template <class T> struct tunable {
     static_assert(std::is_arithmetic<T>::value && sizeof(T) <= 8, "a tunable is a bool, an integer, a float or a double");
     typedef typename std::conditional<
@@ -126,7 +128,8 @@ template <class T> struct tunable {
 
 #else
 
-/* One of these for each type; char is one of its neighbours, as the compiler chooses, and long is as wide as one. */
+/* Selects one argument by type. char is like signed or unsigned char, as the compiler defines, and long has the width
+ * of another type. */
 #define DORMOUSE_I_TUNABLE_CHOOSE(name, boolean, unsigned_integer, signed_integer, single_float, double_float)         \
     _Generic((name), _Bool                                                                                             \
              : boolean, char                                                                                           \
@@ -167,7 +170,7 @@ template <class T> struct tunable {
 #define DORMOUSE_I_TUNABLE_WIDEN(name, value) ((DORMOUSE_I_TUNABLE_WIDEST(name))(value))
 #define DORMOUSE_I_TUNABLE_ADDRESS(name) ((void *)&(name))
 
-/* Floats are compared when they are set: C has no integer constant expressions of them. */
+/* Ranges of floats are checked when a value is set, because C has no integer constant expressions with floats. */
 #define DORMOUSE_I_TUNABLE_HOLDS(name, min, max)                                                                       \
     ((DORMOUSE_I_TUNABLE_WIDEN(name, DORMOUSE_I_TUNABLE_LEAST(name)) <= DORMOUSE_I_TUNABLE_WIDEN(name, min)) &         \
      (DORMOUSE_I_TUNABLE_WIDEN(name, min) <= DORMOUSE_I_TUNABLE_WIDEN(name, max)) &                                    \
@@ -183,8 +186,8 @@ template <class T> struct tunable {
 
 #endif /* __cplusplus */
 
-/* A struct dormouse_tunable_record whose ends are written as what they are. Aligned as that is: compilers align large
- * structures further if they are not told. */
+/* A struct dormouse_tunable_record whose limits have their own type. Its alignment is given explicitly, because
+ * compilers otherwise align large structures further. */
 #define DORMOUSE_I_TUNABLE(name, text, description, type, widest, least, greatest)                                     \
     static struct {                                                                                                    \
         const char *dormouse_i_name, *dormouse_i_description;                                                          \

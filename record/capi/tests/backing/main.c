@@ -1,4 +1,4 @@
-/* Memory of every kind, and what is told of it. C11 and C++11. */
+/* Memory of every kind, and the library's reports about it. C11 and C++11. */
 /* memfd_create() */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -26,7 +26,7 @@ static long faults(void)
     return usage.ru_minflt + usage.ru_majflt;
 }
 
-/* Writes to every page, and counts what that takes. */
+/* Writes to every page, and returns the number of faults. */
 static long faults_of_writing(unsigned char *base, size_t size_bytes)
 {
     long before = faults();
@@ -154,7 +154,7 @@ static void check_buffers(void)
         if (page != 5)
             base[page * 4096] = 1;
     assert(*(volatile unsigned char *)(base + 5 * 4096) == 0);
-    /* A kernel that does not tell the zero page says so, and does not let it pass. */
+    /* A kernel that does not report the zero page yields another error, not success. */
     int answer = dormouse_pages_check(base, 16 * 4096, &missing);
     assert(answer == -EFAULT || answer == -EOPNOTSUPP);
     assert((answer == -EFAULT ? missing.zero_bytes : missing.unknown_bytes) == 4096);

@@ -11,22 +11,22 @@ use crate::manual;
 
 pub const WARNINGS: [&str; 5] = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror"];
 
-/// Compilers, with the language of each and its oldest standard that the headers are for.
+/// Compilers, each with its language and the oldest standard that the headers support.
 const LANGUAGES: [(&str, &str, &str); 4] =
     [("gcc", "c", "c11"), ("clang", "c", "c11"), ("g++", "c++", "c++11"), ("clang++", "c++", "c++11")];
 
 pub struct Library {
-    /// As in `dormouse/NAME.h`, `libdormouse_NAME` and `dormouse-NAME(3)`.
+    /// Name in `dormouse/NAME.h`, `libdormouse_NAME` and `dormouse-NAME(3)`.
     pub name: &'static str,
-    /// Functions that are wholly in the header.
+    /// Functions that are defined in the header.
     pub inline: &'static [&'static str],
-    /// Preprocessor flags, each of which is another way to include the header.
+    /// Preprocessor flags; with each of them the header is included in another way.
     pub ways: &'static [&'static str],
     pub prefix: OnceLock<PathBuf>,
 }
 
 impl Library {
-    /// Where everything is installed, for this library's tests alone.
+    /// Returns the installation prefix, which this library's tests have to themselves.
     pub fn prefix(&self) -> &Path {
         self.prefix.get_or_init(|| install(&format!("{}-prefix", self.name)))
     }
@@ -35,14 +35,14 @@ impl Library {
         format!("dormouse-{}", self.name)
     }
 
-    /// Flags for the shared library of a package.
+    /// Returns flags for the shared library of a package.
     pub fn package(&self, name: &str) -> Vec<String> {
         let flags = pkg_config(self.prefix(), &["--cflags", "--libs", name]);
         let run_path = format!("-Wl,-rpath,{}", self.prefix().join("lib").display());
         flags.into_iter().chain([run_path, "-pthread".into()]).collect()
     }
 
-    /// Flags for an archive; `None`: the library's own.
+    /// Returns flags for an archive, or for the library's own if `path` is `None`.
     pub fn archive(&self, path: Option<&Path>) -> Vec<String> {
         let own = self.prefix().join(format!("lib/libdormouse_{}.a", self.name));
         let path = path.unwrap_or(&own);
@@ -72,7 +72,7 @@ impl Library {
         std::fs::read_to_string(self.prefix().join(format!("include/dormouse/{}.h", self.name))).unwrap()
     }
 
-    /// Names of functions, sorted: those at the start of a declaration, and not in comments.
+    /// Returns the names of declared functions, sorted: those at the start of a declaration, not in comments.
     fn declared(&self) -> Vec<String> {
         let header = self.header();
         let of_name = format!("dormouse_{}_", self.name);
@@ -87,11 +87,11 @@ impl Library {
         names
     }
 
-    /// The header can be included, and nothing else, in the strictest of languages.
+    /// Checks that the header can be included without any other, in the strictest language modes.
     pub fn check_languages(&self) {
         let directory = tempfile::tempdir().unwrap();
         let unit = directory.path().join("unit.c");
-        // Included, because inline functions that nobody uses are a mistake in a unit of its own.
+        // Included, because unused inline functions in a unit of its own would give a warning.
         std::fs::write(&unit, format!("#include <dormouse/{}.h>\n", self.name)).unwrap();
         for (compiler, language, standard) in LANGUAGES.into_iter().filter(|(compiler, ..)| has_part(compiler)) {
             for way in self.ways {
@@ -102,8 +102,8 @@ impl Library {
         }
     }
 
-    /// Every function of the header, `count` that are not inline, is there for programs to link with, in both libraries, and nothing
-    /// else of its name.
+    /// Checks that both libraries export every function of the header (`count` of them are not inline), and nothing
+    /// else with this prefix.
     pub fn check_exports(&self, count: usize) {
         let declared: Vec<_> =
             self.declared().into_iter().filter(|name| !self.inline.contains(&name.as_str())).collect();
@@ -125,7 +125,7 @@ impl Library {
         self.prefix().join(format!("share/man/man3/dormouse-{}.3", self.name))
     }
 
-    /// The programs in the manual page compile, and run.
+    /// Checks that the programs in the manual page compile and run.
     pub fn check_examples(&self) {
         let directory = tempfile::tempdir().unwrap();
         let examples = manual::examples(&self.manual_page());
@@ -143,7 +143,7 @@ impl Library {
         }
     }
 
-    /// The manual page tells of every function, and is well-formed.
+    /// Checks that the manual page describes every function, and is well-formed.
     pub fn check_manual(&self) {
         let header = self.header();
         let path = self.manual_page();

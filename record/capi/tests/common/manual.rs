@@ -1,8 +1,8 @@
-//! What the tests of manual pages share.
+//! Helpers for the tests of manual pages.
 
 use std::path::Path;
 
-/// The programs in a manual page, by the file name in the comment above each.
+/// Returns the programs in a manual page, by the file name in the comment before each.
 pub fn examples(page: &Path) -> Vec<(String, String)> {
     let text = std::fs::read_to_string(page).unwrap();
     let program = |part: &str| {

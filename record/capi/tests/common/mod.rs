@@ -1,10 +1,10 @@
-//! What the tests of C and C++ programs share.
+//! Helpers for the tests of C and C++ programs.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-/// Installs into a directory of this name, anew.
+/// Installs the libraries into a directory with this name, which is emptied first.
 pub fn install(name: &str) -> PathBuf {
     let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = std::fs::remove_dir_all(&prefix);
@@ -12,7 +12,7 @@ pub fn install(name: &str) -> PathBuf {
     prefix
 }
 
-/// The directory of what cargo has built with the profile of this test.
+/// Returns the directory that cargo has built into with the profile of this test.
 fn profile_dir() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
     DIR.get_or_init(|| std::env::current_exe().unwrap().ancestors().nth(2).unwrap().into())
@@ -29,20 +29,21 @@ pub fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// What `pkg-config` says of a package that is installed in `prefix`.
+/// Returns the output of `pkg-config` for packages installed in `prefix`.
 pub fn pkg_config(prefix: &Path, arguments: &[&str]) -> Vec<String> {
     let mut command = Command::new("pkg-config");
     command.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig")).args(arguments);
     stdout(&succeed(&mut command)).split_whitespace().map(String::from).collect()
 }
 
-/// The command `dormouse`, built as this test was: it belongs to another package.
+/// Returns the path of the command `dormouse`, built with the profile of this test, because it belongs to another
+/// package.
 #[allow(dead_code, reason = "some tests run no command")]
 pub fn dormouse() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
         let profile_dir = profile_dir();
-        // Unless `cargo xtask test` has.
+        // Unless `cargo xtask test` has built it.
         if std::env::var_os("DORMOUSE_BUILT").is_none() {
             succeed(
                 Command::new(env!("CARGO"))

@@ -1,4 +1,4 @@
-/* With DORMOUSE_NO_SHORT_NAMES: the short ones are the program's own. Every macro, by its long name. */
+/* With DORMOUSE_NO_SHORT_NAMES, the program may use the short names itself. Uses every macro by its long name. */
 #include <dormouse/imv.h>
 
 static int imv_read(int value)

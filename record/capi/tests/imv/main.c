@@ -1,12 +1,12 @@
 /*
  * The program: reads and sets values of its own and of the library, in one of these ways.
  *
- *   main set WRITER                          changes everything to and fro; WRITER is how it has to be done
+ *   main set WRITER                          changes everything back and forth; WRITER is the expected way of writing
  *   main plugins PLUGIN                      loads and unloads the plugin while another thread changes values
  *   main closed mdwe|mseal [late]            after text has been closed for writing, by a constructor or later
- *   main born mdwe|mseal                     likewise, by what comes before all constructors
+ *   main born mdwe|mseal                     the same, closed before all constructors
  *
- * Prints what the library says of itself, and fails with the line that failed.
+ * Prints the library's report about itself. On failure, prints the line that failed.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -82,7 +82,7 @@ static void set_to_and_fro(const char *writer)
     if (strcmp(writer, "mprotect") == 0)
         CHECK(now.objects > 0 && now.sites >= SITES_MIN && now.patched == now.sites);
 
-    /* One within another. */
+    /* Reads of a value in an assignment of the same value. */
     CHECK(imv_set(own, _imv_read(own)) == 0 && imv_set(own, imv_read(own)) == 0 && imv_read(own) == 7);
     struct dormouse_imv_change nested[] = {IMV_CHANGE(own, imv_read(own) + _imv_read(own) - 7)};
     CHECK(dormouse_imv_update(nested, 1) == 0 && imv_read(own) == 7);
@@ -158,7 +158,7 @@ static int seal_object(struct dl_phdr_info *object, size_t size, void *failed)
     return 0;
 }
 
-/* From here on no text becomes writable. Exits with 77 where the system has no such thing. */
+/* Closes text for writing. Exits with 77 if the system does not support it. */
 static void close_text(const char *what)
 {
     if (strcmp(what, "mdwe") == 0) {
@@ -173,7 +173,7 @@ static void close_text(const char *what)
     CHECK(failed == 0);
 }
 
-/* Before all constructors, those of libraries included. */
+/* Runs before all constructors, including those of libraries. */
 static void before_constructors(int argc, char **argv, char **environment)
 {
     (void)environment;
@@ -183,7 +183,7 @@ static void before_constructors(int argc, char **argv, char **environment)
 }
 __attribute__((section(".preinit_array"), used)) static void (*before_all)(int, char **, char **) = before_constructors;
 
-/* Before this object's sites are registered; libraries are patched already. */
+/* Runs before this object's sites are registered; libraries are patched already. */
 __attribute__((constructor(101))) static void first_constructor(void)
 {
     CHECK(imv_set(own, 7) == 0 && imv_read(own) == 7);
@@ -193,7 +193,7 @@ __attribute__((constructor(101))) static void first_constructor(void)
         close_text(what);
 }
 
-/* A change works, or it is refused and every value is the old one. */
+/* Checks that a change succeeds, or is refused and leaves every value unchanged. */
 static void set_in_closed_text(const char *what, int is_late)
 {
     CHECK(all_differing(0) == 0);
@@ -216,7 +216,7 @@ static void set_in_closed_text(const char *what, int is_late)
     } while (0);
     EACH_VALUE(SET_ONE)
 
-    /* One refused value refuses all, but keys are changed. */
+    /* If one value is refused, all are, but keys are changed. */
     int error = set_all(1);
     if (error) {
         CHECK(error == -EACCES && refused);

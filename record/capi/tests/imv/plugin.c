@@ -1,4 +1,4 @@
-/* A plugin with a value of its own, which another plugin reads, and reads of the program's values. */
+/* A plugin with a value of its own, which another plugin reads. It also reads the program's values. */
 #include "values.h"
 
 EACH_VALUE(IMPORT)

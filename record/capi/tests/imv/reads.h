@@ -1,4 +1,4 @@
-/* Reads of every value and gates of the key, in whatever way this unit has named them. */
+/* Reads of every value and gates of the key, with the macros that the including unit has defined. */
 
 #ifdef __cplusplus
 inline int inline_sum()
@@ -13,7 +13,7 @@ template <class T> T template_sum(T start)
 }
 #endif
 
-/* How many reads do not give the first or, if is_second, the second value. */
+/* Returns the number of reads that do not give the first or, if is_second, the second value. */
 static inline int differing(int is_second)
 {
     int differ = 0;
@@ -38,7 +38,7 @@ static inline int differing(int is_second)
     return differ;
 }
 
-/* Sets all values and the key, as one batch: 0 or a negative errno. */
+/* Sets all values and the key in one batch. Returns 0 or a negative errno. */
 static inline int set_all(int is_second)
 {
     struct dormouse_imv_change changes[] = {

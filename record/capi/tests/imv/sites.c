@@ -1,4 +1,4 @@
-/* One site of each kind. Prints each as it stands in memory: its name and bytes, and the bytes that a gate jumps to. */
+/* One site of each kind. Prints the name and bytes of each in memory, and the bytes that a gate jumps to. */
 #include "sites.h"
 
 #include <stdio.h>

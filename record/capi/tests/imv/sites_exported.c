@@ -1,4 +1,4 @@
-/* Stands for another object. */
+/* Takes the part of another object. */
 #include "sites.h"
 
 #define DEFINE(name, type, value)                                                                                      \

@@ -1,10 +1,10 @@
-/* A plugin that reads and sets what another plugin defines. */
+/* A plugin that reads and sets values that another plugin defines. */
 #include "values.h"
 
 IMPORT_IMV(long, of_plugin);
 IMPORT_STATIC_KEY(key_of_plugin);
 
-/* 0, or the number of what failed. */
+/* Returns 0, or the number of the check that failed. */
 PUBLIC int plugin_use(void);
 int plugin_use(void)
 {

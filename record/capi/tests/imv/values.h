@@ -1,4 +1,4 @@
-/* What the objects of the test share: values of every type, each with the value that it has at first and another one. */
+/* Definitions that the test's objects share: values of every type, each with its initial value and another one. */
 #ifndef VALUES_H
 #define VALUES_H
 

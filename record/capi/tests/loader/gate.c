@@ -1,4 +1,4 @@
-/* A library whose constructor stays in dlopen until somebody opens the FIFO that GATE names. */
+/* A library whose constructor stays in dlopen until a process opens the FIFO that GATE names. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>

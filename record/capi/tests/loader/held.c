@@ -1,4 +1,4 @@
-/* A plugin that is loaded after its library (gate.c) has been. */
+/* A plugin whose library (gate.c) is loaded before it. */
 #include <dormouse/event.h>
 
 void gate_passed(void);

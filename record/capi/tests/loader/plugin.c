@@ -1,4 +1,4 @@
-/* A plugin of ten tracepoints. Copies of it differ in the number in their names, which the test writes into the file. */
+/* A plugin with ten tracepoints. Copies differ in the number in their names, which the test writes into the file. */
 #include <dormouse/event.h>
 
 void plugin_work(int number);

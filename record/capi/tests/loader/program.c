@@ -1,10 +1,11 @@
 /*
- * A program whose threads are in the loader much of the time.
+ * A program whose threads spend much time in the loader.
  *
  *     program DIR COUNT THREADS PROGRESS
  *
- * Loads plugins DIR/plugin-NNN.so in so many threads, calls them and unloads them, if THREADS is not 0; each thread counts its rounds in the
- * file PROGRESS. Two more threads fork, and walk the list of objects. Meanwhile it obeys its input, a line each:
+ * Unless THREADS is 0, that many threads load plugins DIR/plugin-NNN.so, call them and unload them; each thread counts
+ * its rounds in the file PROGRESS. Two more threads fork, and walk the list of objects. The program obeys commands on
+ * its input, one per line:
  *
  *     fire N     traces app:fired N times
  *     fork       traces app:forked in a child that ends by exit, and waits for it
@@ -75,8 +76,8 @@ static void load_plugin(int number)
 }
 
 /*
- * By _exit while other threads unload: glibc's child of fork inherits the lock of the list of exit functions as it was, dlclose holds it
- * now and then, and exit would wait for it without end.
+ * Ends by _exit while other threads unload plugins: glibc's child of fork inherits the state of the lock on the list of
+ * exit functions, which dlclose holds at times, and exit could wait for it for ever.
  */
 static void child(void (*end)(int))
 {

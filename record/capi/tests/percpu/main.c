@@ -98,7 +98,7 @@ static int compare(const void *left, const void *right)
     return a < b ? -1 : a > b;
 }
 
-/* Quantiles and buckets against the sorted values. */
+/* Compares quantiles and buckets with the sorted values. */
 static void check_quantiles(unsigned bits)
 {
     enum { COUNT = 5000 };
@@ -134,7 +134,7 @@ static void check_quantiles(unsigned bits)
     }
     assert(next == COUNT && buckets[0].low == 0 && buckets[len - 1].high == UINT64_MAX);
 
-    /* Of too little room, all is used, and no more; the answer is how much would do. */
+    /* If there is too little room, all of it is used, and no more; the result is the number of buckets needed. */
     memset(buckets, 0xA5, bucket_count * sizeof *buckets);
     assert(dormouse_percpu_histogram_snapshot(some, buckets, 2) == len);
     assert(buckets[1].count > 0 && buckets[2].count == 0xA5A5A5A5A5A5A5A5u);
@@ -181,7 +181,7 @@ static void check_signals(void)
     }
     memset(&every, 0, sizeof every);
     assert(setitimer(ITIMER_REAL, &every, NULL) == 0);
-    /* One may still come: it is counted by both or by none, before it is ignored. */
+    /* One more signal may arrive: it is counted by both or by neither, before it is ignored. */
     assert(signal(SIGALRM, SIG_IGN) != SIG_ERR);
     assert(dormouse_percpu_counter_sum(counter) == before + rounds * worth(1) + handled);
     assert(dormouse_percpu_histogram_count(histogram) == count_before + (uint64_t)(rounds * ROUNDS) + (uint64_t)handled);
@@ -217,7 +217,7 @@ int main(int argc, char **argv)
     check_fork();
     dormouse_percpu_counter_destroy(counter);
     dormouse_percpu_histogram_destroy(histogram);
-    /* What is destroyed is given back: many times as much as there is address space for otherwise. */
+    /* Destruction frees the memory: otherwise the loop would need many times the address space. */
     for (int round = 0; round < 3000; round++) {
         histogram = dormouse_percpu_histogram_create(DORMOUSE_PERCPU_SUB_BUCKET_BITS_MAX);
         assert(histogram != NULL);

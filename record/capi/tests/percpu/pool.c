@@ -25,7 +25,7 @@
 #define RECORDS 16
 #define OS_PAGE 4096u
 
-/* What each CPU has a copy of. The list and the rest are at offsets that are not 0, too. */
+/* Each CPU's copy of the object. The list and other members are also tested at offsets other than 0. */
 struct copy {
     uint64_t added;
     uint64_t compared;
@@ -45,7 +45,7 @@ static int rounds = 5000;
 
 static struct dormouse_percpu_pool *pool;
 static struct dormouse_percpu_object object;
-/* Private memory, or shared with children. */
+/* Items, in private memory or shared with children. */
 static struct item *items;
 static uint64_t added, compared, copied, failures;
 static volatile sig_atomic_t handled;
@@ -71,10 +71,10 @@ static struct dormouse_percpu_pool_options options_of(unsigned flags)
     return options;
 }
 
-/* As `expect` below, with the error in `error`. */
+/* Calls `expect` below with the error in `error`. */
 #define EXPECT(result, number, cause, text) expect(result, &error, number, DORMOUSE_PERCPU_##cause, text)
 
-/* Asserts that the error is as told, and that its text says so. */
+/* Asserts that the error has this number and cause, and that its text contains `text`. */
 static void expect(int result, const struct dormouse_percpu_error *error, int number, enum dormouse_percpu_cause cause,
                    const char *text)
 {
@@ -138,7 +138,7 @@ static void check_errors(unsigned flags)
     struct dormouse_percpu_pool *another = dormouse_percpu_pool_create(&options, NULL);
     assert(some != NULL && another != NULL && dormouse_percpu_pool_cpu_count(some) == 2);
 
-    /* What cannot be allocated. */
+    /* Objects that cannot be allocated. */
     errno = 7;
     struct dormouse_percpu_usage usage;
     assert(dormouse_percpu_pool_usage(some, &usage) == 0 && dormouse_percpu_pool_usage(some, NULL) == -EINVAL);
@@ -152,7 +152,7 @@ static void check_errors(unsigned flags)
         EXPECT(dormouse_percpu_pool_alloc(some, 8, odd[index], &first, &error), EINVAL, BAD_ALIGNMENT, "not a power of two");
     EXPECT(dormouse_percpu_pool_alloc(some, 8, 8, NULL, &error), EINVAL, BAD_OPTION, "no place");
 
-    /* Until there is no more; what is freed is to be had again. */
+    /* Allocates until the pool is full; freed memory can be allocated again. */
     int count = 0;
     int result = 0;
     while ((result = dormouse_percpu_pool_alloc(some, 1024, 8, &other, &error)) == 0) {
@@ -167,7 +167,7 @@ static void check_errors(unsigned flags)
     assert(dormouse_percpu_pool_leaks(some, leaks, 2) == 1 && leaks[0].size_bytes == 1024 && leaks[0].count == (size_t)count);
     assert(dormouse_percpu_pool_leaks(some, NULL, 0) == 1 && dormouse_percpu_pool_leaks(some, NULL, 1) == -EINVAL);
 
-    /* What is no object, or none any more. */
+    /* Words that are not an object, or not any more. */
     assert(dormouse_percpu_pool_size_of(some, first) == 1024);
     assert(dormouse_percpu_pool_free(some, first, &error) == 0);
     assert(dormouse_percpu_pool_size_of(some, first) == -ENOENT && dormouse_percpu_pool_offset_of(some, first) == -ENOENT);
@@ -184,13 +184,13 @@ static void check_errors(unsigned flags)
     assert(dormouse_percpu_pool_address(some, second, 1) != NULL && dormouse_percpu_pool_address(some, second, 2) == NULL);
     assert(dormouse_percpu_pool_alloc(some, 1000, 8, &first, NULL) == 0 && dormouse_percpu_pool_audit(some, &error) == 0);
 
-    /* A handler that interrupts the pool. */
+    /* A signal handler that interrupts the pool. */
     handled = 0;
     object = first;
     assert(dormouse_percpu_pool_hold(some, inside, some) == 0 && handled == 1);
     assert(dormouse_percpu_pool_hold(some, NULL, NULL) == -EINVAL);
 
-    /* Bytes behind an object, and of one that was freed. */
+    /* Bytes after an object, and bytes of a freed object. */
     if (flags & DORMOUSE_PERCPU_ROBUST) {
         ((unsigned char *)dormouse_percpu_pool_address(some, first, 1))[1000] ^= 0xff;
         EXPECT(dormouse_percpu_pool_audit(some, &error), EUCLEAN, CORRUPTED, "red zone");
@@ -208,7 +208,7 @@ static void check_errors(unsigned flags)
     dormouse_percpu_pool_destroy(another);
 }
 
-/* Appends three words of one number. */
+/* Appends three words with the same number. */
 static int append(uint64_t unique)
 {
     const uint64_t record[3] = { unique, unique, unique };
@@ -225,7 +225,7 @@ static int append(uint64_t unique)
     return dormouse_percpu_copy_and_store(pool, object, &copy);
 }
 
-/* Each operation once. Async-signal-safe. */
+/* Performs each operation once. Async-signal-safe. */
 static void step(uint64_t unique)
 {
     if (dormouse_percpu_add(pool, object, offsetof(struct copy, added), 3) == 0)
@@ -252,7 +252,7 @@ static void step(uint64_t unique)
         struct item *item = (struct item *)(void *)node;
         if (__atomic_exchange_n(&item->is_out, 1, __ATOMIC_RELAXED) != 0)
             plus(&failures, 1);
-        /* Whoever still followed it would crash. */
+        /* A thread that still followed the pointer would crash. */
         node->next = (void *)(uintptr_t)0xDEADBEEF;
         __atomic_store_n(&item->is_out, 0, __ATOMIC_RELAXED);
         dormouse_percpu_list_push(pool, object, offsetof(struct copy, list), node);
@@ -277,7 +277,7 @@ static void *work(void *argument)
         step((uint64_t)(round * THREADS + index) + 1);
     assert(errno == 7);
     __atomic_store_n(&tids[index], 0, __ATOMIC_RELEASE);
-    /* A handler may find a thread that ends without restartable sequences: it would be told so. */
+    /* Blocks the signal: its handler could interrupt a thread that is ending and has no restartable sequences. */
     sigset_t signals;
     sigemptyset(&signals);
     sigaddset(&signals, SIGALRM);
@@ -285,7 +285,7 @@ static void *work(void *argument)
     return NULL;
 }
 
-/* Moves the workers to and fro between the CPUs that this process may run on. */
+/* Moves the workers between the CPUs that this process may run on. */
 static void *migrate(void *argument)
 {
     cpu_set_t *allowed = (cpu_set_t *)argument;
@@ -322,7 +322,7 @@ static uint64_t sum(size_t offset)
     return total;
 }
 
-/* Nothing lost and nothing twice. */
+/* Checks that nothing is lost or counted twice. */
 static void check_whole(void)
 {
     assert(failures == 0);
@@ -331,7 +331,7 @@ static void check_whole(void)
     assert(sum(offsetof(struct copy, count)) == copied && copied > 0);
     for (uint32_t cpu = 0; cpu < dormouse_percpu_pool_cpu_count(pool); cpu++) {
         struct copy *copy = (struct copy *)dormouse_percpu_pool_address(pool, object, cpu);
-        /* Where the next one would go, an attempt that was interrupted may have left its bytes. */
+        /* An interrupted attempt may have left bytes in the next record's place, so that one is not checked. */
         for (uint64_t back = 1; back < RECORDS && back <= copy->count; back++) {
             const uint64_t *record = copy->records[(copy->count - back) % RECORDS];
             assert(record[0] != 0 && record[0] == record[1] && record[1] == record[2]);
@@ -377,20 +377,20 @@ static void check_operations(unsigned flags)
     every.it_interval.tv_usec = every.it_value.tv_usec = 100;
     handled = 0;
     assert(setitimer(ITIMER_REAL, &every, NULL) == 0);
-    /* The signals may all come to this thread: it works as well. */
+    /* All signals may be delivered to this thread, so it performs operations as well. */
     for (uint64_t round = 1; handled < 20; round++)
         step(round);
     for (int index = 0; index < THREADS; index++)
         assert(pthread_join(threads[index], NULL) == 0);
     memset(&every, 0, sizeof every);
     assert(setitimer(ITIMER_REAL, &every, NULL) == 0);
-    /* One may still come: it is counted by all or by none, before it is ignored. */
+    /* One more signal may arrive: it is counted by all or by none, before it is ignored. */
     assert(signal(SIGALRM, SIG_IGN) != SIG_ERR);
     __atomic_store_n(&is_over, 1, __ATOMIC_RELEASE);
     assert(pthread_join(mover, NULL) == 0);
     check_whole();
 
-    /* The arguments. */
+    /* Invalid arguments. */
     uint64_t value = 5;
     struct dormouse_percpu_object none;
     none.word = NULL;
@@ -426,7 +426,7 @@ static void check_too_few(void)
     assert(dormouse_percpu_store(pool, object, 0, 1) == -ERANGE && append(1) == -1);
     assert(dormouse_percpu_compare_and_store(pool, object, 0, 0, 1) == -ERANGE);
     assert(sum(0) == 0);
-    /* Lists have a way for everybody. */
+    /* List operations work on every CPU. */
     struct item extra;
     memset(&extra, 0, sizeof extra);
     dormouse_percpu_list_push(pool, object, offsetof(struct copy, list), &extra.node);
@@ -457,7 +457,7 @@ static int ended_well(pid_t child)
     return waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-/* A child's pool is its own, also if it was forked while others allocate. */
+/* A child's pool is its own, even if it was forked while other threads allocate. */
 static void check_fork(void)
 {
     struct dormouse_percpu_pool_options options = options_of(DORMOUSE_PERCPU_ROBUST);
@@ -487,7 +487,7 @@ static void check_fork(void)
     dormouse_percpu_pool_destroy(pool);
 }
 
-/* Memory that is mapped twice, and that a child shares. */
+/* Memory that is mapped twice, and shared with a child. */
 static void check_region(void)
 {
     struct dormouse_percpu_pool_options options = options_of(0);
@@ -559,7 +559,7 @@ static void check_region(void)
         for (uint64_t turn = 1; turn <= 2000; turn++)
             step(turn);
         if (child == 0) {
-            /* The sums of both are in the memory that they share; how often each came through is the other's secret. */
+            /* The sums of both processes are in shared memory; each process knows only its own counts. */
             assert(failures == 0 && append(1) >= 0);
             _exit(compared > 0 && copied > 0 ? 0 : 1);
         }
@@ -582,7 +582,7 @@ int main(int argc, char **argv)
         has_rseq = 0;
         rounds = 500;
     }
-    /* As the library has them. */
+    /* Sizes in the library. */
     assert(sizeof(struct dormouse_percpu_node) == 8 && sizeof(struct dormouse_percpu_list) == 24);
     assert(sizeof(struct dormouse_percpu_object) == 8 && sizeof(struct dormouse_percpu_pool_options) == 24);
     assert(sizeof(struct dormouse_percpu_error) == 256 && sizeof(struct dormouse_percpu_leak) == 16);
@@ -596,7 +596,7 @@ int main(int argc, char **argv)
     check_fork();
     check_region();
     dormouse_percpu_pool_destroy(NULL);
-    /* What is destroyed is given back: many times as much as there is address space for otherwise. */
+    /* Destruction frees the memory: otherwise the loop would need many times the address space. */
     struct dormouse_percpu_pool_options options = options_of(DORMOUSE_PERCPU_LAZY);
     options.stride_bytes = (size_t)1 << 36;
     options.cpu_count = 64;

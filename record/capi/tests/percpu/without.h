@@ -1,4 +1,4 @@
-/* A process without restartable sequences. */
+/* Restarts a program as a process without restartable sequences. */
 #ifndef WITHOUT_H
 #define WITHOUT_H
 
@@ -12,7 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Starts the program anew where the kernel has no restartable sequences, and the C library asks for none. */
+/* Restarts the program with a kernel that refuses restartable sequences, and a C library that does not request them. */
 static inline void without_rseq(char *program)
 {
 #define STATEMENT(field, value) { (uint16_t)(field), 0, 0, (uint32_t)(value) }

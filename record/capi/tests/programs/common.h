@@ -1,10 +1,10 @@
-/* What the units of the test program share. */
+/* Declarations that the test program's units share. */
 #ifndef COMMON_H
 #define COMMON_H
 
 #include <dormouse/event.h>
 
-/* One function, a copy in each unit. */
+/* One function with a copy in each unit. */
 static inline void shared_inline(int unit)
 {
     DORMOUSE_EVENT(units, shared, (unit, unit));
@@ -14,7 +14,7 @@ static inline void shared_inline(int unit)
 extern "C" {
 #endif
 
-/* Each counts its calls: a dormant event must not evaluate it. */
+/* Counts its calls: a dormant event must not evaluate it. */
 int evaluate(int value);
 extern int evaluated;
 

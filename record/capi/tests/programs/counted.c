@@ -1,6 +1,6 @@
 /*
- * Counts how often its event is evaluated: `counted N` emits N events; without N it goes on until its input ends, and says `hundred` when
- * so many have been evaluated. Exit code 7.
+ * Counts how often its event is evaluated: `counted N` emits N events. Without N it continues until its input ends, and
+ * prints `hundred` when a hundred have been evaluated. Exit code 7.
  */
 #define _POSIX_C_SOURCE 200809L
 

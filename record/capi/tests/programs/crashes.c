@@ -1,6 +1,6 @@
 /*
- * Faults that a program handles, and those that end it. The first argument says what it does, the second whether it has its handlers before the
- * first event or after it. Built without events, it calls libc where it would have one.
+ * Faults that a program handles, and faults that end it. The first argument selects the action, the second says whether
+ * it installs its handlers before or after the first event. Built without events, it calls libc instead of tracing.
  */
 #define _GNU_SOURCE
 #ifndef DORMOUSE_DISABLE
@@ -35,7 +35,7 @@ static void open_page(int protection)
 	mprotect(page, 4096, protection);
 }
 
-/* An access that no handler needs to see, or one that it has to make possible. */
+/* Makes an access that a handler may have to make possible. */
 static void touch(void)
 {
 	*(volatile char *)page = 1;
@@ -115,7 +115,7 @@ static void set(int number, void (*handler)(int), int flags)
 	struct sigaction told;
 	if (sigaction(number, &action, NULL) != 0 || sigaction(number, NULL, &told) != 0)
 		exit(90);
-	/* But for a flag of the kernel's. */
+	/* Except for a flag of the kernel's. */
 	if (told.sa_handler != handler || (told.sa_flags & ~0x04000000) != flags)
 		exit(91);
 }

@@ -1,4 +1,4 @@
-/* Prints its descriptors. Once recorded, what it executes is too. */
+/* Prints its descriptors. If it is recorded, programs that it executes are too. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dormouse/event.h>

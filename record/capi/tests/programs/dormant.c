@@ -1,7 +1,8 @@
 /*
- * Passes a tracepoint, says `ready PID`, and passes it again for each byte that it reads; `once` ends at once instead. The first argument is
- * the form: `alone`; `threads`, with four more threads that wait; `daemon`, whose first two processes end; `plugin FILE`, whose tracepoint
- * is in a library that comes by dlopen. With -DLIBRARY this is that library, with -DDORMOUSE_DISABLE all is without tracepoints.
+ * Passes a tracepoint, prints `ready PID`, and passes it again for each byte that it reads; with `once` it ends
+ * instead. The first argument is the form: `alone`; `threads`, with four more threads that wait; `daemon`, whose first
+ * two processes end; `plugin FILE`, whose tracepoint is in a library loaded by dlopen. With -DLIBRARY this is that
+ * library; with -DDORMOUSE_DISABLE there are no tracepoints.
  */
 #define _GNU_SOURCE
 
@@ -32,7 +33,7 @@ static void *wait_for_end(void *unused) {
     return read(ends[0], &byte, 1) < 0 ? &ends : unused;
 }
 
-/* Leaves the starter's session; called before there are threads. */
+/* Becomes a daemon in a session of its own; called before there are threads. */
 static void become_daemon(void) {
     for (int i = 0; i < 2; i++) {
         if (fork() != 0) {

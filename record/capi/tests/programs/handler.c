@@ -45,7 +45,7 @@ static void handle(int signal)
 {
 	is_in_handler = 1;
 	DORMOUSE_EVENT(handler, ran, (signal, signal));
-	/* The kernel puts back what there was when the handler returns. */
+	/* The kernel restores the former stack when the handler returns. */
 	sigaltstack(NULL, &found);
 	is_in_handler = 0;
 }
@@ -61,7 +61,7 @@ static void *work(void *stack)
 
 int main(void)
 {
-	/* glibc has room for 32 in each thread, and allocates for those that come after. */
+	/* glibc has room for 32 keys in each thread, and allocates for later ones. */
 	for (int i = 0; i < KEYS; i++) {
 		pthread_key_t key;
 		if (pthread_key_create(&key, NULL) != 0)

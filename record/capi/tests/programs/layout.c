@@ -1,4 +1,4 @@
-/* Prints "name value" for everything that the headers share with Rust. */
+/* Prints "name value" for every definition that the headers share with Rust. */
 #include <dormouse/event.h>
 #include <stdio.h>
 

@@ -1,4 +1,4 @@
-/* How many threads there are: before main, after the listener was stopped, and after it was started again. */
+/* Prints the number of threads: before main, after the listener was stopped, and after it was started again. */
 #include <dirent.h>
 #include <dormouse/event.h>
 #include <stdio.h>

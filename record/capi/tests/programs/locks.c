@@ -1,6 +1,6 @@
 /*
- * Locks its memory while threads trace, as a process that may lock what it has now and little more: without a session it can. The argument is the
- * flags of mlockall, or several, which it calls one after the other.
+ * Locks its memory while threads trace, as a process that may lock its present memory and little more. Without a
+ * session it can. The argument is the flags of mlockall, or several, for successive calls.
  */
 #define _GNU_SOURCE
 #ifndef DORMOUSE_DISABLE
@@ -37,7 +37,7 @@ static void *trace(void *count)
 	return NULL;
 }
 
-/* Bytes of mappings whose line in such a file has this text, and whether any of them is locked. */
+/* Returns the size of the mappings whose line in a smaps file contains this text, and whether any of them is locked. */
 static unsigned long mapped(const char *text, int *is_locked)
 {
 	unsigned long start, end, sum = 0;
@@ -84,7 +84,7 @@ int main(int count, char **argument)
 	pthread_t threads[THREADS];
 	unsigned long sum = 0;
 	int is_locked = 0, is_other_locked = 0;
-	/* Few may lock more than 8 MiB, the stack of one thread. */
+	/* Many limits do not permit locking more than 8 MiB, the size of one thread's stack. */
 	pthread_attr_t small;
 	pthread_attr_init(&small);
 	pthread_attr_setstacksize(&small, 1 << 16);

@@ -14,7 +14,7 @@ int evaluate(int value)
     return value;
 }
 
-/* The bytes of every site as the linker left them: this runs before any constructor. */
+/* Bytes of every site as the linker left them. They are saved before any constructor runs. */
 static unsigned char born[512][DORMOUSE_X86_BRANCH_LEN];
 static size_t site_count;
 
@@ -33,7 +33,7 @@ static void remember_sites(void)
 
 __attribute__((section(".preinit_array"), used)) static void (*remember_sites_first)(void) = remember_sites;
 
-/* How many sites are not what they should be: asleep, or awake as they were born. */
+/* Returns the number of sites that are not as expected: dormant, or armed with the bytes that they were born with. */
 static int sites_that_differ(int asleep)
 {
     static const unsigned char asleep_bytes[DORMOUSE_X86_BRANCH_LEN] = DORMOUSE_X86_NOP;
@@ -65,14 +65,14 @@ static void plugin(const char *path, int round)
     *(void **)&work = dlsym(handle, "plugin_work");
     work(round);
     dlclose(handle);
-    /* It is really gone: what it registered must not be looked at again. */
+    /* The plugin is really unloaded: its registrations must not be used again. */
     if (dlopen(path, RTLD_NOW | RTLD_NOLOAD)) {
         fprintf(stderr, "%s is still loaded\n", path);
         exit(1);
     }
 }
 
-/* main PLUGIN [asleep|awake]: runs everything, and checks the bytes of the sites if it is told what they should be. */
+/* main PLUGIN [asleep|awake]: runs everything, and checks the bytes of the sites if their state is given. */
 int main(int argc, char **argv)
 {
     DORMOUSE_EVENT(once, evaluated, (value, evaluate(42)));

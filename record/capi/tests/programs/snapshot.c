@@ -1,9 +1,9 @@
 /*
- * A program that asks for snapshots.
+ * A program that requests snapshots.
  *
- *   snapshot NOWHERE       outside a session: what the calls say
+ *   snapshot NOWHERE       outside a session: the results of the calls
  *   snapshot take DIR      100 events, a snapshot into DIR, 100 more, one beside the session's trace
- *   snapshot abort         100 events, and an end that has a snapshot asked for
+ *   snapshot abort         100 events, and an end that triggers a snapshot
  */
 #include <dormouse/event.h>
 #include <dormouse/snapshot.h>
@@ -48,7 +48,7 @@ static int take(const char *dir)
     }
     if (strcmp(taken.dir, dir) != 0 || taken.error[0] || taken.events != 100 || taken.bytes == 0)
         return 2;
-    /* It is not empty any more. */
+    /* The directory is not empty any more. */
     if (dormouse_snapshot(&options, &taken) != -EIO || !strstr(taken.error, "is not empty"))
         return 3;
     emit(100);

@@ -1,4 +1,4 @@
-/* What operators tune, in C: the test lists and sets it, and asks here what the program reads. */
+/* Tunables in C: the test lists and sets them, and asks this program for the values that it reads. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
@@ -27,7 +27,7 @@ DORMOUSE_TUNABLE(scale, "c.scale", "two\nlines");
 DORMOUSE_TUNABLE(letter, "c.letter", "");
 DORMOUSE_TUNABLE(twin, "twin", "of the program");
 DORMOUSE_TUNABLE_KEY(audit, "c.audit", "note who asks for what");
-/* Not a name: not shown. */
+/* Not a valid name, so it is not shown. */
 static int nameless;
 DORMOUSE_TUNABLE(nameless, "c.has blanks", "");
 

@@ -1,4 +1,4 @@
-/* What the units of the tuned program share. */
+/* Declarations that the units of the tuned program share. */
 #ifndef TUNED_H
 #define TUNED_H
 
@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-/* Exported by each unit that includes this: a repetition. */
+/* Exported by each unit that includes this, to test repetition. */
 extern unsigned batch_size __attribute__((visibility("hidden")));
 #ifdef TUNED_AGAIN
 DORMOUSE_TUNABLE_RANGE(batch_size, "c.batch_size", "requests handled at once", 1, 1024);

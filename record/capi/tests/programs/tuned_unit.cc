@@ -1,4 +1,4 @@
-// A unit in C++ of the tuned program, and alone its plugin.
+// A C++ unit of the tuned program; compiled alone, its plugin.
 #define TUNED_AGAIN
 #ifndef TUNED_PLUGIN
 #include "tuned.h"

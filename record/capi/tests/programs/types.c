@@ -1,4 +1,4 @@
-/* Before event.h: it makes a macro of bool. */
+/* Included before event.h, because it makes bool a macro. */
 #include <stdbool.h>
 
 #include "common.h"
@@ -24,7 +24,7 @@ void every_type(void)
                    (ul, 18446744073709551615UL), (ll, -5LL), (ull, 5ULL), (z, sizeof array), (f, 1.5f), (d, -2.25),
                    (e, colour), (bits, (unsigned)bits.three));
     DORMOUSE_EVENT(types, texts, (literal, "literal"), (text, text), (array, array), (none, no_text), (after, 7));
-    /* Words of the language are names like others. */
+    /* Keywords are allowed as names. */
     DORMOUSE_EVENT(types, default, (register, 1), (char, "c"));
     DORMOUSE_EVENT(types, pointers, (object, object), (same, (void *)object), (null, NULL),
                    (high, (void *)0xfedcba9876543210u));

@@ -1,4 +1,4 @@
-/* A child of vfork that traces on its parent's stack and thread-local data, while another thread of the parent goes on. */
+/* A child of vfork that traces on its parent's stack and thread-local data while another thread of the parent runs. */
 #define _DEFAULT_SOURCE
 #include <dormouse/event.h>
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* Page chains, by every kind of user: one thread against an oracle, several threads, a signal handler. C11 and C++11. */
+/* Page chains with every kind of user: one thread with an oracle, several threads, a signal handler. C11, C++11. */
 #include <dormouse/relay.h>
 
 #include <assert.h>
@@ -105,7 +105,7 @@ static int write_some(struct dormouse_relay_chain *chain, size_t offset, const u
     }
 }
 
-/* Every copy, of every length and alignment. */
+/* Checks copies of every length and alignment. */
 static void check_copies(void)
 {
     unsigned char source[400], target[400], expected[400];
@@ -122,7 +122,7 @@ static void check_copies(void)
             }
 }
 
-/* Two chains of one budget against two arrays. */
+/* Checks two chains of one budget against two arrays. */
 static void check_oracle(size_t page)
 {
     static unsigned char held[2][PAGES * 65536], bytes[20000];
@@ -209,7 +209,7 @@ static void check_oracle(size_t page)
 static struct dormouse_relay_chain shared;
 static volatile sig_atomic_t handled;
 
-/* The handler's records are at the end of the buffer, so that the page remembered is its own whenever it returns. */
+/* The handler's records are at the end of the buffer, so the cached page is the handler's whenever it returns. */
 static void handler(int signal)
 {
     (void)signal;
@@ -234,7 +234,7 @@ static void check_signals(void)
     assert(setitimer(ITIMER_REAL, &every, NULL) == 0);
     uint64_t value = 0;
     while (handled < NESTED / 4) {
-        /* 12 bytes, so that some cross a page's end. */
+        /* 12 bytes, so that some records cross a page's end. */
         for (size_t at = 0; at + 12 <= 4 * PAGE; at += 12) {
             unsigned char record[12];
             value++;

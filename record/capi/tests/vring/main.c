@@ -1,4 +1,4 @@
-/* Both sides of a virtqueue, of either kind: alone, against each other in two threads, and against memory that lies. */
+/* Both sides of a virtqueue of either kind: alone, in two threads, and with invalid memory contents. */
 #ifdef NDEBUG
 #undef NDEBUG
 #endif
@@ -16,7 +16,7 @@
 #define SIZE 16u
 #define ENTRIES 4u
 #define COUNT 100000u
-/* Where the device has the driver's memory. */
+/* Address of the driver's memory in the device. */
 #define ADDR 0x70000000u
 
 struct queue {
@@ -28,7 +28,8 @@ struct queue {
     struct dormouse_vring_areas areas;
     struct dormouse_vring_driver *driver;
     struct dormouse_vring_device *device;
-    /* Who has nothing to do sleeps: polling, each would wait for all other processes of a busy machine at every turn. */
+    /* A side that has nothing to do sleeps. With polling, each would wait for all other processes of a busy machine
+     * every time. */
     sem_t kicks, interrupts;
 };
 
@@ -78,7 +79,7 @@ static void end(struct queue *queue)
     sem_destroy(&queue->interrupts);
 }
 
-/* Shows the driver what was pushed, and wakes it if it wants that. */
+/* Publishes pushed buffers to the driver, and wakes it if it wants that. */
 static void publish_used(struct queue *queue)
 {
     dormouse_vring_device_publish_used(queue->device);
@@ -86,7 +87,7 @@ static void publish_used(struct queue *queue)
         sem_post(&queue->interrupts);
 }
 
-/* Doubles a number of the driver's. */
+/* Doubles the driver's numbers. */
 static void *serve(void *argument)
 {
     struct queue *queue = (struct queue *)argument;
@@ -166,7 +167,7 @@ static void hand_over(unsigned flags)
     end(&queue);
 }
 
-/* Who wants to be notified, and is. */
+/* Checks which sides want to be notified, and are. */
 static void notify(unsigned flags)
 {
     struct queue queue;
@@ -259,7 +260,7 @@ static void errors(unsigned flags)
         memset(queue.areas.descriptor, 0x79, queue.areas.descriptor_size_bytes);
     assert((dormouse_vring_device_pop(queue.device, chain) == -EPROTO) == !(flags & DORMOUSE_VRING_PACKED));
     if (flags & DORMOUSE_VRING_PACKED) {
-        /* Available, of no buffer that there could be. */
+        /* Available, but with an id that no buffer can have. */
         memset(queue.areas.descriptor, 0xFF, 14);
         ((unsigned char *)queue.areas.descriptor)[14] = 0x80;
         ((unsigned char *)queue.areas.descriptor)[15] = 0;

@@ -1,4 +1,5 @@
-/* Asks for what libc keeps for each thread, and prints its id. Built with AUDIT, it is a module of LD_AUDIT that does nothing. */
+/* Uses data that libc keeps for each thread, and prints its process id. Built with AUDIT, it is a module of LD_AUDIT
+ * that does nothing. */
 #ifdef AUDIT
 unsigned la_version(unsigned version) { return version; }
 #else

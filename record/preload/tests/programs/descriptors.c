@@ -1,5 +1,5 @@
-/* Opens, copies and closes descriptors by many functions, in the directory that it is given, and writes to each of them. Prints, for each write, the
- * descriptor, the number of bytes, and what the kernel says the descriptor leads to. */
+/* Opens, copies and closes descriptors by many functions, in the given directory, and writes to each of them. Prints,
+ * for each write, the descriptor, the number of bytes, and the file that the kernel reports for the descriptor. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -31,7 +31,7 @@ static void note(int fd) {
 int main(int argc, char **argv) {
     int ends[2], pair[2], fd, other;
     EXPECT(argc == 2 && chdir(argv[1]) == 0);
-    /* A file that libc closes; its number goes to a pipe. */
+    /* A file that libc closes; a pipe gets its number. */
     FILE *stream = fopen("first", "w");
     fd = fileno(stream);
     note(fd);
@@ -64,7 +64,7 @@ int main(int argc, char **argv) {
     note(50);
     closefrom(50);
     EXPECT(fcntl(50, F_GETFD) == -1 && errno == EBADF);
-    /* A stream that goes to another file, and one of a descriptor. */
+    /* A stream that is reopened with another file, and a stream of a descriptor. */
     stream = fdopen(dup(other), "w");
     EXPECT(stream);
     note(fileno(stream));
@@ -73,7 +73,7 @@ int main(int argc, char **argv) {
     EXPECT(freopen(NULL, "a", stream) == stream);
     note(fileno(stream));
     EXPECT(freopen("no/such/file", "w", stream) == NULL && errno == ENOENT);
-    /* A directory's number goes to a socket. */
+    /* A socket gets the number of a directory. */
     DIR *directory = fdopendir(open(".", O_RDONLY));
     EXPECT(directory && closedir(directory) == 0);
     int listener = socket(AF_INET, SOCK_STREAM, 0), client = socket(AF_INET, SOCK_STREAM, 0);
@@ -91,7 +91,7 @@ int main(int argc, char **argv) {
     EXPECT(fcntl(served, F_GETFD) == FD_CLOEXEC);
     EXPECT(close(served) == 0 && close(other) == 0 && pipe2(pair, O_CLOEXEC) == 0);
     note(pair[1]);
-    /* What has no descriptor, and what is no stream's. */
+    /* Streams without a descriptor, and descriptors without a stream. */
     errno = 4242;
     stream = fmemopen(NULL, 16, "w");
     EXPECT(stream && errno == 4242 && fclose(stream) == 0 && errno == 4242);

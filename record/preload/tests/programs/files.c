@@ -1,4 +1,4 @@
-/* Opens, reads, writes and closes in the directory that it is given; fails where errno is not kept. */
+/* Opens, reads, writes and closes in the given directory; fails if errno is not preserved. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-// Prints its descriptors as C++ lists them.
+// Prints its descriptors, listed by the C++ library.
 #include <filesystem>
 #include <iostream>
 

@@ -1,4 +1,4 @@
-/* A child, and its child, allocate; each prints its id and what it did. */
+/* A child, and its child, allocate; each prints its id and its allocations. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>

@@ -1,4 +1,4 @@
-/* Loses a block, and prints a line. */
+/* Leaks a block, and prints a line. */
 #include <stdio.h>
 #include <stdlib.h>
 

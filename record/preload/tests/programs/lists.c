@@ -1,4 +1,5 @@
-/* Prints its descriptors, listed in the way that it is told of, a line each time. So does what it executes, first of all in a child of vfork. */
+/* Prints its descriptors, listed in the given way, one line per listing. Programs that it executes do the same, the
+ * first one in a child of vfork. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -9,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* A number at which there is a file of this program's own, which is not printed. */
+/* Number of a file that this program has opened itself, which is not printed. */
 static int own = -1;
 
 static int compare(const struct dirent **a, const struct dirent **b) {
@@ -48,7 +49,7 @@ static void list(const char *way, const char *path) {
     fflush(stdout);
 }
 
-/* Runs itself in a child of vfork, which has listed before where `lists`. */
+/* Runs itself in a child of vfork, which lists its descriptors first if `lists` is set. */
 static int run(char **arguments, int lists) {
     char *const again[] = {arguments[0], arguments[1], "child", NULL};
     int status = 1;
@@ -72,7 +73,7 @@ int main(int count, char **arguments) {
     }
     if (run(arguments, 1) != 0)
         return 1;
-    /* What a child of vfork closes stays open here. */
+    /* A descriptor that a child of vfork closes stays open here. */
     if (memory && fcntl(number, F_GETFD) == -1)
         return 2;
     /* None of these opens the directory. */

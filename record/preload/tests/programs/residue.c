@@ -1,4 +1,4 @@
-/* Prints what a tracer could leave behind: descriptors, threads, signal mask and dispositions. */
+/* Prints the state that a tracer could change: descriptors, threads, signal mask and dispositions. */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ int main(void) {
     FILE *status = fopen("/proc/self/status", "r");
     while (fgets(line, sizeof line, status))
         if (!strncmp(line, "Sig", 3) && strncmp(line, "SigQ", 4))
-            /* libc's own signals, 32 and 33, are left as whoever started the program left them. */
+            /* Leaves out libc's own signals, 32 and 33, which have the state that the program was started with. */
             printf("%.7s %llx\n", line, strtoull(line + 8, NULL, 16) & 0x7fffffff);
     fclose(status);
     return 0;

@@ -1,4 +1,4 @@
-/* A handler writes while main allocates; prints how often it did, and to which descriptor. */
+/* A handler writes while main allocates. Prints the number of writes, and their descriptor. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>

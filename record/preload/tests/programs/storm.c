@@ -1,4 +1,4 @@
-/* THREADS threads write ROUNDS times each, and see whether errno is left alone. */
+/* THREADS threads write ROUNDS times each, and check that errno is preserved. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* As compiler drivers do: vfork, a few calls in the child, exec. */
+/* Acts like a compiler driver: vfork, a few calls in the child, exec. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ int main(void) {
         waitpid(child, &status, 0);
         wrong |= status != 0;
     }
-    /* One whose exec fails, and one that ends at once. */
+    /* One child whose exec fails, and one that ends at once. */
     for (int i = 0; i < 2; i++) {
         int status = 1;
         pid_t child = vfork();

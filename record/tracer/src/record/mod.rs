@@ -1,4 +1,4 @@
-//! The record path: how the bytes of an event's fields become a record in the session that the process is in.
+//! The record path: writes the bytes of an event's fields as a record into the session that the process is in.
 
 mod arch;
 mod slow;
@@ -24,7 +24,8 @@ impl<All: Values> Fields<All> {
                 let mut runs = [const { MaybeUninit::uninit() }; RUNS];
                 let mut payload = Payload::new(&mut scratch, &mut runs);
                 self.0.put(&mut payload);
-                // SAFETY: the payload and what the values refer to are alive.
+                // SAFETY: the payload is borrowed until the call returns, and the values that its runs refer to are
+                // alive.
                 unsafe { record_segments_of_key(key, fingerprint, payload.runs()) }
             }
         }

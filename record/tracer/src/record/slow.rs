@@ -1,5 +1,5 @@
-//! The slow path, which writes every record that a direct section does not: it chooses the CPU's stream, writes and commits,
-//! switches pages, offers them, and counts what is lost.
+//! The slow path, which writes every record that a direct section does not: it chooses the CPU's stream, writes and
+//! commits, switches pages, offers them, and counts lost events.
 
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -20,10 +20,11 @@ use crate::marks;
 use crate::session::{Attached, Guard, count_apart, current_before_id};
 use crate::thread::{self, Writer};
 
-/// Called when a record of a class with marks was written, with these and its writer. Async-signal-safe.
+/// Function to call after a record of a class with marks was written, with the marks and the writer. Async-signal-safe.
 static ON_MARKED: OnceLock<fn(u32, Writer)> = OnceLock::new();
 
-/// Has `function`, which is async-signal-safe, called when a record of a class with marks was written. The first one stays.
+/// Makes the slow path call `function`, which is async-signal-safe, after each record of a class with marks. The
+/// function of the first call is kept.
 pub(crate) fn on_marked(function: fn(u32, Writer)) {
     let _ = ON_MARKED.set(function);
 }
@@ -31,7 +32,7 @@ pub(crate) fn on_marked(function: fn(u32, Writer)) {
 /// Writes a record of up to three words of fields.
 ///
 /// # Safety
-/// `id` may be read, and the words hold `size_bytes` less the header.
+/// `id` is readable, and the words hold `size_bytes` less the header.
 #[cold]
 pub(crate) unsafe extern "C" fn record_words_slowly(
     id: *const u32,
@@ -43,14 +44,15 @@ pub(crate) unsafe extern "C" fn record_words_slowly(
 ) {
     let words = [w0, w1, w2];
     let segments = [Segment::padded(words.as_ptr().cast(), size_bytes - HEADER_SIZE_BYTES)];
-    // SAFETY: the caller's word; the segment is an array of words.
+    // SAFETY: the caller guarantees that `id` is readable; the segment is an array of words with at least the given
+    // bytes.
     unsafe { record_slowly(id, &segments) }
 }
 
 /// Writes a record of the segments from `first` to before `end`.
 ///
 /// # Safety
-/// `id` may be read, `end` is not before `first`, and all segments and their sources may be read.
+/// `id` is readable, `first..end` are elements of one array, and all segments and their sources are readable.
 #[cold]
 pub(crate) unsafe extern "C" fn record_runs_slowly(
     id: *const u32,
@@ -59,36 +61,38 @@ pub(crate) unsafe extern "C" fn record_runs_slowly(
     first: *const Segment,
     end: *const Segment,
 ) {
-    // SAFETY: both are of one array by the caller's word, and segments have a size.
+    // SAFETY: the caller guarantees that both point into one array, `end` not before `first`; segments are not
+    // zero-sized.
     let count = unsafe { end.offset_from_unsigned(first) };
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees that the segments are readable.
     let segments = unsafe { core::slice::from_raw_parts(first, count) };
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees that `id` and the segments' sources are readable.
     unsafe { record_slowly(id, segments) }
 }
 
-/// Asks, in this one place, for all that keeps a record from being written directly: no session, a class without an id, a class with marks, a
-/// thread that is not known or is the tracer's own, no rseq, another clock than the timestamp counter, a page switch.
+/// Writes a record unless something prevents it. All reasons against a direct section are checked here: no session, a
+/// class without an id, a class with marks, a thread that is not known or inside the tracer, no rseq, a clock other
+/// than the timestamp counter, a page switch.
 ///
 /// # Safety
-/// `id` may be read, and so may the segments' sources.
+/// `id` and the segments' sources are readable.
 unsafe fn record_slowly(id: *const u32, segments: &[Segment]) {
     #[cfg(feature = "listen")]
     if crate::wake::is_wanted() {
         crate::listen::start_woken();
     }
-    // The memory may leave the address space and come back meanwhile: who finds it neither gone nor there looks again.
+    // The memory may leave the address space and return meanwhile: a thread that finds neither state checks again.
     for _ in 0..LOOKS {
         let attached = current_before_id();
-        // SAFETY: the caller's word; all access to ids is atomic.
+        // SAFETY: the caller guarantees that `id` is readable; all access to ids is atomic.
         let id = unsafe { AtomicU32::from_ptr(id.cast_mut()) };
-        // Relaxed: the id is a number of its own, and the session has been asked for before.
+        // Relaxed: the id is a number by itself, and the session was read before.
         let (id, marks) = marks::split(id.load(Ordering::Relaxed));
-        // No class has such an id: the owner had none left, or the class has just left a session.
+        // No class has this id: the owner had no ids left, or the class has just left a session.
         if id > CLASS_ID_MAX as u32 || thread::is_inside() {
             return;
         }
-        // From here on the memory is touched outside critical sections, so its unmapping has to wait.
+        // From here on the memory is accessed outside critical sections, so unmapping must wait.
         match attached.and_then(Guard::enter) {
             Some(guard) => return record_in(guard, id as u16, marks, segments),
             None if count_apart(id as u16) => return,
@@ -97,7 +101,7 @@ unsafe fn record_slowly(id: *const u32, segments: &[Segment]) {
     }
 }
 
-/// See [`record_slowly`].
+/// Maximum number of attempts to find the session. See [`record_slowly`].
 const LOOKS: u32 = 3;
 
 /// Writes a record of a class with this id and these marks.
@@ -123,13 +127,13 @@ fn record_in(guard: Guard, id: u16, marks: u32, segments: &[Segment]) {
     }
 }
 
-/// Whether a record of this time goes into the current page of a stream.
+/// Whether a record with this time fits the current page of a stream.
 fn fits(attached: &Attached, stream: u32, state: u64, size_bytes: usize, timestamp: u64) -> bool {
     let state = State::from_word(state);
     let control = attached.memory.stream(stream);
     // (C) pairs with (A): written before the state word that opens the page.
     let begin = control.begin_timestamp.load(Ordering::Acquire);
-    // The sections go by the expiry alone, which comes a little before the span's end.
+    // Direct sections check the expiry alone, which is slightly before the end of the span.
     let expiry = control.expiry.load(Ordering::Acquire);
     attached.memory.page(state.unit).is_some()
         && state.offset as usize + size_bytes + page::SLACK_BYTES <= attached.memory.geometry().page_size_bytes as usize
@@ -137,19 +141,20 @@ fn fits(attached: &Attached, stream: u32, state: u64, size_bytes: usize, timesta
         && timestamp >> 32 < expiry
 }
 
-/// How a record of this time is written to a stream.
+/// Returns the form in which a record with this time is written to a stream.
 fn form(attached: &Attached, control: &StreamControl, record: &Record<'_>, timestamp: u64) -> Form {
     // (Y) pairs with (Y').
     record.form(attached.record_kind, timestamp, control.epoch.load(Ordering::Acquire))
 }
 
-/// Whether no page can take it. One that would fit if it were compact cannot count on it.
+/// Whether a record is too big for any page. Whether it could be compact is not considered, because that is not
+/// certain.
 fn is_too_big(attached: &Attached, record: &Record<'_>) -> bool {
     let size_bytes = attached.record_kind.header_size_bytes_max() + record.fields_size_bytes;
     size_bytes > page::record_size_max_bytes(attached.memory.geometry().page_size_bytes as usize)
 }
 
-/// One way to change a stream: under rseq on its CPU, or as its claimant.
+/// Means of changing a stream: under rseq on its CPU, or as its claimant.
 #[derive(Debug, Clone, Copy)]
 enum StreamAccess {
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only x86-64 has critical sections"))]
@@ -167,17 +172,18 @@ impl StreamAccess {
 
     fn commit(self, txn: &Txn) -> Commit {
         match self {
-            // SAFETY: `Memory` and `PlannedDriver` plan inside the mapping; streams of CPUs are only written so.
+            // SAFETY: `Memory` and `PlannedDriver` plan inside the mapping; streams of CPUs are written under rseq
+            // only.
             StreamAccess::Rseq(rseq, cpu) => unsafe { rseq.commit(cpu, txn) },
             // SAFETY: `Memory` and `PlannedDriver` plan inside the mapping, and the stream is claimed.
             StreamAccess::Claim(_) => unsafe { apply_exclusive(txn) },
         }
     }
 
-    /// Counts one lost event. False: aborted, nothing was counted.
+    /// Counts one lost event. Returns false if aborted, when nothing was counted.
     fn count(self, counter: &core::sync::atomic::AtomicU64) -> bool {
         match self {
-            // SAFETY: a counter of this CPU's control block, only written under rseq.
+            // SAFETY: a counter in this CPU's control block, which is written under rseq only.
             StreamAccess::Rseq(rseq, cpu) => unsafe { rseq.add(cpu, counter.as_ptr(), 1) },
             StreamAccess::Claim(_) => {
                 counter.fetch_add(1, Ordering::Relaxed);
@@ -187,10 +193,10 @@ impl StreamAccess {
     }
 }
 
-/// What to do after a page switch was tried.
+/// Result of an attempt to switch pages.
 #[derive(Debug, PartialEq, Eq)]
 enum Switch {
-    /// Look again: there is a new page, or somebody else was at work, or the thread has moved.
+    /// Try again: there is a new page, another thread was switching, or the thread has moved to another CPU.
     Again,
     /// No page is free.
     NoPage,
@@ -199,7 +205,7 @@ enum Switch {
 #[cfg(target_arch = "x86_64")]
 fn record_under_rseq(attached: &'static Attached, rseq: Rseq, record: &Record<'_>) {
     for _ in 0..ATTEMPTS_MAX {
-        // A thread that is not registered, or a CPU that came after the session was sized.
+        // The thread is not registered, or the CPU was added after the session was sized.
         let Some(cpu) = rseq.cpu_id() else { break };
         let Some(site) = attached.site(rseq, cpu) else { break };
         let access = StreamAccess::Rseq(rseq, cpu);
@@ -212,12 +218,13 @@ fn record_under_rseq(attached: &'static Attached, rseq: Rseq, record: &Record<'_
             }
             continue;
         }
-        // (C) pairs with (A), the final store of whoever wrote before.
+        // (C) pairs with (A), the final store of the previous writer.
         let state = control.state.load(Ordering::Acquire);
         let timestamp = attached.now();
         let form = form(attached, control, record, timestamp);
         if fits(attached, cpu, state, record.size_bytes(form), timestamp) {
-            // SAFETY: `site` describes the session, which the guard keeps mapped; the clock was read after the state word.
+            // SAFETY: `site` describes the session, which the guard keeps mapped; the clock was read after the state
+            // word.
             let written = unsafe { dormouse_relay::arch::rseq_write_at(site, record, form, state, timestamp) };
             if (written, form) == (Written::Done, Form::Extended) {
                 // The thread may be on another CPU by now: `begin_epoch` may be late.
@@ -239,8 +246,8 @@ fn record_under_rseq(attached: &'static Attached, rseq: Rseq, record: &Record<'_
     record_claimed(attached, thread::identify(), record);
 }
 
-/// How often a write is tried under rseq. Only a debugger that steps through the section, or memory that somebody has
-/// scribbled over, needs more; a traced program must get on in any case.
+/// Maximum number of attempts to write under rseq. Only a debugger that steps through the critical section, or
+/// corrupted memory, needs more; a traced program must continue in any case.
 const ATTEMPTS_MAX: u32 = 1_000;
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -248,10 +255,10 @@ fn record_under_rseq(attached: &'static Attached, _rseq: Rseq, record: &Record<'
     record_claimed(attached, thread::identify(), record);
 }
 
-/// Where a thread without rseq looked last: a hint that keeps threads apart.
+/// Offset of the stream where threads without rseq begin to search: a hint that spreads threads over streams.
 static CLAIM_HINT: AtomicU32 = AtomicU32::new(0);
 
-/// Writes as the claimant of a stream that belongs to no CPU.
+/// Writes a record as the claimant of a stream that belongs to no CPU.
 fn record_claimed(attached: &'static Attached, writer: Writer, record: &Record<'_>) {
     let memory = &attached.memory;
     let cpu_count = memory.geometry().cpu_count;
@@ -267,16 +274,16 @@ fn record_claimed(attached: &'static Attached, writer: Writer, record: &Record<'
         memory.use_stream(stream);
         attached.make_stream_ready(stream);
         let control = memory.stream(stream);
-        // (H) Acquire pairs with (I), the claimant's before: its stores to the stream come before this one's.
+        // (H) Acquire pairs with (I) of the previous claimant: its stores to the stream happen before this thread's.
         if control.claim.compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed).is_err() {
             continue;
         }
         write_claimed(attached, stream, record);
-        // (I) Release pairs with (H). The exchange fails only if the session owner believes this process dead.
+        // (I) Release pairs with (H). The exchange fails only if the session owner takes this process for dead.
         let _ = control.claim.compare_exchange(mine, 0, Ordering::Release, Ordering::Relaxed);
         return;
     }
-    // Everything is claimed by writers that were interrupted; these counters take additions from anybody.
+    // Interrupted writers have claimed all streams. Any thread may add to these counters.
     CLAIM_HINT.fetch_add(1, Ordering::Relaxed);
     let stream = cpu_count + first % count;
     memory.use_stream(stream);
@@ -284,7 +291,7 @@ fn record_claimed(attached: &'static Attached, writer: Writer, record: &Record<'
     count_class(attached, StreamAccess::Claim(stream), record.id);
 }
 
-/// Counts a lost event, which its stream has counted, for its class too.
+/// Counts a lost event for its class, after its stream has counted it.
 #[cold]
 fn count_class(attached: &Attached, access: StreamAccess, class_id: u16) {
     let memory = &attached.memory;
@@ -293,7 +300,8 @@ fn count_class(attached: &Attached, access: StreamAccess, class_id: u16) {
         counts.get(lost_class_index(class_id)).is_none_or(|counter| access.count(counter))
     };
     let Geometry { cpu_count, stream_count, .. } = *memory.geometry();
-    // A thread that was moved since adds where anybody may: a word of a CPU is added to in its sections alone.
+    // A thread that has moved to another CPU adds to a stream without CPU: a word of a CPU is changed in critical
+    // sections of that CPU only.
     if !count_in(access) && stream_count > cpu_count {
         let other = cpu_count + access.stream() % (stream_count - cpu_count);
         memory.use_stream(other);
@@ -314,7 +322,7 @@ fn write_claimed(attached: &'static Attached, stream: u32, record: &Record<'_>) 
         let timestamp = attached.now();
         let form = form(attached, control, record, timestamp);
         if fits(attached, stream, state, record.size_bytes(form), timestamp) {
-            // SAFETY: the stream is claimed; the segments' sources are those of the call that is running.
+            // SAFETY: the stream is claimed; the segments' sources are readable until the running call returns.
             match unsafe { write_exclusive(memory, stream, record, || timestamp) } {
                 Written::Full => {}
                 _ => return,
@@ -328,20 +336,20 @@ fn write_claimed(attached: &'static Attached, stream: u32, record: &Record<'_>) 
     count_class(attached, access, record.id);
 }
 
-/// Closes the current page and opens the next, then offers what is closed.
+/// Closes the current page and opens the next one, then offers closed pages.
 fn switch(attached: &Attached, access: StreamAccess, state: u64) -> Switch {
     let memory = &attached.memory;
     let stream = access.stream();
     let control = memory.stream(stream);
     let State { seq, unit: closing, .. } = State::from_word(state);
     let seq_next = seq.wrapping_add(1);
-    // Others may have opened it.
+    // Another process may have opened it.
     attached.make_unit_ready(closing);
     // (C) pairs with (A): the final store that linked the page.
     let seen = control.spare.load(Ordering::Acquire);
-    // A spare of a stream that has moved on since is another number's: it would be replaced by one that nobody ever uses. As long as the
-    // stream is where it was, it does not move on without a change of the spare, which is the guard below.
-    // (C) pairs with (A), the final store of whoever switched pages.
+    // If the stream has moved on since, the spare has another number, and replacing it would add a page that is never
+    // used. As long as the stream has not moved on, it cannot do so without changing the spare, which is the guard
+    // below. (C) pairs with (A), the final store of the thread that switched pages.
     if control.state.load(Ordering::Acquire) != state {
         return Switch::Again;
     }
@@ -385,11 +393,13 @@ impl Drawer for &Attached {
     }
 }
 
-/// Draws a page; in overwrite mode at the price of the oldest one. Remembers a failed search until a page becomes free.
+/// Draws a page; in overwrite mode by evicting the oldest one if necessary. Remembers a failed search until a page is
+/// freed.
 fn draw(attached: &Attached, stream: u32) -> Option<u32> {
     let memory = &attached.memory;
     let control = memory.stream(stream);
-    // (J) Acquire pairs with the Release of whoever freed a page: read before the search, so no freed page is missed.
+    // (J) Acquire pairs with the Release of a thread that frees a page: read before the search, so no freed page is
+    // missed.
     let freed = memory.header().freed.0.load(Ordering::Acquire);
     let has_failed = control.search_failed_at.load(Ordering::Relaxed) == freed.wrapping_add(1);
     let search = || memory.draw(attached.process, stream, attached);
@@ -397,13 +407,14 @@ fn draw(attached: &Attached, stream: u32) -> Option<u32> {
         if let Some(unit) = search() {
             return Some(unit);
         }
-        // Only this stream reads it; a value that another writer of the stream leaves is as good.
+        // Only writers of this stream read it, and the value of any of them will do.
         control.search_failed_at.store(freed.wrapping_add(1), Ordering::Relaxed);
     }
     if !memory.is_overwrite() {
         return None;
     }
-    // Others may draw what this one evicts, and what a snapshot holds or the budget no longer has is none; but not for ever.
+    // Others may draw the page that this thread evicts, and a page that a snapshot holds or the budget has lost cannot
+    // be drawn; the loop is bounded.
     let evicted = (0..memory.geometry().page_count.max(SEARCHES_MAX)).find_map(|attempt| {
         let evicted = memory.evict(stream)?;
         let drawn = memory.draw_page(attached.process, stream, evicted, attached);
@@ -412,28 +423,30 @@ fn draw(attached: &Attached, stream: u32) -> Option<u32> {
     evicted.or_else(search)
 }
 
-/// After how many evictions whose page somebody else has drawn, a writer looks at all pages again.
+/// Number of evictions whose page another thread has drawn, after which a writer stops searching all pages.
 const SEARCHES_MAX: u32 = 32;
 
 fn ring(attached: &Attached, stream: u32) -> Option<PlannedDriver> {
     let memory = &attached.memory;
     let published = memory.stream(stream).published.0.as_ptr();
-    // SAFETY: the geometry places a ring of this size there, initialised by the session owner and used by atomics only.
+    // SAFETY: the geometry places a ring of this size there. The session owner has initialised it, and it is accessed
+    // by atomics only.
     unsafe { PlannedDriver::new(memory.ring(stream), memory.geometry().ring_size(), published) }.ok()
 }
 
-/// Puts every closed page that is not there yet into the virtqueue, also those that a killed writer has left. The consumer comes by itself:
-/// to wake it would be a system call. Leaves off when the thread is moved: whoever comes next goes on.
+/// Puts every closed page that is not in the virtqueue yet into it, including pages that a killed writer has left. The
+/// consumer looks by itself, because waking it would be a system call. Stops when the thread is moved to another CPU:
+/// the next writer continues.
 fn offer(attached: &Attached, access: StreamAccess) {
     let memory = &attached.memory;
     let stream = access.stream();
     let control = memory.stream(stream);
     let Some(driver) = ring(attached, stream) else { return };
     let published = &control.published.0;
-    // (C) pairs with (A), the final store of whoever wrote the descriptors.
+    // (C) pairs with (A), the final store of the thread that wrote the descriptors.
     let mut next = published.load(Ordering::Acquire);
     for _ in 0..memory.geometry().ring_size() {
-        // (C) pairs with (A): chain and header of every page that it counts are written.
+        // (C) pairs with (A): chain and header of every page that the state counts are written.
         let state = State::from_word(control.state.load(Ordering::Acquire));
         if next as u16 == state.seq {
             break;
@@ -444,11 +457,12 @@ fn offer(attached: &Attached, access: StreamAccess) {
         let address = unit as u64 * dormouse_abi::session::UNIT_BYTES as u64;
         match access.commit(&driver.plan_descriptor(next, address, len as u32)) {
             Commit::Done => next = next.wrapping_add(1),
-            // (C) pairs with (A), the final store of whoever published.
+            // (C) pairs with (A), the final store of the thread that published.
             Commit::GuardChanged => next = published.load(Ordering::Acquire),
             Commit::Aborted => return,
         }
     }
-    // The descriptors come first: the index is read from the shadow, so a late writer never takes it back.
+    // Descriptors before the index. The index is computed from the shadow `published`, so a late writer never decreases
+    // it.
     let _ = access.commit(&driver.plan_publish(next));
 }

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What a field holds: its type byte. */
+/* Kinds of fields. The type byte of a field is its kind, or its kind plus DORMOUSE_KIND_SEQUENCE. */
 #define DORMOUSE_KIND_U8 1
 #define DORMOUSE_KIND_U16 2
 #define DORMOUSE_KIND_U32 3
@@ -21,32 +21,32 @@
 #define DORMOUSE_KIND_F64 10
 #define DORMOUSE_KIND_BOOL 11    /* one byte, 0 or 1 */
 #define DORMOUSE_KIND_POINTER 12 /* an address: 8 bytes */
-#define DORMOUSE_KIND_STR 13     /* bytes up to and with a terminating NUL */
-#define DORMOUSE_KIND_BYTES 14   /* a uint32_t count, then that many bytes */
+#define DORMOUSE_KIND_STR 13     /* bytes up to and including a terminating NUL */
+#define DORMOUSE_KIND_BYTES 14   /* a uint32_t count, then as many bytes */
 
-/* Added to a kind: a uint32_t count, then that many elements. Not of STR and BYTES. */
+/* Added to a kind: a uint32_t count, then as many elements. Not allowed with STR and BYTES. */
 #define DORMOUSE_KIND_SEQUENCE 0x80
 
-/* Most fields an event class may have. */
+/* Maximum number of fields of an event class. */
 #define DORMOUSE_FIELD_COUNT_MAX 32
-/* Longest provider, event or field name in bytes. */
+/* Maximum length of a provider, event or field name, in bytes. */
 #define DORMOUSE_NAME_LEN_MAX 255
-/* dormouse_class.id while the class is in no session. */
+/* Value of dormouse_class.id while the class is in no session. */
 #define DORMOUSE_CLASS_ID_NONE UINT32_MAX
 
 /*
- * An event class. Begins as a struct dormouse_static_key does, so a class can be the key of a gate. What it describes
- * follows it at once, in bytes without an address in them:
+ * An event class. It begins with the layout of a struct dormouse_static_key, so a class can be the key of a gate. Its
+ * description follows it directly, in bytes without addresses:
  *
  *     field_count   type byte of each field, and 0   provider, NUL   name, NUL   name of each field, NUL
  *     1 byte        field_count + 1 bytes            texts
  */
 struct dormouse_class {
-    int32_t enabled; /* how many have enabled the class; above zero means armed */
-    uint32_t id;     /* the tracer's: the id that the session has given and whether triggers wait for it, or DORMOUSE_CLASS_ID_NONE */
+    int32_t enabled; /* number of users that have enabled the class; above zero means armed */
+    uint32_t id;     /* the session's id with trigger bits, or DORMOUSE_CLASS_ID_NONE; used by the tracer */
 };
 
-/* A class that nobody has enabled. */
+/* Initial value of a class: not enabled, and in no session. */
 #define DORMOUSE_CLASS_INIT { 0, DORMOUSE_CLASS_ID_NONE }
 
 #ifdef __cplusplus

@@ -4,7 +4,7 @@
  * abi/src/site.rs.
  *
  *   branch   born, armed   E9 dd dd dd dd                    jmp slow path, which reads the key
- *            between       A9 .. .. .. ..                    test eax, imm32, whatever the immediate is
+ *            between       A9 .. .. .. ..                    test eax, imm32, with any immediate
  *            dormant       0F 1F 44 00 00                    nop
  *
  *   value    born          3E.. [REX] 8B|0F xx mm dd dd dd dd mov(zx, sx) r32, [variable]
@@ -24,13 +24,13 @@
 /* Opcode of a gate that jumps to its slow path (x86-64 `jmp rel32`). */
 #define DORMOUSE_X86_JMP 0xE9
 /*
- * Opcode of a gate that does not jump (x86-64 `test eax, imm32`): of a gated value while it is patched, of a branch between
- * two states.
+ * Opcode of a gate that does not jump (x86-64 `test eax, imm32`): of a gated value while it is patched, or of a branch
+ * between two states.
  */
 #define DORMOUSE_X86_TEST 0xA9
-/* The bytes of a dormant branch (x86-64 `nop dword ptr [rax + rax + 0]`). */
+/* Bytes of a dormant branch (x86-64 `nop dword ptr [rax + rax + 0]`). */
 #define DORMOUSE_X86_NOP { 0x0F, 0x1F, 0x44, 0x00, 0x00 }
-/* Bytes of code in a branch. */
+/* Size of a branch, in bytes of code. */
 #define DORMOUSE_X86_BRANCH_LEN 5
 
 /* Sections that hold the records of one object. */
@@ -41,17 +41,17 @@
 #define DORMOUSE_SITE_FORM_MASK 3
 #define DORMOUSE_SITE_BRANCH 0
 #define DORMOUSE_SITE_VALUE 1       /* a value of 1, 2 or 4 bytes */
-#define DORMOUSE_SITE_GATED_VALUE 2 /* a value behind a gate: of 8 bytes, or another object's */
+#define DORMOUSE_SITE_GATED_VALUE 2 /* a value with a gate before it: of 8 bytes, or another object's */
 /* ... the binary logarithm of the value's width in bytes, in two bits from here; ... */
 #define DORMOUSE_SITE_WIDTH_SHIFT 2
 /* ... the value is sign-extended to the register; ... */
 #define DORMOUSE_SITE_SIGNED 16
-/* ... the key or variable is another object's, and found through a word that the loader fills in. */
+/* ... the key or variable belongs to another object, and is found through a word that the loader fills in. */
 #define DORMOUSE_SITE_INDIRECT 32
 
-/* Bytes of a value's instruction that are replaced, all at once. */
+/* Size of the part of a value's instruction that is replaced at once, in bytes. */
 #define DORMOUSE_X86_VALUE_LEN 8
-/* Where the immediate of a gated value is, in bytes from the gate. */
+/* Offset of a gated value's immediate from its gate, in bytes. */
 #define DORMOUSE_X86_GATED_IMMEDIATE_OFFSET 7
 
 /* One patchable site. Read-only, position-independent, 16 bytes. */
@@ -59,13 +59,13 @@ struct dormouse_site_record {
     int32_t site;  /* address of the site, or of a gated value's gate, minus the address of this field */
     uint32_t kind; /* DORMOUSE_SITE_... */
     int32_t key;   /* address of the key or variable, or of the word that holds it, minus the address of this field */
-    int32_t slow;  /* address of a branch's slow path minus the address of this field; zero where the form is another */
+    int32_t slow;  /* address of a branch's slow path minus the address of this field; zero for other forms */
 };
 
 /* Announces one event class of an object. 16 bytes. May be repeated; readers drop repetitions. */
 struct dormouse_event_record {
     int64_t key;      /* address of the class's key minus the address of this field */
-    int64_t describe; /* address of what describes the fields minus the address of this field */
+    int64_t describe; /* address of the description of the fields minus the address of this field */
 };
 
 #ifdef __cplusplus

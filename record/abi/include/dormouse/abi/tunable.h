@@ -31,8 +31,8 @@ struct dormouse_tunable_record {
     void *variable;          /* the variable or the static key */
     uint32_t value_type;     /* DORMOUSE_TUNABLE_TYPE_... */
     uint32_t reserved;       /* zero */
-    uint64_t min;            /* the least value that may be set, as the bits of the type's widest relative: uint64_t, int64_t, double */
-    uint64_t max;            /* the greatest, likewise */
+    uint64_t min;            /* minimum, as the bits of a uint64_t, int64_t or double, by the type */
+    uint64_t max;            /* maximum, in the same form */
 };
 
 #endif

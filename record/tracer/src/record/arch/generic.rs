@@ -1,4 +1,4 @@
-//! Architectures without direct sections: every record goes the slow path. `x86_64` documents the functions.
+//! Architectures without direct sections: every record takes the slow path. `x86_64` documents the functions.
 
 use core::mem::MaybeUninit;
 use core::ops::Range;
@@ -25,20 +25,21 @@ pub fn record_words_of_key(key: &EventKey, fingerprint: u64, len: usize, words: 
 }
 
 /// # Safety
-/// The segments' sources may be read.
+/// The segments' sources are readable.
 #[inline(always)]
 pub unsafe fn record_segments(id: &AtomicU32, segments: &[Segment]) {
     let Range { start, end } = segments.as_ptr_range();
-    // SAFETY: the id is a reference, the segments are a slice, and their sources may be read by the caller's word.
+    // SAFETY: the id is a reference, the segments are a slice, and the caller guarantees that their sources are
+    // readable.
     unsafe { record_runs_slowly(id.as_ptr(), 0, MaybeUninit::uninit(), start, end) }
 }
 
 /// # Safety
-/// The segments' sources may be read.
+/// The segments' sources are readable.
 #[inline(always)]
 pub unsafe fn record_segments_of_key(key: &EventKey, fingerprint: u64, segments: &[Segment]) {
     if let Some(id) = key.id(fingerprint) {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller guarantees that the segments' sources are readable.
         unsafe { record_segments(id, segments) }
     }
 }

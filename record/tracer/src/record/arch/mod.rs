@@ -1,4 +1,5 @@
-//! The ways from a site to its record, one module for each architecture that has direct sections, and one for all others.
+//! Code between a site and its record: one module for each architecture that has direct sections, and one for all
+//! others.
 
 #[cfg(target_arch = "x86_64")]
 mod x86_64;

@@ -1,4 +1,4 @@
-//! x86-64: the way from a site to the section that writes its record.
+//! x86-64: code between a site and the direct section that writes its record.
 
 use core::arch::{asm, naked_asm};
 use core::mem::MaybeUninit;
@@ -20,27 +20,28 @@ macro_rules! define_records {
             /// Writes a record with these fields.
             ///
             /// # Safety
-            /// As [`dormouse_relay::define_record`] says. `CURRENT_SECTION` is of the session that the process is in,
-            /// and `Joining` keeps the rest of the promise.
+            /// The conditions of [`dormouse_relay::define_record`]. `CURRENT_SECTION` is the session that the process
+            /// is in, and `Joining` guarantees the rest.
             fn $name(
                 ids $fields $arguments, session: CURRENT_SECTION, rseq_offset: RSEQ_OFFSET, context: "dormouse_i_tls", slow: $compact
             )
         }
         dormouse_relay::define_record! {
-            /// The same for an event's key, whose id is that of the class with the fingerprint `which`, or of another.
+            /// Writes a record for an event's key. The id may be that of the class with the fingerprint `which`, or of
+            /// another class of the key.
             ///
             /// # Safety
-            /// As the function before; `id` is an `EventKey`'s.
+            /// The conditions of the function above; `id` is an `EventKey`'s.
             fn $of_key(
                 ids $fields $arguments, session: CURRENT_SECTION, rseq_offset: RSEQ_OFFSET, context: "dormouse_i_tls", slow: $compact,
                 other: $other
             )
         }
         dormouse_relay::define_record! {
-            /// The first part of both functions' slow path: in sessions whose records are compact, it is the short one.
+            /// First part of the slow path of both functions; in sessions with compact records it writes those.
             ///
             /// # Safety
-            /// As the first function.
+            /// The conditions of the first function.
             fn $compact(
                 compact $fields $arguments, session: CURRENT_SECTION, rseq_offset: RSEQ_OFFSET, context: "dormouse_i_tls", slow: $slow
             )
@@ -60,20 +61,20 @@ define_records!(
 
 macro_rules! save_registers {
     ($($name:ident => $function:path),*) => {$(
-        /// A path of ordinary code as the sites call it.
+        /// Calls a slow path in ordinary code with the sites' calling convention.
         ///
         /// ```text
         ///   save_registers_…:
-        ///       push rcx, rsi, rdi, r8, r9          the general registers that a C function may change, but for
+        ///       push rcx, rsi, rdi, r8, r9          the general registers that a C function may change, except
         ///       align the stack                     rax, rdx, r10, r11
         ///       call …
         ///       pop them
         /// ```
-        /// The compiler does not always align the stack for the site's call: where only another path of the site's function has a
-        /// frame, it makes the frame on that path alone.
+        /// The compiler does not always align the stack for the site's call: if only another path of the site's
+        /// function has a frame, it sets up the frame on that path alone.
         ///
         /// # Safety
-        /// As what it calls.
+        /// The conditions of the called function.
         #[unsafe(naked)]
         unsafe extern "C" fn $name(
             id: *const u32,
@@ -118,7 +119,8 @@ save_registers!(
     save_registers_record_runs_slowly => record_runs_slowly, save_registers_record_runs_other => record_runs_of_other
 );
 
-/// Calls a record function: it keeps the general registers, so that a dormant site does not make its function save any.
+/// Calls a record function. It preserves the general registers, so that a dormant site does not make its function save
+/// any.
 #[cfg(not(target_feature = "avx512f"))]
 macro_rules! call {
     ($first:tt $record:path, $id:expr, $size:expr, $which:expr $(, $register:tt = $word:expr)*) => {
@@ -126,7 +128,7 @@ macro_rules! call {
     };
 }
 
-/// Where AVX-512 may be used, there are more registers.
+/// Like the macro above; with AVX-512 there are more registers.
 #[cfg(target_feature = "avx512f")]
 macro_rules! call {
     ($first:tt $record:path, $id:expr, $size:expr, $which:expr $(, $register:tt = $word:expr)*) => {
@@ -139,7 +141,7 @@ macro_rules! call {
 }
 
 macro_rules! call_clobbering {
-    // The first group are registers that this function changes besides.
+    // The first group lists further registers that this function changes.
     ([$($first:tt)*] $record:path, $id:expr, $size:expr, $which:expr $(, $register:tt = $word:expr)*; $($more:tt)*) => {
         asm!(
             "call {record}",
@@ -160,55 +162,55 @@ macro_rules! call_clobbering {
     };
 }
 
-/// What functions that ask for no key have in the register for the fingerprint: anything.
+/// Register value in place of the fingerprint, for functions without a key: undefined.
 const NO_KEY: MaybeUninit<u64> = MaybeUninit::uninit();
 
-/// Writes one record of the class whose id is at `id`, whose fields are the first `len` bytes of the words, into the session that the process
-/// is in, if any. `len` is at most 24 and best known to the compiler.
+/// Writes one record of the class whose id is at `id` into the session that the process is in, if any. The fields are
+/// the first `len` bytes of the words. `len` is at most 24, and should be known to the compiler.
 ///
-/// Wait-free but for aborts; the page switch in between is lock-free. Async-signal-safe. Allocates nothing, locks nothing, cannot fail: what
-/// finds no room is counted in the session's memory.
+/// Wait-free except for aborts; the page switch in between is lock-free. Async-signal-safe. Allocates nothing, locks
+/// nothing, cannot fail: events without room are counted in the session's memory.
 #[inline(always)]
 pub fn record_words(id: &AtomicU32, len: usize, [w0, w1, w2]: [u64; WORDS_MAX]) {
     let (id, size_bytes) = (id.as_ptr(), HEADER_SIZE_BYTES + len);
     match len {
-        // SAFETY: the id is a reference, the words hold the fields, and a session that is left is waited for; the registers
-        // that change are declared, and the stack is aligned for a call.
+        // SAFETY: the id is a reference, the words hold the fields, and leaving a session waits for this code; the
+        // changed registers are declared, and the stack is aligned for a call.
         0 => unsafe { call!([out("r9") _,] record_0, id, size_bytes, NO_KEY) },
-        // SAFETY: the id is a reference, the words hold the fields, and a session that is left is waited for; the changed
-        // registers are declared, and the stack is aligned for a call.
+        // SAFETY: the id is a reference, the words hold the fields, and leaving a session waits for this code; the
+        // changed registers are declared, and the stack is aligned for a call.
         1..=8 => unsafe { call!([out("r9") _,] record_1, id, size_bytes, NO_KEY, "rcx" = w0) },
-        // SAFETY: the id is a reference, the words hold the fields, and a session that is left is waited for; the changed
-        // registers are declared, and the stack is aligned for a call.
+        // SAFETY: the id is a reference, the words hold the fields, and leaving a session waits for this code; the
+        // changed registers are declared, and the stack is aligned for a call.
         9..=16 => unsafe { call!([out("r9") _,] record_2, id, size_bytes, NO_KEY, "rcx" = w0, "r8" = w1) },
-        // SAFETY: the id is a reference, the words hold the fields, and a session that is left is waited for; the changed
-        // registers are declared, and the stack is aligned for a call.
+        // SAFETY: the id is a reference, the words hold the fields, and leaving a session waits for this code; the
+        // changed registers are declared, and the stack is aligned for a call.
         _ => unsafe { call!([] record_3, id, size_bytes, NO_KEY, "rcx" = w0, "r8" = w1, "r9" = w2) },
     }
 }
 
-/// The same of the key's class with this fingerprint. What there is to tell apart is told apart in the called function, so that a
-/// site has little code.
+/// Writes one record of the key's class with this fingerprint. See [`record_words`]. The called function selects the
+/// class, so that a site has little code.
 #[inline(always)]
 pub fn record_words_of_key(key: &EventKey, fingerprint: u64, len: usize, [w0, w1, w2]: [u64; WORDS_MAX]) {
     let (id, size_bytes) = (key.first_id(), HEADER_SIZE_BYTES + len);
     match len {
-        // SAFETY: the id is a key's, the words hold the fields, and a session that is left is waited for; the changed registers
-        // are declared, and the stack is aligned for a call.
+        // SAFETY: the id is a key's, the words hold the fields, and leaving a session waits for this code; the changed
+        // registers are declared, and the stack is aligned for a call.
         0 => unsafe { call!([out("r9") _,] record_key_0, id, size_bytes, fingerprint) },
-        // SAFETY: the id is a key's, the words hold the fields, and a session that is left is waited for; the changed registers
-        // are declared, and the stack is aligned for a call.
+        // SAFETY: the id is a key's, the words hold the fields, and leaving a session waits for this code; the changed
+        // registers are declared, and the stack is aligned for a call.
         1..=8 => unsafe { call!([out("r9") _,] record_key_1, id, size_bytes, fingerprint, "rcx" = w0) },
-        // SAFETY: the id is a key's, the words hold the fields, and a session that is left is waited for; the changed registers
-        // are declared, and the stack is aligned for a call.
+        // SAFETY: the id is a key's, the words hold the fields, and leaving a session waits for this code; the changed
+        // registers are declared, and the stack is aligned for a call.
         9..=16 => unsafe { call!([out("r9") _,] record_key_2, id, size_bytes, fingerprint, "rcx" = w0, "r8" = w1) },
-        // SAFETY: the id is a key's, the words hold the fields, and a session that is left is waited for; the changed registers
-        // are declared, and the stack is aligned for a call.
+        // SAFETY: the id is a key's, the words hold the fields, and leaving a session waits for this code; the changed
+        // registers are declared, and the stack is aligned for a call.
         _ => unsafe { call!([] record_key_3, id, size_bytes, fingerprint, "rcx" = w0, "r8" = w1, "r9" = w2) },
     }
 }
 
-/// Bytes of a record with context that has these fields.
+/// Returns the size, in bytes, of a record with context that has these fields.
 #[inline(always)]
 fn size_bytes(segments: &[Segment]) -> usize {
     let mut size_bytes = HEADER_SIZE_BYTES;
@@ -218,46 +220,47 @@ fn size_bytes(segments: &[Segment]) -> usize {
     size_bytes
 }
 
-/// As `record_words`, for fields in several runs.
+/// Writes one record like `record_words`, from fields in several runs.
 ///
 /// # Safety
-/// The segments' sources may be read.
+/// The segments' sources are readable.
 #[inline(always)]
 pub unsafe fn record_segments(id: &AtomicU32, segments: &[Segment]) {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees that the segments' sources are readable.
     unsafe { record_runs(id, size_bytes(segments), segments) }
 }
 
-/// As `record_segments`, whose record has so many bytes.
+/// Writes one record like `record_segments`, given its size in bytes.
 ///
 /// # Safety
-/// The segments' sources may be read.
+/// The segments' sources are readable.
 #[inline(always)]
 unsafe fn record_runs(id: &AtomicU32, size_bytes: usize, segments: &[Segment]) {
     let id = id.as_ptr();
     let core::ops::Range { start, end } = segments.as_ptr_range();
-    // SAFETY: the id is a reference, the segments are a slice whose sources the caller vouches for, and a session that is left is waited for;
-    // the registers that change are declared, and the stack is aligned for a call.
+    // SAFETY: the id is a reference, the segments are a slice whose sources are readable by the caller's guarantee, and
+    // leaving a session waits for this code; the changed registers are declared, and the stack is aligned for a call.
     unsafe { call!([out("r9") _,] record_n, id, size_bytes, NO_KEY, "rcx" = start, "r8" = end) }
 }
 
-/// The same of the key's class with this fingerprint.
+/// Writes one record of the key's class with this fingerprint, from fields in several runs.
 ///
 /// # Safety
-/// The segments' sources may be read.
+/// The segments' sources are readable.
 #[inline(always)]
 pub unsafe fn record_segments_of_key(key: &EventKey, fingerprint: u64, segments: &[Segment]) {
     let (id, size_bytes) = (key.first_id(), size_bytes(segments));
     let core::ops::Range { start, end } = segments.as_ptr_range();
-    // SAFETY: the id is a key's, the segments are a slice whose sources the caller vouches for, and a session that is left is waited for;
-    // the registers that change are declared, and the stack is aligned for a call.
+    // SAFETY: the id is a key's, the segments are a slice whose sources are readable by the caller's guarantee, and
+    // leaving a session waits for this code; the changed registers are declared, and the stack is aligned for a call.
     unsafe { call!([out("r9") _,] record_key_n, id, size_bytes, fingerprint, "rcx" = start, "r8" = end) }
 }
 
-/// Writes a record of a key whose first class it is not of.
+/// Writes a record of a class that is not the first of its key.
 ///
 /// # Safety
-/// `id` is the first of an [`EventKey`], `which` the fingerprint, and the words hold `size_bytes` less the header.
+/// `id` is the first id of an [`EventKey`], `which` is the fingerprint, and the words hold `size_bytes` less the
+/// header.
 #[cold]
 unsafe extern "C" fn record_words_of_other(
     id: *const u32,
@@ -267,19 +270,20 @@ unsafe extern "C" fn record_words_of_other(
     w1: u64,
     w2: u64,
 ) {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees that `id` is the first id of a key. Keys are static.
     let key = unsafe { EventKey::of_first_id(id) };
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees that `which` is a fingerprint, so it is initialised.
     let which = unsafe { which.assume_init() };
     if let Some(id) = key.id(which) {
         record_words(id, size_bytes - HEADER_SIZE_BYTES, [w0, w1, w2]);
     }
 }
 
-/// As [`record_words_of_other`], of the segments from `first` to before `end`.
+/// Writes a record like [`record_words_of_other`], from the segments `first..end`.
 ///
 /// # Safety
-/// `id` is the first of an [`EventKey`], `which` the fingerprint, and the segments are an array whose sources may be read.
+/// `id` is the first id of an [`EventKey`], `which` is the fingerprint, and the segments are an array whose sources are
+/// readable.
 #[cold]
 unsafe extern "C" fn record_runs_of_other(
     id: *const u32,
@@ -288,16 +292,16 @@ unsafe extern "C" fn record_runs_of_other(
     first: *const Segment,
     end: *const Segment,
 ) {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees that `id` is the first id of a key. Keys are static.
     let key = unsafe { EventKey::of_first_id(id) };
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees that `which` is a fingerprint, so it is initialised.
     let which = unsafe { which.assume_init() };
-    // SAFETY: both are of one array by the caller's word, and segments have a size.
+    // SAFETY: the caller guarantees that both point into one array; segments are not zero-sized.
     let count = unsafe { end.offset_from_unsigned(first) };
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees that the segments are an array.
     let segments = unsafe { core::slice::from_raw_parts(first, count) };
     if let Some(id) = key.id(which) {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller guarantees that the segments' sources are readable.
         unsafe { record_runs(id, size_bytes, segments) };
     }
 }
@@ -306,7 +310,7 @@ unsafe extern "C" fn record_runs_of_other(
 mod tests {
     use super::*;
 
-    /// Answers where the stack is, modulo 16, at the beginning of a function.
+    /// Returns the stack pointer, modulo 16, at the beginning of a function.
     #[unsafe(naked)]
     unsafe extern "C" fn misalignment() -> u64 {
         naked_asm!("mov rax, rsp", "and rax, 15", "ret")
@@ -318,7 +322,8 @@ mod tests {
     fn the_slow_path_has_an_aligned_stack_wherever_the_site_s_is() {
         for shift in [0u64, 8] {
             let found: u64;
-            // SAFETY: calls a function that changes rax and keeps all else; the stack pointer is as before at the end.
+            // SAFETY: calls a function that changes rax and preserves other registers; the stack pointer is restored at
+            // the end.
             unsafe {
                 asm!(
                     "sub rsp, {shift}",
@@ -330,7 +335,7 @@ mod tests {
                     clobber_abi("C"),
                 );
             }
-            // The return address is the last that was pushed.
+            // The return address was pushed last.
             assert_eq!(found, 8, "shifted by {shift}");
         }
     }
