@@ -51,7 +51,7 @@ enum Part {
     Executor(executor::Executor),
 }
 
-/// What both have.
+/// Options of the scheduler and of executors.
 #[derive(Debug, Args)]
 struct Common {
     /// Say what goes on, not only what is wrong

@@ -108,7 +108,8 @@ impl Scheduler {
 /// Time for which a job waits for new executors after all are lost, in seconds. A scheduler that is ending waits as long.
 const NO_EXECUTORS_S: u64 = 30;
 
-/// State of a scheduler that was told to end. It needs a limit because a job that is submitted while there is no executor waits without one.
+/// State of a scheduler that was told to end. It limits the wait for executors, because Ballista does not: a job that is submitted while there is none
+/// waits forever.
 struct Ending {
     /// Last time at which there was an executor, or the time of the signal.
     with_executors: Instant,

@@ -57,9 +57,10 @@ struct Line<'l> {
     events: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     files: Option<usize>,
-    /// Size of the chunk's files, in bytes; then that of the trace's streams.
+    /// Size of the chunk's files, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     size_bytes: Option<u64>,
+    /// Size of the trace's streams, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     trace_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
