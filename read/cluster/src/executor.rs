@@ -111,8 +111,8 @@ impl Executor {
     }
 }
 
-/// A new directory for one executor only, which is removed with its content when dropped. Ballista removes all directories that it finds in its work
-/// directory, even if it has not made them, so it gets a directory of its own.
+/// A new directory for one executor only, which is removed with its content when dropped. Ballista removes all
+/// directories that it finds in its work directory, even if it has not made them, so it gets a directory of its own.
 struct WorkDir {
     /// Directory in which Ballista keeps rows between stages.
     rows: PathBuf,

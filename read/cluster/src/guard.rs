@@ -1,8 +1,9 @@
 //! Ends a job when an executor that has worked on it is lost.
 //!
-//! Ballista 55 runs the stage whose input is lost again. But other stages keep the rows of that stage that they have already received, and receive them a
-//! second time: the result contains rows twice, without an error (docs/machines.md has a command that shows it). Therefore the guard ends a job
-//! when an executor is lost, before its stages run again, and the client submits the job again.
+//! Ballista 55 runs the stage whose input is lost again. But other stages keep the rows of that stage that they have
+//! already received, and receive them a second time: the result contains rows twice, without an error (docs/machines.md
+//! has a command that shows it). Therefore the guard ends a job when an executor is lost, before its stages run again,
+//! and the client submits the job again.
 //!
 //! ```text
 //!   heartbeat is late, or a task cannot be launched ─▶ remove_executor ─▶ [Guard: cancel its jobs] ─▶ Ballista: executor lost
@@ -49,7 +50,8 @@ impl Guard {
 
 /// Whether an executor works or has worked on a job.
 fn has_worked(job: &JobInfoCache, executor: &str) -> bool {
-    // Does not wait for a graph that is being changed, because the task that changes it may be the caller. Its job counts as worked on.
+    // Does not wait for a graph that is being changed, because the task that changes it may be the caller. Its job
+    // counts as worked on.
     let Ok(graph) = job.execution_graph.try_read() else { return true };
     graph.stages().values().any(|stage| {
         let tasks = match stage {

@@ -1,4 +1,5 @@
-//! The program `dormouse-cluster`, which `dormouse cluster` runs: a scheduler, and executors that together answer queries over stores of traces.
+//! The program `dormouse-cluster`, which `dormouse cluster` runs: a scheduler, and executors that together answer
+//! queries over stores of traces.
 //!
 //! ```text
 //!   dormouse query --cluster ──plan──▶ scheduler ──tasks──▶ executors ──▶ object store
@@ -6,10 +7,12 @@
 //!            │                            └──────────────┘       └─┘ rows between stages
 //!            └────────────────── rows of the result ─────────────┘
 //! ```
-//! * Both are Ballista's, with the functions and object stores of `dormouse_query`. The client makes the whole plan, so nothing else is shared.
-//! * A lost executor is noticed after [`EXECUTOR_TIMEOUT_S`], or when a request to it fails. The jobs that it has worked on end ([`guard`]), and the client
-//!   submits them again.
-//! * Nothing is authenticated or encrypted: any process that reaches a port can have DataFusion read everything that the executors can read.
+//! * Both are Ballista's, with the functions and object stores of `dormouse_query`. The client makes the whole plan, so
+//!   nothing else is shared.
+//! * A lost executor is noticed after [`EXECUTOR_TIMEOUT_S`], or when a request to it fails. The jobs that it has
+//!   worked on end ([`guard`]), and the client submits them again.
+//! * Nothing is authenticated or encrypted: any process that reaches a port can have DataFusion read everything that
+//!   the executors can read.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
@@ -30,7 +33,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Time between two heartbeats of an executor, in seconds.
 const HEARTBEAT_S: u64 = 1;
-/// Time without a heartbeat after which an executor counts as lost, in seconds. Ballista counts whole seconds, so two would leave no margin.
+/// Time without a heartbeat after which an executor counts as lost, in seconds. Ballista counts whole seconds, so two
+/// would leave no margin.
 const EXECUTOR_TIMEOUT_S: u64 = 5;
 /// Maximum size of a message, in bytes. It is large because a plan names all files that it reads.
 const MESSAGE_BYTES_MAX: u32 = 256 << 20;

@@ -105,11 +105,12 @@ impl Scheduler {
     }
 }
 
-/// Time for which a job waits for new executors after all are lost, in seconds. A scheduler that is ending waits as long.
+/// Time for which a job waits for new executors after all are lost, in seconds. A scheduler that is ending waits as
+/// long.
 const NO_EXECUTORS_S: u64 = 30;
 
-/// State of a scheduler that was told to end. It limits the wait for executors, because Ballista does not: a job that is submitted while there is none
-/// waits forever.
+/// State of a scheduler that was told to end. It limits the wait for executors, because Ballista does not: a job that
+/// is submitted while there is none waits forever.
 struct Ending {
     /// Last time at which there was an executor, or the time of the signal.
     with_executors: Instant,

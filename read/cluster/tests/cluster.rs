@@ -1,4 +1,5 @@
-//! Tests with schedulers and executors as separate processes on loopback. Their results must be those of `dormouse query` without a cluster.
+//! Tests with schedulers and executors as separate processes on loopback. Their results must be those of
+//! `dormouse query` without a cluster.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -274,7 +275,8 @@ fn with_rows(cluster: &Cluster, asked: &mut Child) -> usize {
     }
 }
 
-/// Kills an executor while others still need the rows that it has written. The query runs again and has the same result.
+/// Kills an executor while others still need the rows that it has written. The query runs again and has the same
+/// result.
 #[test]
 fn an_executor_that_is_killed_amid_a_shuffle_costs_time_not_the_answer() {
     let store = Store::new(REQUESTS[0], 1);
@@ -318,7 +320,8 @@ fn what_is_told_to_end_ends_with_its_work() {
     assert_eq!(cluster.scheduler.child.wait().unwrap().code(), Some(0));
 }
 
-/// Other files in the work directory stay. An executor removes its own directory when it ends; after SIGKILL, the next executor removes it.
+/// Other files in the work directory stay. An executor removes its own directory when it ends; after SIGKILL, the next
+/// executor removes it.
 #[test]
 fn an_executor_removes_what_executors_have_made_and_nothing_else() {
     let store = Store::new(REQUESTS[0], 1);

@@ -22,7 +22,8 @@ pub(crate) struct Place {
     pub name: String,
     /// Whether LTTng still writes the trace, and will move it into `archives`.
     pub is_rotated: bool,
-    /// Device, inode and modification time of the metadata file or archive. They tell apart traces that were at the same path one after another.
+    /// Device, inode and modification time of the metadata file or archive. They tell apart traces that were at the
+    /// same path one after another.
     state: Option<(u64, u64, i64, i64)>,
 }
 

@@ -1,5 +1,5 @@
-//! Waits until an entry of a directory appears or has been written: a session closes a trace by renaming its metadata file, and LTTng rotates one by
-//! moving its directory.
+//! Waits until an entry of a directory appears or has been written: a session closes a trace by renaming its metadata
+//! file, and LTTng rotates one by moving its directory.
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
@@ -48,7 +48,8 @@ impl Watched {
         Ok(Watched { inotify, dirs: HashMap::new(), names })
     }
 
-    /// Watches these directories in place of the previous ones. Returns whether some were not watched before: these must be searched again.
+    /// Watches these directories in place of the previous ones. Returns whether some were not watched before: these
+    /// must be searched again.
     pub(crate) fn watch(&mut self, dirs: Vec<PathBuf>) -> Result<bool> {
         let known = std::mem::take(&mut self.dirs);
         let mut is_new = false;

@@ -14,7 +14,8 @@ use tokio::sync::watch::{Receiver, channel};
 const INTERRUPTED: u8 = 130;
 const TERMINATED: u8 = 143;
 
-/// Maximum time from a signal to the end of the program, however slow the server is. A partly put trace is not part of the store.
+/// Maximum time from a signal to the end of the program, however slow the server is. A partly put trace is not part of
+/// the store.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Receiver of the exit code that the first signal demands.

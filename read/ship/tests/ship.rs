@@ -22,7 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 const DAY_NS: u64 = 86_400_000_000_000;
 
-/// Returns a trace of requests on two CPUs, half of them before midnight and half after. The last one has no end. `number` makes traces different.
+/// Returns a trace of requests on two CPUs, half of them before midnight and half after. The last one has no end.
+/// `number` makes traces different.
 fn trace(number: u64, requests: u64) -> Trace {
     let mut builder = TraceBuilder::new();
     let id = ("id", FieldType::scalar(Kind::U64));
@@ -104,7 +105,8 @@ fn files(store: &Path) -> Vec<String> {
     found
 }
 
-/// Reads a store by its manifests, like a reader. Returns the number of events by class. Each file must be complete, sorted, and match its manifest.
+/// Reads a store by its manifests, like a reader. Returns the number of events by class. Each file must be complete,
+/// sorted, and match its manifest.
 fn rows(store: &Path) -> BTreeMap<String, u64> {
     let mut found = BTreeMap::new();
     for manifest in manifests(store) {
@@ -296,7 +298,8 @@ fn two_at_once_put_each_trace_once() {
     }
 }
 
-/// Kills the program at each request, before and after the request is done. Readers never find a part of a chunk, and the next run completes the store.
+/// Kills the program at each request, before and after the request is done. Readers never find a part of a chunk, and
+/// the next run completes the store.
 #[test]
 fn one_that_is_killed_leaves_nothing_half_and_the_next_makes_it_whole() {
     let server = Server::new(&["traces"]);

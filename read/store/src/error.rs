@@ -51,8 +51,8 @@ const CODES: [(&str, &str); 10] = [
 
 const WRONG_CREDENTIAL: &str = "the credential is refused: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY";
 
-/// Returns in a few words why an object store refused a request. Works for all errors that have an object store's error among their sources, like
-/// DataFusion's. `None` for others.
+/// Returns in a few words why an object store refused a request. Works for all errors that have an object store's error
+/// among their sources, like DataFusion's. `None` for others.
 pub fn reason(error: &(dyn StdError + 'static)) -> Option<String> {
     let mut sources = std::iter::successors(Some(error), source_of);
     let error = sources.find_map(|error| {

@@ -49,7 +49,8 @@ pub fn processes(stats: Option<&Stats>) -> Columns {
 /// A row of the table `losses`: kind, name, stream, begin and end time, events and packets.
 type Loss = (&'static str, Option<String>, Option<String>, [Option<i64>; 2], [Option<u64>; 2]);
 
-/// Returns the table `losses`: lost events and damage of the trace, and counts of events and pairs that are not in the table `pairs`.
+/// Returns the table `losses`: lost events and damage of the trace, and counts of events and pairs that are not in the
+/// table `pairs`.
 pub fn losses(stats: Option<&Stats>, unpaired: &Unpaired) -> Columns {
     let mut rows: Vec<Loss> = Vec::new();
     if let Some(stats) = stats {

@@ -4,7 +4,8 @@
 //!   batch ─▶ file of its table, class and day ─▶ row group, encoded ─▶ spool ─▶ complete file ─▶ object
 //!              too much memory in all row groups: the least recently used file's group is written
 //! ```
-//! The assignment of rows to files depends on the rows alone, not on the memory: a process that makes the chunk again makes files with the same rows.
+//! The assignment of rows to files depends on the rows alone, not on the memory: a process that makes the chunk again
+//! makes files with the same rows.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -47,7 +48,8 @@ pub enum Format {
     Arrow,
 }
 
-/// Returns the properties of Parquet files: compressed, with statistics of each page, which let readers skip pages that they do not need.
+/// Returns the properties of Parquet files: compressed, with statistics of each page, which let readers skip pages that
+/// they do not need.
 pub fn properties() -> WriterProperties {
     let all = WriterProperties::builder()
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
@@ -333,8 +335,8 @@ impl Writer {
     }
 }
 
-/// Returns the length of an object that was already in the store. Its row groups may differ from those in `bytes`; a different schema or number of rows is an
-/// error.
+/// Returns the length of an object that was already in the store. Its row groups may differ from those in `bytes`; a
+/// different schema or number of rows is an error.
 async fn same_rows(store: &Store, file: &FileOf, bytes: &Bytes) -> Result<u64> {
     let path = &file.path;
     let there = store.get(path).await?.ok_or_else(|| Error(format!("{path} was there, and is not any more")))?;

@@ -1,7 +1,7 @@
 //! Traces of many machines as Parquet, in a directory or an object store.
 //!
-//! Queries over thousands of traces read tables. The tables may be local or remote, new traces arrive during a query, and a process that writes them may be
-//! killed at any time.
+//! Queries over thousands of traces read tables. The tables may be local or remote, new traces arrive during a query,
+//! and a process that writes them may be killed at any time.
 //!
 //! ```text
 //!   STORE/events/host=H/day=2026-11-26/class=http%3Arequest/CHUNK.parquet     sorted by time
@@ -10,10 +10,10 @@
 //!   STORE/manifest/host=H/CHUNK.json                                          written last, unless it exists
 //! ```
 //! * A chunk holds one trace. It exists once its manifest exists: a reader takes only files that manifests name.
-//! * Keys are made of the trace. A process that puts a chunk again, or at the same time as another process, writes the same rows under the same keys.
-//!   Nothing is ever overwritten.
-//! * [`mod@place`]: opening; [`mod@manifest`]: the files of a chunk; [`layout`]: names; [`mod@put`]: writing; [`pairs`] and [`facts`]: rows of the tables
-//!   other than `events`.
+//! * Keys are made of the trace. A process that puts a chunk again, or at the same time as another process, writes the
+//!   same rows under the same keys. Nothing is ever overwritten.
+//! * [`mod@place`]: opening; [`mod@manifest`]: the files of a chunk; [`layout`]: names; [`mod@put`]: writing; [`pairs`]
+//!   and [`facts`]: rows of the tables other than `events`.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 

@@ -59,7 +59,8 @@ pub struct FileOf {
     pub table: String,
     /// Event class, in the table `events`.
     pub class: Option<String>,
-    /// Day of all rows, `2026-11-26`, in the tables `events` and `pairs`; `__HIVE_DEFAULT_PARTITION__` for rows without a time.
+    /// Day of all rows, `2026-11-26`, in the tables `events` and `pairs`; `__HIVE_DEFAULT_PARTITION__` for rows without
+    /// a time.
     pub day: Option<String>,
     /// Path below the store's prefix.
     pub path: String,
@@ -133,7 +134,8 @@ impl Manifest {
         serde_json::from_slice(bytes.as_ref()).failed(no_manifest)
     }
 
-    /// Returns the columns of the files of a class, or of a table other than `events`. Columns that are names of directories are not included.
+    /// Returns the columns of the files of a class, or of a table other than `events`. Columns that are names of
+    /// directories are not included.
     ///
     /// # Errors
     /// The chunk does not have the table or class, or its schema cannot be decoded.

@@ -1,5 +1,5 @@
-//! Pairs of begin and end events, as rows. `dormouse_analysis` pairs the events, as for `dormouse stats --latency`: a pair is left out if events can have
-//! been lost between its begin and its end.
+//! Pairs of begin and end events, as rows. `dormouse_analysis` pairs the events, as for `dormouse stats --latency`: a
+//! pair is left out if events can have been lost between its begin and its end.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -132,8 +132,8 @@ impl Group {
             let ends: Vec<String> = rule.ends.iter().map(|end| format!("event == \"{end}\"")).collect();
             Some(format!("{} or {only}", ends.join(" or ")))
         });
-        // Only libc's rules share a key and have different conditions. Their begins are of different classes, so each condition is combined with the
-        // classes of its rule.
+        // Only libc's rules share a key and have different conditions. Their begins are of different classes, so each
+        // condition is combined with the classes of its rule.
         let mut conditions: Vec<String> = conditions.collect();
         if conditions.len() > 1 {
             conditions.clear();
@@ -154,8 +154,8 @@ impl Group {
         Layout::new(&all, &request).failed(|| "pairs".into())
     }
 
-    /// Passes these columns of the pairs to `give`, in the order of their ends. Returns counts of what is not among the pairs, and the damage found in the
-    /// streams; `None` if `give` has returned false, which stops the run.
+    /// Passes these columns of the pairs to `give`, in the order of their ends. Returns counts of what is not among the
+    /// pairs, and the damage found in the streams; `None` if `give` has returned false, which stops the run.
     ///
     /// # Errors
     /// An error of [`Group::layout`] or of `give`; or a field cannot be read, or cannot be a key.
@@ -410,7 +410,8 @@ pub struct Finder {
 type Open = Pairs<(u32, Key), Begun>;
 
 impl Finder {
-    /// Returns a finder that makes these columns of `of`. `of` has the columns of [`schema`] and may have the host after them.
+    /// Returns a finder that makes these columns of `of`. `of` has the columns of [`schema`] and may have the host
+    /// after them.
     ///
     /// # Errors
     /// A column does not exist.

@@ -29,7 +29,8 @@ const AT_A_TIME: usize = 16;
 
 /// Environment variables that name the server, in order of precedence. Other tools use these names.
 const ENDPOINTS: [&str; 3] = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"];
-/// Environment variables of credentials. If none is set, `object_store` asks the cloud's metadata service for a credential.
+/// Environment variables of credentials. If none is set, `object_store` asks the cloud's metadata service for a
+/// credential.
 const CREDENTIALS: [&str; 4] = [
     "AWS_ACCESS_KEY_ID",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
@@ -126,7 +127,8 @@ impl Store {
         Ok(Store { url, objects: Arc::new(objects), prefix, place: place.into(), local: None })
     }
 
-    /// Does not sync files of a local store to disk, so that they may be lost if the machine crashes. No effect on a bucket.
+    /// Does not sync files of a local store to disk, so that they may be lost if the machine crashes. No effect on a
+    /// bucket.
     #[must_use]
     pub fn without_sync(mut self) -> Store {
         self.local.iter_mut().for_each(|(_, is_synced)| *is_synced = false);
@@ -197,7 +199,8 @@ impl Store {
         }
     }
 
-    /// Writes an object unless it exists. Returns false if it exists; the existing object is left as it is. Readers see the whole object or none.
+    /// Writes an object unless it exists. Returns false if it exists; the existing object is left as it is. Readers see
+    /// the whole object or none.
     ///
     /// # Errors
     /// The store cannot be written.

@@ -4,8 +4,8 @@
 //!   manifest exists ─▶ nothing to do
 //!   otherwise: trace ─▶ events (one pass), pairs (one pass for each key), counts ─▶ files ─▶ all written ─▶ manifest, unless it exists
 //! ```
-//! A process that is killed before the manifest is written leaves files that no manifest names. The next process that puts the trace makes the same files and
-//! accepts those that exist.
+//! A process that is killed before the manifest is written leaves files that no manifest names. The next process that
+//! puts the trace makes the same files and accepts those that exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -86,8 +86,8 @@ fn host_of(trace: TraceRef<'_>) -> String {
 }
 
 impl Identity {
-    /// Returns the identity of a trace. The key is a hash of its UUID, and of the names, lengths and edges of its streams. It does not depend on the trace's
-    /// path. `host`: name of the host, in place of the one in the trace.
+    /// Returns the identity of a trace. The key is a hash of its UUID, and of the names, lengths and edges of its
+    /// streams. It does not depend on the trace's path. `host`: name of the host, in place of the one in the trace.
     ///
     /// # Errors
     /// The trace cannot be read.
@@ -117,8 +117,8 @@ impl Identity {
     }
 }
 
-/// Puts a trace into the store, unless it is there. `files` holds this trace only; `name` is its name. Meanwhile the runtime's threads upload complete
-/// files.
+/// Puts a trace into the store, unless it is there. `files` holds this trace only; `name` is its name. Meanwhile the
+/// runtime's threads upload complete files.
 ///
 /// # Errors
 /// The trace cannot be read, the store cannot be written, or the put was cancelled.

@@ -1,5 +1,5 @@
-//! Sorts rows by a time in bounded memory: sorted runs go to unnamed files, which are merged at the end. The sort is stable, so the result does not
-//! depend on the memory.
+//! Sorts rows by a time in bounded memory: sorted runs go to unnamed files, which are merged at the end. The sort is
+//! stable, so the result does not depend on the memory.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

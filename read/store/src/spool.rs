@@ -1,5 +1,5 @@
-//! Temporary storage of files that are being made: one unnamed file that holds the pieces of all of them. Only one file is open, however many are made
-//! at a time, and a killed process leaves nothing behind.
+//! Temporary storage of files that are being made: one unnamed file that holds the pieces of all of them. Only one file
+//! is open, however many are made at a time, and a killed process leaves nothing behind.
 
 use std::fs::File;
 use std::io::Write;
