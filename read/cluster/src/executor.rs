@@ -16,9 +16,9 @@ use tempfile::TempDir;
 
 use crate::{Common, Ends, HEARTBEAT_S, MESSAGE_BYTES_MAX, log_lines, told};
 
-/// Directories of executors begin with it.
+/// Prefix of the names of executors' directories.
 const PREFIX: &str = "dormouse-executor-";
-/// Seconds for which what a job left is kept, if nobody said that the job is over.
+/// Time for which a job's data is kept if the scheduler does not say that the job is over, in seconds.
 const LEFT_S: u64 = 24 * 3600;
 
 /// Work on queries that a scheduler has
@@ -46,7 +46,7 @@ pub(crate) struct Executor {
     common: Common,
 }
 
-/// Reads HOST:PORT.
+/// Parses HOST:PORT.
 fn place(text: &str) -> Result<(String, u16), String> {
     let text = text.strip_prefix("df://").unwrap_or(text);
     let parts = text.rsplit_once(':').and_then(|(host, port)| Some((host.to_string(), port.parse().ok()?)));
@@ -100,7 +100,7 @@ impl Executor {
         };
         tokio::select! {
             done = done => done,
-            // The first of them has it drain.
+            // Ballista drains the executor at the first signal; the second one ends it at once.
             second = async {
                 let mut ends = Ends::new()?;
                 ends.next().await;
@@ -111,14 +111,14 @@ impl Executor {
     }
 }
 
-/// A new directory of one executor alone, which is removed with what is in it. Ballista removes all directories that it finds where it
-/// works, whoever has made them, so it works nowhere else.
+/// A new directory for one executor only, which is removed with its content when dropped. Ballista removes all
+/// directories that it finds in its work directory, even if it has not made them, so it gets a directory of its own.
 struct WorkDir {
-    /// Of Ballista: rows between stages.
+    /// Directory in which Ballista keeps rows between stages.
     rows: PathBuf,
-    /// Of DataFusion: what is larger than the memory.
+    /// Directory to which DataFusion spills data that exceeds the memory.
     spill: PathBuf,
-    /// Locked while the executor runs.
+    /// Lock of the directory, held while the executor runs.
     _lock: File,
     _dir: TempDir,
 }
@@ -128,11 +128,11 @@ impl WorkDir {
         WorkDir::new(&std::env::temp_dir()).context("cannot make a directory in TMPDIR; say --work-dir")
     }
 
-    /// Removes what executors left there that were killed.
+    /// Makes a directory below `parent`. Before, removes directories that killed executors have left there.
     fn in_dir(parent: &Path) -> Result<WorkDir> {
         let made = || {
             std::fs::create_dir_all(parent)?;
-            // One that is new is not taken for one that was left.
+            // Another executor's new directory must not be removed before it is locked.
             let _turn = lock(parent)?;
             remove_orphans(parent)?;
             WorkDir::new(parent)
@@ -150,14 +150,14 @@ impl WorkDir {
     }
 }
 
-/// Waits for the lock of a directory, which ends with the process that has it.
+/// Waits for the lock of a directory. The kernel releases it when the process ends.
 fn lock(dir: &Path) -> std::io::Result<File> {
     let dir = File::open(dir)?;
     dir.lock()?;
     Ok(dir)
 }
 
-/// Removes directories of executors whose lock nobody has. Those of other users are left.
+/// Removes directories of executors whose lock is free. Ignores failures, such as with directories of other users.
 fn remove_orphans(parent: &Path) -> std::io::Result<()> {
     for entry in std::fs::read_dir(parent)? {
         let entry = entry?;
@@ -170,7 +170,7 @@ fn remove_orphans(parent: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Two ports that are free. Ballista tells nobody that it cannot listen.
+/// Returns two free ports. They are tried here because Ballista does not report a failure to listen.
 fn ports(bind: SocketAddr) -> Result<[u16; 2]> {
     let listen = |port: u16| {
         let at = SocketAddr::new(bind.ip(), port);

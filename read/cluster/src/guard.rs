@@ -1,14 +1,15 @@
-//! What ends a job when an executor is lost that has worked on it.
+//! Ends a job when an executor that has worked on it is lost.
 //!
-//! Ballista 55 goes on: it runs again the stage whose input is gone. But rows of that stage which others have already got stay there, and come a second time:
-//! the result has rows twice, and nothing says so (docs/machines.md has the command that shows it). So here a job ends at such a loss, before its stages
-//! are run again, and the client gives it again.
+//! Ballista 55 runs the stage whose input is lost again. But other stages keep the rows of that stage that they have
+//! already received, and receive them a second time: the result contains rows twice, without an error (docs/machines.md
+//! has a command that shows it). Therefore the guard ends a job when an executor is lost, before its stages run again,
+//! and the client submits the job again.
 //!
 //! ```text
 //!   heartbeat is late, or a task cannot be launched ─▶ remove_executor ─▶ [Guard: cancel its jobs] ─▶ Ballista: executor lost
 //!   rows cannot be fetched                          ─▶ SchedulerConfig::stage_max_failures = 1: the job fails
 //! ```
-//! Ballista takes one event after another: the cancellation is before the loss.
+//! Ballista handles events one after another, and the cancellation precedes the loss.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
@@ -25,13 +26,13 @@ use ballista_scheduler::state::execution_stage::ExecutionStage;
 use ballista_scheduler::state::task_manager::JobInfoCache;
 use datafusion_proto::protobuf::{LogicalPlanNode, PhysicalPlanNode};
 
-/// The scheduler.
+/// Ballista's scheduler, with DataFusion's plans.
 pub(crate) type Server = SchedulerServer<LogicalPlanNode, PhysicalPlanNode>;
 
-/// The state of the cluster, which is asked to remove an executor before anything else is done about its loss.
+/// The state of the cluster. Ballista calls its `remove_executor` before it does anything else about a lost executor.
 pub(crate) struct Guard {
     state: Arc<dyn ClusterState>,
-    /// It is made with this, so it comes later.
+    /// Scheduler, which is made with the guard and therefore set later.
     server: OnceLock<Server>,
 }
 
@@ -40,16 +41,17 @@ impl Guard {
         Guard { state, server: OnceLock::new() }
     }
 
-    /// Begins.
+    /// Sets the scheduler whose jobs are guarded.
     pub(crate) fn watch(&self, server: Server) {
-        // There is one.
+        // Fails only if a scheduler was set before; there is only one.
         let _ = self.server.set(server);
     }
 }
 
-/// Whether an executor works on a job, or has.
+/// Whether an executor works or has worked on a job.
 fn has_worked(job: &JobInfoCache, executor: &str) -> bool {
-    // What changes at this moment is not waited for: who removes can be who changes it.
+    // Does not wait for a graph that is being changed, because the task that changes it may be the caller. Its job
+    // counts as worked on.
     let Ok(graph) = job.execution_graph.try_read() else { return true };
     graph.stages().values().any(|stage| {
         let tasks = match stage {
@@ -78,7 +80,7 @@ impl ClusterState for Guard {
         self.state.remove_executor(executor_id).await
     }
 
-    // The rest is as it is.
+    // The other methods delegate to `state`.
 
     async fn init(&self) -> Result<()> {
         self.state.init().await

@@ -1,4 +1,4 @@
-//! What libraries log, as lines on standard error.
+//! Writes the log records of Ballista and DataFusion as lines to standard error.
 
 use dormouse_terminal::say;
 use log::{LevelFilter, Log, Metadata, Record};
@@ -13,7 +13,7 @@ impl Log for Lines {
     fn log(&self, record: &Record<'_>) {
         let is_ours = record.target().starts_with("ballista") || record.target().starts_with("datafusion");
         if self.enabled(record.metadata()) && is_ours {
-            // A plan has many.
+            // Only the first line: a plan has many.
             let text = record.args().to_string();
             say(format_args!(
                 "{}: {}",
@@ -26,7 +26,7 @@ impl Log for Lines {
     fn flush(&self) {}
 }
 
-/// Begins. `is_verbose`: not only what is wrong.
+/// Installs the logger. It writes errors and warnings; if `is_verbose`, also information.
 pub(crate) fn begin(is_verbose: bool) {
     if log::set_logger(&Lines).is_ok() {
         log::set_max_level(if is_verbose { LevelFilter::Info } else { LevelFilter::Warn });

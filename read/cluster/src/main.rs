@@ -1,4 +1,5 @@
-//! The program `dormouse-cluster`, which `dormouse cluster` runs: a scheduler, and executors that answer queries to stores of traces together.
+//! The program `dormouse-cluster`, which `dormouse cluster` runs: a scheduler, and executors that together answer
+//! queries over stores of traces.
 //!
 //! ```text
 //!   dormouse query --cluster ──plan──▶ scheduler ──tasks──▶ executors ──▶ object store
@@ -6,10 +7,12 @@
 //!            │                            └──────────────┘       └─┘ rows between stages
 //!            └────────────────── rows of the result ─────────────┘
 //! ```
-//! * Both are those of Ballista, with the functions and object stores of `dormouse_query`; the client makes the whole plan, so nothing else is shared.
-//! * An executor that is gone is missed after [`EXECUTOR_TIMEOUT_S`], or when something is asked of it. The jobs that it has worked on end ([`guard`]), and the client
-//!   gives them again.
-//! * Nothing is authenticated and nothing is encrypted: whoever reaches a port can have code of DataFusion read all that the executors can read.
+//! * Both are Ballista's, with the functions and object stores of `dormouse_query`. The client makes the whole plan, so
+//!   nothing else is shared.
+//! * A lost executor is noticed after [`EXECUTOR_TIMEOUT_S`], or when a request to it fails. The jobs that it has
+//!   worked on end ([`guard`]), and the client submits them again.
+//! * Nothing is authenticated or encrypted: any process that reaches a port can have DataFusion read everything that
+//!   the executors can read.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
@@ -28,11 +31,12 @@ use dormouse_abi::requests::Requests;
 use dormouse_terminal::{EXIT_CODES, Output};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Seconds between two heartbeats of an executor.
+/// Time between two heartbeats of an executor, in seconds.
 const HEARTBEAT_S: u64 = 1;
-/// Seconds without a heartbeat after which an executor is gone. They are counted in whole seconds, so two are none.
+/// Time without a heartbeat after which an executor counts as lost, in seconds. Ballista counts whole seconds, so two
+/// would leave no margin.
 const EXECUTOR_TIMEOUT_S: u64 = 5;
-/// The largest message, in bytes: a plan names all files that it reads.
+/// Maximum size of a message, in bytes. It is large because a plan names all files that it reads.
 const MESSAGE_BYTES_MAX: u32 = 256 << 20;
 
 /// Start what answers queries to stores of traces together
@@ -51,7 +55,7 @@ enum Part {
     Executor(executor::Executor),
 }
 
-/// What both have.
+/// Options of the scheduler and of executors.
 #[derive(Debug, Args)]
 struct Common {
     /// Say what goes on, not only what is wrong
@@ -89,17 +93,17 @@ fn run(cluster: Cluster, out: &mut Output) -> Result<u8> {
         Part::Scheduler(scheduler) => runtime.block_on(scheduler.run(out)),
         Part::Executor(executor) => runtime.block_on(executor.run(out)),
     };
-    // What still waits for others is left behind.
+    // Does not wait for tasks that are still blocked.
     runtime.shutdown_background();
     done.map(|()| 0)
 }
 
-/// What others call an address: one that says `all` is no address for them.
+/// Returns an address as other machines reach it, or `None` for an unspecified one (0.0.0.0).
 fn told(ip: IpAddr) -> Option<String> {
     (!ip.is_unspecified()).then(|| SocketAddr::new(ip, 0).ip().to_string())
 }
 
-/// Requests for the end: SIGTERM, or Ctrl-C.
+/// Requests to end: SIGTERM or Ctrl-C.
 struct Ends {
     interrupt: Signal,
     terminate: Signal,
@@ -113,7 +117,7 @@ impl Ends {
         Ok(Ends { interrupt, terminate, begun: Instant::now(), requests: Requests::default() })
     }
 
-    /// Waits for the next one.
+    /// Waits for the next request. Signals in quick succession are one request.
     async fn next(&mut self) {
         loop {
             tokio::select! {

@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 use crate::guard::{Guard, Server};
 use crate::{Common, EXECUTOR_TIMEOUT_S, Ends, MESSAGE_BYTES_MAX, log_lines, told};
 
-/// How often a scheduler that ends looks whether jobs still run. Nothing tells it.
+/// Interval at which a scheduler that is ending checks for running jobs. Ballista does not notify it.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Take queries, and have executors work on them; one for each cluster
@@ -38,7 +38,7 @@ pub(crate) struct Scheduler {
 
 impl Scheduler {
     /// # Errors
-    /// It cannot listen.
+    /// The address cannot be bound, or serving fails.
     pub(crate) async fn run(self, out: &mut Output) -> Result<()> {
         log_lines::begin(self.common.verbose);
         let listener = TcpListener::bind(self.bind).await.with_context(|| format!("cannot listen at {}", self.bind))?;
@@ -50,7 +50,7 @@ impl Scheduler {
             bind_host: address.ip().to_string(),
             bind_port: address.port(),
             task_distribution: TaskDistributionPolicy::RoundRobin,
-            // Nothing is run again within a job, see `guard`.
+            // Stages do not run again within a job, see `guard`.
             stage_max_failures: 1,
             finished_job_data_clean_up_interval_seconds: self.keep,
             finished_job_state_clean_up_interval_seconds: self.keep,
@@ -88,7 +88,7 @@ impl Scheduler {
             let done = async {
                 let mut ending = Ending { with_executors: Instant::now() };
                 while ending.waits(left(), guard.registered_executor_metadata().await.len(), Instant::now()) {
-                    // Ballista tells nobody when a job has ended; a second signal ends this.
+                    // Ballista does not notify when a job ends, so this polls. A second signal ends it.
                     tokio::time::sleep(TICK).await;
                 }
                 anyhow::Ok(())
@@ -105,12 +105,14 @@ impl Scheduler {
     }
 }
 
-/// A job whose executors are all gone waits so many seconds for others, and so long a scheduler that ends.
+/// Time for which a job waits for new executors after all are lost, in seconds. A scheduler that is ending waits as
+/// long.
 const NO_EXECUTORS_S: u64 = 30;
 
-/// A scheduler that was told to end. A job that is given when there is no executor waits for one without limit.
+/// State of a scheduler that was told to end. It limits the wait for executors, because Ballista does not: a job that
+/// is submitted while there is none waits forever.
 struct Ending {
-    /// When there was one for the last time, from the signal.
+    /// Last time at which there was an executor, or the time of the signal.
     with_executors: Instant,
 }
 

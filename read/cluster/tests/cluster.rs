@@ -1,4 +1,5 @@
-//! Schedulers and executors as processes of their own, on loopback: what they answer is what `dormouse query` answers alone.
+//! Tests with schedulers and executors as separate processes on loopback. Their results must be those of
+//! `dormouse query` without a cluster.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -10,17 +11,17 @@ use serde_json::Value;
 #[path = "../../query/tests/made/mod.rs"]
 mod made;
 
-/// Requests of a chunk: of few events, and of many.
+/// Number of requests in a chunk: for small and for large stores.
 const REQUESTS: [u64; 2] = [1_500, 250_000];
-/// Pretended hosts.
+/// Names of the simulated hosts.
 const HOSTS: [&str; 4] = ["ash", "birch", "cedar", "elm"];
-/// So many events are asked, if it is set; otherwise few.
+/// Environment variable with the number of events to query. If it is not set, the store is small.
 const EVENTS: &str = "DORMOUSE_CLUSTER_EVENTS";
 
-/// What a run came to: exit code, standard output, standard error.
+/// Result of a run: exit code, standard output, standard error.
 type Ran = (i32, String, String);
 
-/// A program that was built beside these tests.
+/// Returns the path of a program in the directory of `dormouse-cluster`.
 fn program(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_BIN_EXE_dormouse-cluster")).with_file_name(name);
     assert!(path.exists(), "{name} is not built: cargo build --manifest-path read/query/Cargo.toml --workspace");
@@ -41,10 +42,10 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// A process that ends with the test.
+/// A process that is killed at the end of the test.
 struct Running {
     child: Child,
-    /// What it says of itself first.
+    /// Address that it prints first.
     place: String,
 }
 
@@ -62,7 +63,7 @@ impl Running {
         assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
     }
 
-    /// Its exit code when it ends by itself.
+    /// Waits until the process ends by itself, and returns its exit code.
     fn ended(mut self) -> Option<i32> {
         self.child.wait().unwrap().code()
     }
@@ -75,7 +76,7 @@ impl Drop for Running {
     }
 }
 
-/// A scheduler, and executors each with a directory of its own.
+/// A scheduler, and executors with a directory each.
 struct Cluster {
     dir: tempfile::TempDir,
     scheduler: Running,
@@ -87,7 +88,7 @@ impl Cluster {
         Cluster::start_as(executors, |command| command)
     }
 
-    /// `with`: what executors are told besides.
+    /// Starts a cluster. `with` adds to the command of each executor.
     fn start_as(executors: usize, with: impl Fn(&mut Command) -> &mut Command) -> Cluster {
         let mut scheduler = Command::new(program("dormouse-cluster"));
         let scheduler = Running::start(scheduler.args(["scheduler", "--bind", "127.0.0.1:0"]));
@@ -113,7 +114,7 @@ impl Cluster {
     }
 }
 
-/// A store of pretended hosts: the chunks of one, under the names of others. Files are linked, not copied.
+/// A store of simulated hosts: the chunks of one host under the names of others. Files are linked, not copied.
 struct Store {
     _dir: tempfile::TempDir,
     path: PathBuf,
@@ -121,7 +122,7 @@ struct Store {
 }
 
 impl Store {
-    /// `requests` in each chunk, and so many chunks of each host.
+    /// Makes a store with `requests` in each chunk of requests, and `copies` of each chunk for each host.
     fn new(requests: u64, copies: u64) -> Store {
         let dir = tempfile::tempdir().unwrap();
         let made = |name: &str, write: &dyn Fn(&Path)| {
@@ -149,7 +150,7 @@ impl Store {
     }
 }
 
-/// Puts a chunk under another host and another name.
+/// Puts a copy of a chunk under another host and another key.
 fn chunk(from: &Path, to: &Path, manifest: &Value, host: &str, copy: u64) {
     let mut manifest = manifest.clone();
     let (host_before, before) = (string(&manifest["host"]), string(&manifest["chunk"]));
@@ -174,7 +175,7 @@ fn string(value: &Value) -> String {
     value.as_str().unwrap().to_string()
 }
 
-/// All files below a directory.
+/// Returns all files below a directory.
 fn files(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -189,19 +190,19 @@ fn files(dir: &Path) -> Vec<PathBuf> {
 /// A filter on two columns with a wide result.
 const WIDE: &str = "select time, host, cpu, pid, tid, process, id, path, bytes, numbers from \"http:begin\" \
      where path = '/7' and bytes > 1000 and bytes < 3000 order by host, time, id";
-/// A join whose rows are far more than those that it reads: stages before it are over long before it is.
+/// A join that produces far more rows than it reads, so the stages before it end long before it does.
 const SLOW: &str = "select a.host, a.path, count(*), sum(a.bytes::bigint * b.bytes) from \"http:begin\" a \
      join \"http:begin\" b on a.path = b.path group by a.host, a.path order by a.host, a.path";
 
-/// Pairs that no chunk has found: requests of all of a host's chunks.
+/// Pairs that no chunk contains: requests across all chunks of a host.
 const PAIRS: &str = "select host, process, tid, count(*), sum(duration_ns), min(begin_time), max(key) \
      from pairs('http:begin', 'http:end', 'id') group by 1, 2, 3 order by 1, 2, 3";
 
-/// Sums and operators beyond 64 bits: whole numbers that DataFusion's own would wrap.
+/// Sums and operators beyond 64 bits: integers at which DataFusion's own arithmetic would wrap.
 const EXACT: &str = "select host, sum((id + 4294967296) * 4294967295), avg(id - 9223372036854775807), sum(distinct bytes * 1000000007), \
      max(-bytes), min(id - 5), max(id << 20), max(bytes + 0) from \"http:begin\" group by host order by host";
 
-/// The ten that have names, one whose result is wide, one of pairs, and one of great numbers.
+/// Returns the ten named queries, one with a wide result, one of pairs, and one of large numbers.
 fn queries() -> Vec<Vec<String>> {
     let (code, named, _) = query(&["--named"]);
     assert_eq!(code, 0);
@@ -215,7 +216,7 @@ fn queries() -> Vec<Vec<String>> {
 fn the_same_rows_here_on_one_executor_and_on_three() {
     let wanted: Option<u64> = std::env::var(EVENTS).ok().map(|text| text.parse().expect("a number of events"));
     let requests = REQUESTS[usize::from(wanted.is_some())];
-    // With the events of the other trace.
+    // Two events a request, and 32 events of the other trace.
     let of_hosts = HOSTS.len() as u64 * (2 * requests + 32);
     let store = Store::new(requests, wanted.map_or(1, |events| events.div_ceil(of_hosts)));
     assert!(store.events >= wanted.unwrap_or(of_hosts));
@@ -236,7 +237,7 @@ fn the_same_rows_here_on_one_executor_and_on_three() {
     }
 }
 
-/// More files of a class than are read at a time, all of the same times.
+/// Reads more files of a class than are read at a time, all with the same times.
 #[test]
 fn pairs_are_found_across_chunks_that_overlap() {
     const CHUNKS: u64 = 18;
@@ -257,24 +258,25 @@ fn pairs_are_found_across_chunks_that_overlap() {
     assert_eq!(here.lines().skip(1).collect::<Vec<_>>(), rows);
 }
 
-/// Waits until an executor has written rows for the next stage: which one has. Not every one gets work.
+/// Waits until an executor has written rows for the next stage, and returns its index. Not every executor gets work.
 fn with_rows(cluster: &Cluster, asked: &mut Child) -> usize {
     let has_rows = |at: &usize| {
         let written = files(&cluster.work_dir(*at));
         written.iter().any(|file| file.metadata().is_ok_and(|metadata| metadata.len() > 0))
     };
-    // Nobody tells when rows lie between two stages, so it is looked for; the query ends this, if it ends before.
+    // Nothing reports rows between two stages, so this polls. The assertion ends it if the query ends first.
     loop {
         if let Some(at) = (0..cluster.executors.len()).find(has_rows) {
             return at;
         }
         assert_eq!(asked.try_wait().unwrap(), None, "the query was over before an executor had rows for others");
-        // Nobody tells, so it is looked again; it ends with the query, by the assertion above.
+        // Polling interval.
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// Killed while others still have to fetch what it has written: what it had is computed again.
+/// Kills an executor while others still need the rows that it has written. The query runs again and has the same
+/// result.
 #[test]
 fn an_executor_that_is_killed_amid_a_shuffle_costs_time_not_the_answer() {
     let store = Store::new(REQUESTS[0], 1);
@@ -288,7 +290,7 @@ fn an_executor_that_is_killed_amid_a_shuffle_costs_time_not_the_answer() {
     let mut lost = cluster.executors.remove(at);
     lost.child.kill().unwrap();
     lost.child.wait().unwrap();
-    // With the machine goes what it has written.
+    // The rows that it has written are lost, too, as with a machine.
     std::fs::remove_dir_all(&dir).unwrap();
     assert_eq!(asked.try_wait().unwrap(), None, "the query was over before the executor was killed");
     let output = asked.wait_with_output().unwrap();
@@ -297,7 +299,7 @@ fn an_executor_that_is_killed_amid_a_shuffle_costs_time_not_the_answer() {
     assert_eq!(String::from_utf8(output.stdout).unwrap(), expected, "{err}");
 }
 
-/// An executor that is told to end takes its tasks to the end; a scheduler its queries.
+/// An executor that is told to end finishes its tasks; a scheduler finishes its queries.
 #[test]
 fn what_is_told_to_end_ends_with_its_work() {
     let store = Store::new(REQUESTS[0], 1);
@@ -309,7 +311,7 @@ fn what_is_told_to_end_ends_with_its_work() {
     let executor = cluster.executors.remove(at);
     executor.signal("-TERM");
     let output = asked.wait_with_output().unwrap();
-    // Other executors can still have wanted rows of it.
+    // Other executors may still have needed its rows.
     let err = String::from_utf8(output.stderr).unwrap();
     assert!(err.is_empty() || err.contains("it runs again"), "{err}");
     assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
@@ -318,7 +320,8 @@ fn what_is_told_to_end_ends_with_its_work() {
     assert_eq!(cluster.scheduler.child.wait().unwrap().code(), Some(0));
 }
 
-/// What others have where an executor works stays; what executors have made goes, after SIGKILL with the next one.
+/// Other files in the work directory stay. An executor removes its own directory when it ends; after SIGKILL, the next
+/// executor removes it.
 #[test]
 fn an_executor_removes_what_executors_have_made_and_nothing_else() {
     let store = Store::new(REQUESTS[0], 1);
@@ -337,7 +340,7 @@ fn an_executor_removes_what_executors_have_made_and_nothing_else() {
     executor.args(["executor", "--bind", "127.0.0.1:0", "--scheduler", &cluster.scheduler.place]);
     let executor = Running::start(executor.args(["--work-dir", text(&dir)]));
     assert_eq!(count(), 2);
-    // The one that was killed can still have been given tasks.
+    // The scheduler may still have given tasks to the killed executor.
     let (again, out, err) = ran(&mut cluster.command(&[text(&store.path), WIDE]));
     assert_eq!((code, again, out), (0, 0, expected), "{err}");
     executor.signal("-TERM");
@@ -349,7 +352,7 @@ fn an_executor_removes_what_executors_have_made_and_nothing_else() {
 fn what_is_wrong_is_one_line() {
     let store = Store::new(REQUESTS[0], 1);
     let cluster = Cluster::start(1);
-    // Nobody listens there any more.
+    // No process listens at this port any more.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let nowhere = format!("df://{free}");
     let sql = "select sum(cpu + 0) from \"http:end\"";
@@ -403,13 +406,13 @@ fn executors_read_an_object_store() {
     assert_eq!((here.0, here.2.as_str(), here.1.lines().count()), (0, "", 3));
     assert_eq!(ran(server.tell(&mut cluster.command(&["s3://traces/fleet", sql]))), here);
     let refused = "the credential is refused";
-    // Of executors, and of the client itself.
+    // The credential of an executor is wrong, then that of the client.
     let (code, out, err) = ran(server.tell(&mut wrong.command(&["s3://traces/fleet", sql])));
     assert_eq!((code, out.as_str(), err.lines().count(), err.contains(refused)), (2, "", 1, true), "{err}");
     let mut client = cluster.command(&["s3://traces/fleet", sql]);
     let (code, out, err) = ran(server.tell(&mut client).env("AWS_SECRET_ACCESS_KEY", "another"));
     assert_eq!((code, out.as_str(), err.lines().count(), err.contains(refused)), (2, "", 1, true), "{err}");
-    // An object that a manifest names, and a bucket, that are not there.
+    // An object that a manifest names is missing, then a bucket.
     let object =
         files(&server.bucket("traces").join("fleet/events")).into_iter().find(|file| text(file).contains("begin"));
     std::fs::remove_file(object.unwrap()).unwrap();
@@ -420,7 +423,7 @@ fn executors_read_an_object_store() {
     assert_eq!((code, err.lines().count(), err.contains("there is no such bucket")), (2, 1, true), "{err}");
 }
 
-/// The units that are installed are what systemd takes for units.
+/// `systemd-analyze verify` accepts the units that are installed.
 #[test]
 fn systemd_finds_nothing_wrong_with_the_units() {
     if Command::new("systemd-analyze").arg("--version").output().is_err() {
@@ -434,7 +437,7 @@ fn systemd_finds_nothing_wrong_with_the_units() {
     let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd");
     for name in ["dormouse-scheduler.service", "dormouse-executor.service"] {
         let unit = std::fs::read_to_string(units.join(name)).unwrap();
-        // It is not installed where the unit looks for it.
+        // The program is not installed in the unit's search path.
         let found =
             unit.replace("ExecStart=dormouse-cluster ", &format!("ExecStart={} ", text(&program("dormouse-cluster"))));
         assert_ne!(found, unit, "{name} does not start dormouse-cluster");
@@ -444,12 +447,12 @@ fn systemd_finds_nothing_wrong_with_the_units() {
             ran(command.args(["--man=no", "verify"]).arg(dir.path().join(name)))
         };
         assert_eq!(verify(&found), (0, String::new(), String::new()), "{name}");
-        // It would say so.
+        // An error in a unit would be reported.
         assert!(verify(&found.replace("Restart=always", "Restart=alway")).2.contains("Failed to parse"), "{name}");
     }
 }
 
-/// The program takes the arguments that compose.yaml has. That docker takes the file is not tested.
+/// The program accepts the arguments in compose.yaml. Whether docker accepts the file is not tested.
 #[test]
 fn the_program_takes_the_commands_of_the_compose_file() {
     let file = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("compose.yaml")).unwrap();
@@ -459,7 +462,7 @@ fn the_program_takes_the_commands_of_the_compose_file() {
         let command = command.strip_prefix("dormouse-cluster ").expect("it starts dormouse-cluster");
         let command = command.replace("${MEMORY:-2G}", "2G");
         assert!(!command.contains('$'), "{command}");
-        // What stands before --help is parsed.
+        // Arguments before --help are parsed.
         let help =
             |command: &str| ran(Command::new(program("dormouse-cluster")).args(command.split(' ')).arg("--help"));
         assert_eq!(help(&command).0, 0, "{command}");

@@ -1,4 +1,4 @@
-//! Arguments.
+//! Command-line arguments.
 
 use std::path::PathBuf;
 

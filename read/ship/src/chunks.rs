@@ -1,4 +1,4 @@
-//! Which traces there are below a directory, and which of them are closed.
+//! Finds the traces below a directory, and tells which of them are closed.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
@@ -7,35 +7,36 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use dormouse_reader::{Dir, TraceFiles, open_dir};
 
-/// Directories in directories in which traces are looked for.
+/// Maximum depth of subdirectories that are searched for traces.
 const DEPTH_MAX: usize = 32;
-/// What makes a directory a trace.
+/// Names of the file that makes a directory a trace.
 const METADATA: [&str; 2] = ["metadata", "metadata.zst"];
-/// Where LTTng puts what it has rotated.
+/// Name of the directory into which LTTng moves rotated chunks.
 const ARCHIVES: &str = "archives";
 
-/// A place where a trace is.
+/// The location of a trace.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Place {
     pub path: PathBuf,
-    /// From the directory that the user has named.
+    /// Path relative to the directory that the user has named. For that directory itself: its file name.
     pub name: String,
-    /// LTTng writes it, and will put it into `archives`.
+    /// Whether LTTng still writes the trace, and will move it into `archives`.
     pub is_rotated: bool,
-    /// What it was made of: another trace at the same place is another.
+    /// Device, inode and modification time of the metadata file or archive. They tell apart traces that were at the
+    /// same path one after another.
     state: Option<(u64, u64, i64, i64)>,
 }
 
-/// A trace, or why it is passed over.
+/// Traces at a place, or the reason for which the place is passed over.
 #[derive(Debug)]
 pub(crate) enum Found {
     Closed(Vec<TraceFiles>),
-    /// It can be closed later.
+    /// The trace is not closed, but may be later; with the reason.
     Written(String),
     Wrong(String),
 }
 
-/// All places, and all directories in which others can come to be.
+/// Returns all places, and all directories in which new ones can appear.
 ///
 /// # Errors
 /// The directory cannot be read.
@@ -52,7 +53,7 @@ pub(crate) fn places(root: &Path) -> Result<(Vec<Place>, Vec<PathBuf>)> {
 
 fn look(dir: &Dir, name: &str, is_rotated: bool, depth: usize, found: &mut Vec<Place>, dirs: &mut Vec<PathBuf>) {
     dirs.push(dir.path.clone());
-    // It can be gone by now.
+    // The directory may have been removed meanwhile.
     let Ok(names) = dir.names() else { return };
     let has = |wanted: &str| names.iter().any(|name| name == wanted);
     if METADATA.iter().any(|metadata| has(metadata) && !dir.has_dir(OsStr::new(metadata))) {
@@ -80,7 +81,7 @@ impl Place {
         Place { path: path.into(), name, is_rotated, state }
     }
 
-    /// Opens the trace.
+    /// Opens the traces at this place, if they are closed.
     pub(crate) fn open(&self) -> Found {
         if self.is_rotated {
             return Found::Written("LTTng writes it, and puts it into `archives` when it is rotated".into());

@@ -1,4 +1,5 @@
-//! Waits until a name has come into a directory: a trace is closed by its metadata getting their name, and rotated by its directory getting its place.
+//! Waits until an entry of a directory appears or has been written: a session closes a trace by renaming its metadata
+//! file, and LTTng rotates one by moving its directory.
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
@@ -11,20 +12,20 @@ use rustix::fs::inotify::{CreateFlags, Reader, WatchFlags, add_watch, init};
 use rustix::io::Errno;
 use tokio::sync::mpsc::{Receiver, channel};
 
-/// Events that are read at a time, in bytes.
+/// Size of the buffer for inotify events, in bytes.
 const BUFFER_BYTES: usize = 16 << 10;
 
-/// Directories that are watched.
+/// The watched directories.
 #[derive(Debug)]
 pub(crate) struct Watched {
     inotify: Arc<OwnedFd>,
     dirs: HashMap<PathBuf, i32>,
-    /// One for all names that have come since it was taken before.
+    /// A message for all changes since the previous message was received.
     names: Receiver<Result<(), Errno>>,
 }
 
 impl Watched {
-    /// Begins a thread that waits for names. It ends with the program.
+    /// Starts a thread that waits for changes. It runs until the program ends, or reading fails.
     pub(crate) fn new() -> Result<Watched> {
         let inotify = Arc::new(init(CreateFlags::CLOEXEC).context("cannot watch directories")?);
         let (told, names) = channel(1);
@@ -35,7 +36,7 @@ impl Watched {
             loop {
                 match reader.next() {
                     Err(Errno::INTR) => {}
-                    // It is full if somebody has been told, and has not looked yet.
+                    // The channel is full if a message has not been received yet. That one covers this change, too.
                     Ok(_) => drop(told.try_send(Ok(()))),
                     Err(error) => {
                         let _ = told.blocking_send(Err(error));
@@ -47,16 +48,17 @@ impl Watched {
         Ok(Watched { inotify, dirs: HashMap::new(), names })
     }
 
-    /// Watches these directories; whether some of them were not watched before, so that what is in them has to be looked for again.
+    /// Watches these directories in place of the previous ones. Returns whether some were not watched before: these
+    /// must be searched again.
     pub(crate) fn watch(&mut self, dirs: Vec<PathBuf>) -> Result<bool> {
         let known = std::mem::take(&mut self.dirs);
         let mut is_new = false;
         let flags = WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::CLOSE_WRITE | WatchFlags::ONLYDIR;
         for dir in dirs {
-            // One of a name is another if it was made anew; the kernel knows.
+            // A directory that was removed and made again under its name gets another watch descriptor.
             let watch = match add_watch(&*self.inotify, &dir, flags) {
                 Ok(watch) => watch,
-                // It is gone by now.
+                // The directory was removed meanwhile.
                 Err(Errno::NOENT | Errno::NOTDIR) => continue,
                 Err(Errno::NOSPC) => {
                     anyhow::bail!("more directories than may be watched: /proc/sys/fs/inotify/max_user_watches")
@@ -69,7 +71,7 @@ impl Watched {
         Ok(is_new)
     }
 
-    /// Waits for a name.
+    /// Waits for a change in a watched directory.
     pub(crate) async fn changed(&mut self) -> Result<()> {
         self.names.recv().await.unwrap_or(Err(Errno::BADF)).context("cannot watch directories")
     }

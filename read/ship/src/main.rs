@@ -1,14 +1,14 @@
 //! The program `dormouse-ship`, which `dormouse ship` runs: puts closed traces into a store of Parquet.
 //!
 //! ```text
-//!   DIR ─▶ chunks: which traces there are, and which are closed ─▶ dormouse_store::put, one after another ─▶ a line for each
-//!    ▲                                                                          │ SIGTERM: ends at the next batch
-//!    └── follow: a name has come into a directory ◀─────────────────────────────┘
+//!   DIR ─▶ chunks: finds traces that are closed ─▶ dormouse_store::put, one after another ─▶ a line for each
+//!    ▲                                                             │ SIGTERM: ends at the next batch
+//!    └── follow: waits for changes in directories ◀────────────────┘
 //! ```
-//! * Nothing is kept on this machine of what has been put: the manifests in the store say it.
-//! * What is half put when it ends is no part of the store; the next run makes it whole.
+//! * This machine keeps no list of traces that were put: the manifests in the store are that list.
+//! * A trace that is only partly put when the program ends is not part of the store. The next run completes it.
 #![forbid(unsafe_code)]
-// They panic when nobody reads: `Output` does not.
+// `println!` and `eprintln!` panic if the reader has closed the pipe; `Output` does not.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod arguments;

@@ -1,4 +1,4 @@
-//! Puts what is closed, and says what was done.
+//! Puts closed traces, and reports each.
 
 use std::collections::HashSet;
 use std::io::{IsTerminal, Write};
@@ -19,24 +19,24 @@ use crate::chunks::{Found, Place, places};
 use crate::follow::Watched;
 use crate::signals::Signals;
 
-/// Threads that bring objects away; the trace is read by others.
+/// Number of threads that upload objects. Other threads read the trace.
 const THREADS: usize = 2;
-/// Nothing is shown of a trace that is put before.
+/// Time before progress is shown. A trace that is put faster shows none.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Less makes groups of rows that are too small to be worth their heads.
+/// Minimum of `--memory`, in bytes. With less, row groups would be too small for their headers.
 const MEMORY_BYTES_MIN: u64 = 32 << 20;
-/// Often enough to look alive.
+/// Interval at which the progress bar is drawn.
 const TICK: Duration = Duration::from_millis(100);
 
-/// What is done with a trace.
+/// Outcome for a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Done {
-    /// It is in the store, by this run.
+    /// This run has put it into the store.
     Put,
-    /// It would be.
+    /// It would be put (`--dry-run`).
     WouldPut,
-    /// It was there.
+    /// It was already in the store.
     Known,
     /// It is not closed.
     PassedOver,
@@ -44,7 +44,7 @@ enum Done {
     Wrong,
 }
 
-/// A line of JSON.
+/// A line of output, for `--json` as a JSON object.
 #[derive(Debug, Serialize)]
 struct Line<'l> {
     trace: &'l str,
@@ -57,16 +57,17 @@ struct Line<'l> {
     events: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     files: Option<usize>,
-    /// Of the files, and of the trace.
+    /// Size of the chunk's files, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     size_bytes: Option<u64>,
+    /// Size of the trace's streams, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     trace_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'l str>,
 }
 
-/// How many of each.
+/// Totals of a run.
 #[derive(Debug, Default)]
 struct Sum {
     put: u64,
@@ -76,7 +77,7 @@ struct Sum {
     is_damaged: bool,
 }
 
-/// What puts traces.
+/// A run of the program.
 pub(crate) struct Shipping<'o> {
     ship: Ship,
     store: Store,
@@ -85,13 +86,13 @@ pub(crate) struct Shipping<'o> {
     signals: Signals,
     out: &'o mut Output,
     sum: Sum,
-    /// Traces of which nothing more is to be said, each with what was said.
+    /// Places that were reported already, each with the outcome.
     over: HashSet<(Place, Done)>,
 }
 
 impl<'o> Shipping<'o> {
     /// # Errors
-    /// An option is wrong, there is no such store, it may not be looked at, or no threads can be had.
+    /// An option is wrong, the store does not exist or may not be listed, or threads cannot be started.
     pub(crate) fn begin(ship: Ship, out: &'o mut Output) -> Result<Shipping<'o>> {
         if ship.memory < MEMORY_BYTES_MIN {
             bail!("--memory is 32M at least");
@@ -121,7 +122,7 @@ impl<'o> Shipping<'o> {
         let mut watched = self.ship.follow.then(Watched::new).transpose()?;
         loop {
             let (places, dirs) = places(&self.ship.dir)?;
-            // What comes to be while it is looked at is looked at afterwards.
+            // Traces that appeared before a directory was watched are found by searching again.
             let is_new = watched.as_mut().map_or(Ok(false), |watched| watched.watch(dirs))?;
             for place in &places {
                 if let Err(error) = self.place(place) {
@@ -153,9 +154,9 @@ impl<'o> Shipping<'o> {
         Ok(self.sum.is_damaged.into())
     }
 
-    /// An error is none if a signal has ended the work.
+    /// Returns the exit code if a signal has ended the work; otherwise the error.
     fn ended_by(mut self, error: anyhow::Error) -> Result<u8> {
-        // Nothing else is handed over by it.
+        // Relaxed: the flag publishes no other data.
         if !self.watch.is_over.load(Ordering::Relaxed) {
             return Err(error);
         }
@@ -281,7 +282,7 @@ impl<'o> Shipping<'o> {
         Ok(())
     }
 
-    /// Shows on a terminal how far the trace at hand has come.
+    /// Shows the progress of the current trace, if standard error is a terminal.
     fn show_progress(&self) {
         if !std::io::stderr().is_terminal() {
             return;
@@ -289,7 +290,7 @@ impl<'o> Shipping<'o> {
         let watch = Arc::clone(&self.watch);
         self.runtime.spawn(async move {
             loop {
-                // Short work shows no bar. It ends with the program.
+                // Short work shows no bar. The task runs until the program ends.
                 tokio::time::sleep(PATIENCE).await;
                 let (all, done) = (watch.all.load(Ordering::Relaxed), watch.done.load(Ordering::Relaxed));
                 if all == 0 || done == all {
@@ -300,7 +301,7 @@ impl<'o> Shipping<'o> {
                 bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
                 while watch.all.load(Ordering::Relaxed) == all {
                     bar.set_position(watch.done.load(Ordering::Relaxed));
-                    // How often it is drawn.
+                    // Nothing signals progress, so it is polled.
                     tokio::time::sleep(TICK).await;
                 }
                 bar.finish_and_clear();

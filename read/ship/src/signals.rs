@@ -1,4 +1,4 @@
-//! Signals: the trace at hand is given up at its next batch.
+//! Signals: SIGINT and SIGTERM cancel the current trace at its next batch.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,19 +10,20 @@ use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch::{Receiver, channel};
 
-/// What an interrupted command exits with, as a shell shows it.
+/// Exit codes of a command that SIGINT or SIGTERM has ended, as a shell reports them.
 const INTERRUPTED: u8 = 130;
 const TERMINATED: u8 = 143;
 
-/// How long a server may keep the end waiting; what is half put is no part of the store.
+/// Maximum time from a signal to the end of the program, however slow the server is. A partly put trace is not part of
+/// the store.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The exit code that a signal asks for, when one has come.
+/// Receiver of the exit code that the first signal demands.
 #[derive(Debug)]
 pub(crate) struct Signals(Receiver<Option<u8>>);
 
 impl Signals {
-    /// Takes them from now on. `is_end`: SIGTERM is the proper end.
+    /// Handles SIGINT and SIGTERM from now on. `is_end`: SIGTERM is the regular end, with exit code 0.
     pub(crate) fn taken(runtime: &Handle, watch: &Arc<Watch>, is_end: bool) -> Result<Signals> {
         let _in_runtime = runtime.enter();
         let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
@@ -34,20 +35,20 @@ impl Signals {
                 _ = terminate.recv() => if is_end { 0 } else { TERMINATED },
             };
             let _ = told.send(Some(code));
-            // Nothing else is handed over by it.
+            // Relaxed: the flag publishes no other data.
             watch.is_over.store(true, Ordering::Relaxed);
-            // The program ends by itself before, unless a server keeps it waiting: then it ends here.
+            // The program usually ends by itself before this. If a server delays it, it ends here.
             tokio::time::sleep(PATIENCE).await;
             std::process::exit(code.into());
         });
         Ok(Signals(receiver))
     }
 
-    /// Waits for one.
+    /// Waits for a signal and returns the exit code.
     pub(crate) async fn code(&mut self) -> u8 {
         match self.0.wait_for(Option::is_some).await {
             Ok(code) => code.unwrap_or(INTERRUPTED),
-            // Who tells is there as long as the program.
+            // The sender belongs to the task above, which runs until the program exits.
             Err(_) => std::future::pending().await,
         }
     }

@@ -1,4 +1,4 @@
-//! The program, against a server with the interface of S3, and against directories.
+//! Tests of the program with a server that has the interface of S3, and with directories.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,12 +17,13 @@ use dormouse_testing::{Lack, skip, wait_until};
 use dormouse_traces::{Trace, TraceBuilder};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
-/// A test that waits longer hangs.
+/// Time after which a waiting test is considered hung.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 const DAY_NS: u64 = 86_400_000_000_000;
 
-/// Requests of two CPUs, some before and some after midnight; `number` tells traces apart. The last one has no end.
+/// Returns a trace of requests on two CPUs, half of them before midnight and half after. The last one has no end.
+/// `number` makes traces different.
 fn trace(number: u64, requests: u64) -> Trace {
     let mut builder = TraceBuilder::new();
     let id = ("id", FieldType::scalar(Kind::U64));
@@ -43,7 +44,7 @@ fn trace(number: u64, requests: u64) -> Trace {
     builder.finish().closed()
 }
 
-/// A directory with traces `t0`, `t1` and so on.
+/// Returns a directory with traces `t0`, `t1` and so on.
 fn traces(count: u64, requests: u64) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     for number in 0..count {
@@ -64,14 +65,14 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Runs it to a proper end.
+/// Runs a command, which must succeed. Returns its standard output.
 fn succeed(command: &mut Command) -> String {
     let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     text(&output.stdout)
 }
 
-/// It fails with one line.
+/// Runs a command, which must fail with one line. Returns the line.
 fn fails(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let line = text(&output.stderr);
@@ -84,7 +85,7 @@ fn manifests(store: &Path) -> Vec<Manifest> {
     runtime.block_on(Store::open(store.to_str().unwrap()).unwrap().manifests()).unwrap()
 }
 
-/// All files that are no manifest, by their path in the store.
+/// Returns the paths of all Parquet files in the store, sorted.
 fn files(store: &Path) -> Vec<String> {
     fn look(dir: &Path, store: &Path, found: &mut Vec<String>) {
         let Ok(entries) = dir.read_dir() else { return };
@@ -104,7 +105,8 @@ fn files(store: &Path) -> Vec<String> {
     found
 }
 
-/// Looks at a store as a reader does: events by class, as manifests name them. Each file is whole, sorted, and as its manifest says.
+/// Reads a store by its manifests, like a reader. Returns the number of events by class. Each file must be complete,
+/// sorted, and match its manifest.
 fn rows(store: &Path) -> BTreeMap<String, u64> {
     let mut found = BTreeMap::new();
     for manifest in manifests(store) {
@@ -148,7 +150,7 @@ fn rows(store: &Path) -> BTreeMap<String, u64> {
     found
 }
 
-/// What traces say of themselves.
+/// Returns the number of events by class, from the statistics of the traces.
 fn counted(dir: &Path) -> BTreeMap<String, u64> {
     let stats = TraceFiles::open(dir).unwrap().stats();
     let mut counts = BTreeMap::new();
@@ -158,7 +160,7 @@ fn counted(dir: &Path) -> BTreeMap<String, u64> {
     counts
 }
 
-/// The store has these traces, and no file that a glob would find besides.
+/// Asserts that the store has these traces, and no other file that a glob would find.
 fn assert_has(store: &Path, dir: &Path) {
     assert_eq!(rows(store), counted(dir));
     let mut named: Vec<String> =
@@ -174,7 +176,7 @@ fn wait(mut child: Child) -> Output {
             child.kill().unwrap();
             panic!("it hangs: {}", text(&child.wait_with_output().unwrap().stderr));
         }
-        // How often it is looked for; how long it takes does not matter.
+        // Polling interval. The time that the program takes does not matter.
         std::thread::sleep(Duration::from_millis(10));
     }
     child.wait_with_output().unwrap()
@@ -205,14 +207,14 @@ fn traces_are_put_once_and_each_says_what_became_of_it() {
     ] {
         assert!(paths.contains(&path), "{path} is not among {paths:?}");
     }
-    // Again, and moved: it is the same.
+    // Putting a trace again, even from another path, changes nothing.
     let moved = dir.path().join("moved");
     std::fs::rename(dir.path().join("t1"), &moved).unwrap();
     let out = succeed(server.tell(&mut ship(dir.path(), to, &["--json"])));
     let lines: Vec<serde_json::Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert!(lines.len() == 3 && lines.iter().all(|line| line["done"] == "known" && line["events"] == 999), "{out}");
     assert_has(&store, dir.path());
-    // Of another host it is another.
+    // With another host it is another chunk.
     succeed(server.tell(&mut ship(&moved, to, &["--host", "a/b"])));
     assert!(files(&store).iter().any(|path| path.starts_with("totals/host=a%2Fb/")));
     assert_eq!(manifests(&store).iter().filter(|manifest| manifest.host == "a/b").count(), 1);
@@ -265,7 +267,7 @@ fn pairs_and_counts_are_those_of_the_trace() {
     assert_eq!(read("totals")[0]["events"].as_primitive::<UInt64Type>().value(0), 199);
     let processes = &read("processes")[0];
     assert_eq!((processes.num_rows(), processes["program"].as_string::<i32>().value(0)), (1, "/bin/web"));
-    // A field that is called as a directory is has another name.
+    // A field with the name of a partition directory is renamed.
     let schema = manifest.schema("events", Some("http:begin")).unwrap();
     assert!(schema.column_with_name("fields.host").is_some() && schema.column_with_name("host").is_none());
 }
@@ -296,7 +298,8 @@ fn two_at_once_put_each_trace_once() {
     }
 }
 
-/// Whatever request it is killed at, before or after it is done: nothing half is there for a reader, and the next one makes all of it.
+/// Kills the program at each request, before and after the request is done. Readers never find a part of a chunk, and
+/// the next run completes the store.
 #[test]
 fn one_that_is_killed_leaves_nothing_half_and_the_next_makes_it_whole() {
     let server = Server::new(&["traces"]);
@@ -340,7 +343,7 @@ fn one_that_is_killed_at_any_time_leaves_a_directory_that_is_made_whole() {
         let store = place.path().join(round.to_string());
         let mut command = ship(dir.path(), store.to_str().unwrap(), &[]);
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        // It is killed somewhere in its work: where is drawn, and does not matter.
+        // The program is killed at a random point of its work.
         std::thread::sleep(Duration::from_millis(random(300) as u64));
         child.kill().unwrap();
         child.wait().unwrap();
@@ -366,7 +369,7 @@ fn what_a_store_refuses_is_one_line() {
     assert!(line.contains("the credential is refused"), "{line}");
     let line = run("s3://none/x", &[]);
     assert!(line.contains("there is no such bucket"), "{line}");
-    // Nobody listens at a port that was given back.
+    // No process listens at a port that was just released.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let line = run("s3://traces/x", &[("AWS_ENDPOINT_URL", &format!("http://127.0.0.1:{port}"))]);
     assert!(line.contains("onnection refused"), "{line}");
@@ -392,7 +395,7 @@ fn a_full_disk_is_one_line_and_what_is_put_later_is_whole() {
     let dir = traces(1, 60_000);
     let place = tempfile::tempdir().unwrap();
     let store = place.path().join("store");
-    // In a mount namespace of its own, with a directory that holds too little.
+    // Runs in a mount namespace of its own, with a file system that is too small.
     let script = "mount -t tmpfs -o size=128k none \"$1\" || exit 77; shift; exec \"$@\"";
     let mut command = Command::new("unshare");
     command.args(["--mount", "--map-root-user", "sh", "-c", script, "sh"]).arg(place.path());
@@ -455,7 +458,7 @@ fn one_that_follows_puts_what_is_closed_and_ends_at_a_signal() {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let has = |count: usize| wait_until(&format!("there are {count} chunks"), || manifests(&store).len() == count);
     has(1);
-    // As a session does: streams, metadata that are not closed, metadata that are.
+    // Writes like a session: streams, open metadata, closed metadata.
     let late = dir.path().join("below/late");
     std::fs::create_dir_all(&late).unwrap();
     let closed = trace(1, 20);
@@ -465,7 +468,7 @@ fn one_that_follows_puts_what_is_closed_and_ends_at_a_signal() {
     std::fs::write(late.join(".metadata.new"), &closed.metadata).unwrap();
     std::fs::rename(late.join(".metadata.new"), late.join("metadata")).unwrap();
     has(2);
-    // And as LTTng rotates: a directory gets its place.
+    // Rotates like LTTng: moves a directory into `archives`.
     let rotated = tempfile::tempdir_in(dir.path().parent().unwrap()).unwrap();
     trace(2, 20).write(rotated.path());
     std::fs::create_dir(dir.path().join("archives")).unwrap();
@@ -478,7 +481,7 @@ fn one_that_follows_puts_what_is_closed_and_ends_at_a_signal() {
     assert_has(&store, dir.path());
 }
 
-/// What the documentation shows is what is printed.
+/// The output of the example's commands matches the documentation.
 #[test]
 fn the_example_of_the_documentation() {
     let place = tempfile::tempdir().unwrap();

@@ -1,13 +1,13 @@
-//! What went wrong, one line each.
+//! Errors, as one line each.
 
 use std::error::Error as StdError;
 
-/// What went wrong: one line that names the place and says what to do.
+/// An error: one line that names the place and says what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Error(pub String);
 
-/// What this crate's functions give.
+/// Result of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl From<String> for Error {
@@ -22,10 +22,10 @@ impl From<&str> for Error {
     }
 }
 
-/// What failed is a text; what it failed with is what follows a colon.
+/// Turns any error into an [`Error`]: the failed operation, a colon, and the original error.
 pub(crate) trait Failed<T> {
     /// # Errors
-    /// That of the result, behind what was done.
+    /// The error of the result, with `doing` before it.
     fn failed(self, doing: impl FnOnce() -> String) -> Result<T>;
 }
 
@@ -35,7 +35,7 @@ impl<T, E: std::fmt::Display> Failed<T> for Result<T, E> {
     }
 }
 
-/// What the code of a server's answer means.
+/// Meaning of the error codes in a server's response.
 const CODES: [(&str, &str); 10] = [
     ("NoSuchBucket", "there is no such bucket"),
     ("NoSuchKey", "it is not there"),
@@ -51,12 +51,12 @@ const CODES: [(&str, &str); 10] = [
 
 const WRONG_CREDENTIAL: &str = "the credential is refused: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY";
 
-/// Why an object store did not do what it was asked, in a few words. Works for errors that have one of an object store among their sources, such as
-/// those of DataFusion, and is `None` for others.
+/// Returns in a few words why an object store refused a request. Works for all errors that have an object store's error
+/// among their sources, like DataFusion's. `None` for others.
 pub fn reason(error: &(dyn StdError + 'static)) -> Option<String> {
     let mut sources = std::iter::successors(Some(error), source_of);
     let error = sources.find_map(|error| {
-        // What is shared by several is in a box, or counted.
+        // Some sources hold the object store's error in a `Box`.
         let boxed = error.downcast_ref::<Box<object_store::Error>>().map(Box::as_ref);
         error.downcast_ref::<object_store::Error>().or(boxed)
     })?;
@@ -85,12 +85,12 @@ pub(crate) fn of_store(error: &object_store::Error) -> String {
 }
 
 fn source_of<'e>(error: &&'e (dyn StdError + 'static)) -> Option<&'e (dyn StdError + 'static)> {
-    // Of what is referred to, which lives longer than the reference.
+    // Copied out, so that the source has the lifetime of the error and not that of the outer reference.
     let error: &'e (dyn StdError + 'static) = *error;
     error.source()
 }
 
-/// What stands at the bottom, which is what the system or the server has said.
+/// Returns the text of the last source: the message of the system or server.
 fn innermost(error: &(dyn StdError + 'static)) -> String {
     let last = std::iter::successors(Some(error), source_of).last().unwrap_or(error);
     one_line(&last.to_string())
@@ -101,7 +101,7 @@ fn between<'t>(text: &'t str, begin: &str, end: &str) -> Option<&'t str> {
     Some(rest.split_once(end)?.0)
 }
 
-/// A text without line breaks, and not longer than a line of an error should be.
+/// Returns the text without line breaks, cut to at most 300 characters.
 fn one_line(text: &str) -> String {
     const LEN_MAX: usize = 300;
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");

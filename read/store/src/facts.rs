@@ -1,4 +1,4 @@
-//! What a whole trace says of itself, as tables: as `dormouse stats` tells it.
+//! Statistics of a whole trace as tables, with the counts that `dormouse stats` prints.
 
 use std::sync::Arc;
 
@@ -13,15 +13,15 @@ use crate::manifest::Unpaired;
 /// Columns of a table.
 pub type Columns = Vec<(&'static str, ArrayRef)>;
 
-/// The table of these columns.
+/// Returns the table of these columns.
 ///
 /// # Errors
-/// They are not of one length.
+/// The columns differ in length.
 pub fn batch(columns: Columns) -> Result<RecordBatch, ArrowError> {
     RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(name, array)| (name, array, true)))
 }
 
-/// A column of texts.
+/// Returns a column of texts.
 pub fn texts(texts: Vec<Option<String>>) -> ArrayRef {
     Arc::new(StringArray::from(texts))
 }
@@ -34,7 +34,7 @@ fn times(times: Vec<Option<i64>>) -> ArrayRef {
     Arc::new(TimestampNanosecondArray::from(times).with_timezone("UTC"))
 }
 
-/// A row for each process.
+/// Returns the table `processes`: a row for each process.
 pub fn processes(stats: Option<&Stats>) -> Columns {
     let all = stats.map(|stats| stats.processes.as_slice()).unwrap_or_default();
     let text = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
@@ -46,10 +46,11 @@ pub fn processes(stats: Option<&Stats>) -> Columns {
     ]
 }
 
-/// What is lost: a kind, a name, a stream, times, events and packets.
+/// A row of the table `losses`: kind, name, stream, begin and end time, events and packets.
 type Loss = (&'static str, Option<String>, Option<String>, [Option<i64>; 2], [Option<u64>; 2]);
 
-/// What is not in the trace; and what is not among the pairs of a chunk, if it is one.
+/// Returns the table `losses`: lost events and damage of the trace, and counts of events and pairs that are not in the
+/// table `pairs`.
 pub fn losses(stats: Option<&Stats>, unpaired: &Unpaired) -> Columns {
     let mut rows: Vec<Loss> = Vec::new();
     if let Some(stats) = stats {
@@ -85,7 +86,7 @@ pub fn losses(stats: Option<&Stats>, unpaired: &Unpaired) -> Columns {
     ]
 }
 
-/// One row: events, losses, bytes, time span.
+/// Returns the table `totals`: one row with events, losses, bytes and time span.
 pub fn totals(stats: Option<&Stats>) -> Columns {
     let stats: Vec<_> = stats.into_iter().collect();
     let number = |of: fn(&Stats) -> Option<u64>| numbers(stats.iter().map(|stats| of(stats)).collect());

@@ -1,10 +1,11 @@
-//! The files of a chunk, many of which are made at a time in bounded memory.
+//! Writes the files of a chunk, many at a time, in bounded memory.
 //!
 //! ```text
-//!   batch ─▶ the file of its table, class and day ─▶ rows of a group, encoded ─▶ spool ─▶ whole ─▶ object
-//!                         too much in all groups: that of the least recently used file is written
+//!   batch ─▶ file of its table, class and day ─▶ row group, encoded ─▶ spool ─▶ complete file ─▶ object
+//!              too much memory in all row groups: the least recently used file's group is written
 //! ```
-//! Which rows are in which file depends on the rows alone, not on the memory: whoever makes the chunk again makes the same files.
+//! The assignment of rows to files depends on the rows alone, not on the memory: a process that makes the chunk again
+//! makes files with the same rows.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -29,31 +30,32 @@ use crate::manifest::FileOf;
 use crate::place::Store;
 use crate::spool::{Spool, Spooled};
 
-/// Bytes of a group of rows that is being made, beyond which it is written.
+/// Memory of a row group, in bytes, above which the group is written.
 const GROUP_BYTES_MAX: usize = 64 << 20;
-/// Bytes of Arrow in the rows of a file, beyond which another one begins.
+/// Size of a file's rows as Arrow arrays, in bytes, above which the file ends and another begins.
 const FILE_BYTES_MAX: usize = 512 << 20;
-/// Objects that are on their way at a time, and their bytes.
+/// Limits of concurrent uploads: number of objects, and their size in bytes.
 const ON_THE_WAY_MAX: usize = 8;
 const ON_THE_WAY_BYTES_MAX: usize = 64 << 20;
 
-/// What is written.
+/// Format of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Format {
     /// A store: all tables, and manifests.
     #[default]
     Parquet,
-    /// Files of Arrow (Feather) with events alone.
+    /// Arrow (Feather) files with events only.
     Arrow,
 }
 
-/// How Parquet is written: compressed, with statistics of each page, by which others pass by what they do not need.
+/// Returns the properties of Parquet files: compressed, with statistics of each page, which let readers skip pages that
+/// they do not need.
 pub fn properties() -> WriterProperties {
     let all = WriterProperties::builder()
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
         .set_statistics_enabled(EnabledStatistics::Page)
         .set_created_by("dormouse".into());
-    // Rows are in the order of time: what is written is how much later the next one is.
+    // Rows are sorted by time, so differences of consecutive times are stored.
     let of_times = ["time", "begin_time", "end_time"].map(ColumnPath::from);
     let all = of_times.into_iter().fold(all, |all, column| {
         all.set_column_dictionary_enabled(column.clone(), false)
@@ -62,7 +64,7 @@ pub fn properties() -> WriterProperties {
     all.build()
 }
 
-/// Columns that are called as a directory is get another name.
+/// Returns the schema with columns renamed to `fields.NAME` if a directory is named by a column of their name.
 pub fn renamed(schema: &Schema) -> SchemaRef {
     let rename = |field: &Arc<arrow_schema::Field>| match PARTITIONS.contains(&field.name().as_str()) {
         true => Arc::new(field.as_ref().clone().with_name(format!("fields.{}", field.name()))),
@@ -71,7 +73,7 @@ pub fn renamed(schema: &Schema) -> SchemaRef {
     Arc::new(Schema::new(schema.fields().iter().map(rename).collect::<Vec<_>>()))
 }
 
-/// The rows of a batch, day by day, of a column of times in their order.
+/// Splits a batch into days. `column` is the index of the column of times, by which the rows are sorted.
 pub(crate) fn by_day(batch: &RecordBatch, column: usize) -> Vec<(String, RecordBatch)> {
     let times = batch.column(column).as_primitive::<TimestampNanosecondType>();
     let time = |row: usize| times.is_valid(row).then(|| times.value(row));
@@ -86,7 +88,7 @@ pub(crate) fn by_day(batch: &RecordBatch, column: usize) -> Vec<(String, RecordB
     found
 }
 
-/// What a file is of.
+/// Table, class and day of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Of {
     pub table: &'static str,
@@ -102,29 +104,29 @@ enum Writer {
 /// A file that is being made.
 struct Open {
     writer: Writer,
-    /// Bytes of Arrow in it.
+    /// Size of its rows as Arrow arrays, in bytes.
     size_bytes: usize,
     rows: u64,
     times_ns: Option<(i64, i64)>,
-    /// When rows were added last, counted in batches.
+    /// Number of the batch that was added last.
     used: u64,
-    /// Bytes of its group.
+    /// Memory of its current row group, in bytes.
     group_bytes: usize,
 }
 
-/// The files of a chunk.
+/// Writer of the files of a chunk.
 pub(crate) struct Files<'s> {
     store: &'s Store,
     runtime: &'s Handle,
     format: Format,
     host: &'s str,
     chunk: &'s str,
-    /// Of all groups together.
+    /// Maximum memory of all row groups together, in bytes.
     memory_bytes: usize,
     group_bytes: usize,
     spool: Spool,
     open: HashMap<Of, Open>,
-    /// How many files there were of it.
+    /// Number of completed files, by table, class and day.
     numbers: HashMap<Of, u64>,
     batches: u64,
     on_the_way: VecDeque<(usize, JoinHandle<Result<FileOf>>)>,
@@ -156,7 +158,7 @@ impl<'s> Files<'s> {
         })
     }
 
-    /// Adds rows to a file. `column`: their times, in their order.
+    /// Adds rows to a file. `column` is the index of the column of times, by which the rows are sorted.
     pub(crate) fn write(&mut self, of: &Of, column: Option<usize>, batch: &RecordBatch) -> Result<()> {
         self.batches += 1;
         if !self.open.contains_key(of) {
@@ -190,7 +192,7 @@ impl<'s> Files<'s> {
     }
 
     fn begin(&mut self, of: &Of, schema: &SchemaRef) -> Result<()> {
-        // Rows come in the order of time: the day before is over.
+        // Rows arrive in the order of time, so the open file of an earlier day is complete.
         let before = self.open.keys().find(|open| open.table == of.table && open.class == of.class).cloned();
         before.map_or(Ok(()), |before| self.end(&before))?;
         let file = self.spool.file();
@@ -206,7 +208,7 @@ impl<'s> Files<'s> {
         Ok(())
     }
 
-    /// A file is whole.
+    /// Completes a file and starts its upload.
     fn end(&mut self, of: &Of) -> Result<()> {
         let Some(open) = self.open.remove(of) else { return Ok(()) };
         self.group_bytes -= open.group_bytes;
@@ -241,7 +243,7 @@ impl<'s> Files<'s> {
         Ok(())
     }
 
-    /// Waits for the first that is on its way.
+    /// Waits until the oldest upload is done.
     fn arrive(&mut self) -> Result<()> {
         let Some((_, put)) = self.on_the_way.pop_front() else { return Ok(()) };
         let put = self.runtime.block_on(put).map_err(|error| Error(format!("cannot write: {error}")))?;
@@ -249,7 +251,7 @@ impl<'s> Files<'s> {
         Ok(())
     }
 
-    /// All files are whole, and there.
+    /// Completes all files and waits until they are in the store. Returns them sorted by path.
     pub(crate) fn finish(mut self) -> Result<Vec<FileOf>> {
         let mut open: Vec<Of> = self.open.keys().cloned().collect();
         open.sort_by(|a, b| (a.table, &a.class, &a.day).cmp(&(b.table, &b.class, &b.day)));
@@ -265,7 +267,7 @@ impl<'s> Files<'s> {
 
 impl Drop for Files<'_> {
     fn drop(&mut self) {
-        // What failed, failed for all.
+        // Uploads are left here only after an error, and then the chunk is not put.
         self.on_the_way.iter().for_each(|(_, put)| put.abort());
     }
 }
@@ -280,7 +282,7 @@ fn size_bytes(batch: &RecordBatch) -> Result<usize> {
     Ok(sizes.failed(spooling)?.into_iter().sum())
 }
 
-/// The first and the last time.
+/// Returns the first and the last time.
 fn times(batch: &RecordBatch, column: usize) -> Option<(i64, i64)> {
     let times = batch.column(column).as_primitive::<TimestampNanosecondType>();
     let is_timed = !times.is_empty() && times.is_valid(0);
@@ -333,7 +335,8 @@ impl Writer {
     }
 }
 
-/// The length of an object that somebody has put there before: it has the same rows, though they can be in other groups.
+/// Returns the length of an object that was already in the store. Its row groups may differ from those in `bytes`; a
+/// different schema or number of rows is an error.
 async fn same_rows(store: &Store, file: &FileOf, bytes: &Bytes) -> Result<u64> {
     let path = &file.path;
     let there = store.get(path).await?.ok_or_else(|| Error(format!("{path} was there, and is not any more")))?;

@@ -1,24 +1,24 @@
 //! Names in a store.
 //!
-//! Directories are named as Hive names partitions, which DuckDB, pyarrow and others take for columns.
+//! Directories are named like Hive partitions, which DuckDB, pyarrow and others read as columns.
 
 use dormouse_ctf::time::utc_date;
 
-/// How Hive calls what has no value.
+/// Hive's name of the partition for rows without a value.
 pub const NO_VALUE: &str = "__HIVE_DEFAULT_PARTITION__";
 
-/// What directories are named by; no column of a file has such a name.
+/// Columns that directories are named by. No column of a file has one of these names.
 pub const PARTITIONS: [&str; 3] = ["host", "day", "class"];
 
 const NS_PER_S: i64 = 1_000_000_000;
 pub(crate) const NS_PER_DAY: i64 = 86_400 * NS_PER_S;
 
-/// The day of a time, `2026-11-26`.
+/// Returns the UTC day of a time in nanoseconds since the epoch, `2026-11-26`; [`NO_VALUE`] without a time.
 pub fn day_of(ns: Option<i64>) -> String {
     ns.map_or_else(|| NO_VALUE.into(), |ns| utc_date(ns.div_euclid(NS_PER_S)))
 }
 
-/// A value in the name of a directory.
+/// Returns a value as it appears in the name of a directory, with other bytes percent-encoded.
 pub fn escaped(value: &str) -> String {
     let mut text = String::new();
     for byte in value.bytes() {

@@ -1,19 +1,19 @@
 //! Traces of many machines as Parquet, in a directory or an object store.
 //!
-//! The problem: questions to thousands of traces are asked of tables, wherever these lie, while new ones arrive, and while some of those who bring them
-//! are killed.
+//! Queries over thousands of traces read tables. The tables may be local or remote, new traces arrive during a query,
+//! and a process that writes them may be killed at any time.
 //!
 //! ```text
-//!   STORE/events/host=H/day=2026-11-26/class=http%3Arequest/CHUNK.parquet     in the order of time
-//!   STORE/pairs/host=H/day=D/CHUNK.parquet                                    in the order of begins
+//!   STORE/events/host=H/day=2026-11-26/class=http%3Arequest/CHUNK.parquet     sorted by time
+//!   STORE/pairs/host=H/day=D/CHUNK.parquet                                    sorted by begin
 //!   STORE/processes, losses, totals/host=H/CHUNK.parquet
-//!   STORE/manifest/host=H/CHUNK.json                                          last, and only if it is not there
+//!   STORE/manifest/host=H/CHUNK.json                                          written last, unless it exists
 //! ```
-//! * A chunk is what is put there at a time: a trace. It is there when its manifest is; a reader takes the files that manifests name.
-//! * Keys are made of the trace, so that whoever puts a chunk twice, or together with another, puts the same rows under the same keys, and nothing is
-//!   ever overwritten.
-//! * [`mod@place`]: opening; [`mod@manifest`]: what a chunk consists of; [`layout`]: names; [`mod@put`]: writing; [`pairs`] and [`facts`]: rows of tables that are not
-//!   those of events.
+//! * A chunk holds one trace. It exists once its manifest exists: a reader takes only files that manifests name.
+//! * Keys are made of the trace. A process that puts a chunk again, or at the same time as another process, writes the
+//!   same rows under the same keys. Nothing is ever overwritten.
+//! * [`mod@place`]: opening; [`mod@manifest`]: the files of a chunk; [`layout`]: names; [`mod@put`]: writing; [`pairs`]
+//!   and [`facts`]: rows of the tables other than `events`.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 

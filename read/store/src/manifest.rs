@@ -1,4 +1,4 @@
-//! What a chunk consists of: the object that makes it there.
+//! Manifests: the object that lists the files of a chunk, without which the chunk does not exist.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,91 +12,92 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Failed, Result};
 
-/// Where manifests lie in a store.
+/// Name of the directory of manifests in a store.
 pub const MANIFESTS: &str = "manifest";
 
-/// The layout that this version writes and reads.
+/// Number of the layout that this version writes and reads.
 pub const FORMAT: u32 = 1;
 
 /// The tables of a store, `events` first.
 pub const TABLES: [&str; 5] = ["events", "pairs", "processes", "losses", "totals"];
 
-/// What a chunk consists of. A reader takes what manifests name, and nothing else.
+/// The content of a chunk. A reader takes the files that manifests name, and no others.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     /// [`FORMAT`].
     pub format: u32,
-    /// Who has written it.
+    /// Program and version that wrote it.
     pub writer: String,
-    /// The host that the trace is of.
+    /// Host of the trace.
     pub host: String,
     /// The chunk's key.
     pub chunk: String,
-    /// What the trace was called where it lay.
+    /// Name of the trace when it was put.
     pub name: String,
     /// The trace's UUID, if it has one.
     pub trace: Option<String>,
-    /// The first event, nanoseconds since the epoch.
+    /// Time of the first event, in nanoseconds since the epoch.
     pub begin_ns: Option<i64>,
-    /// The last event, nanoseconds since the epoch.
+    /// Time of the last event, in nanoseconds since the epoch.
     pub end_ns: Option<i64>,
     /// Events in the files of the table `events`.
     pub events: u64,
-    /// What begins or ends in the chunk and is not among its pairs.
+    /// Counts of events and pairs that are not among the chunk's pairs.
     pub unpaired: Unpaired,
-    /// All files.
+    /// Files of all tables.
     pub files: Vec<FileOf>,
-    /// Event classes, with their columns; those without events have no files.
+    /// Event classes, with their columns. A class without events has no files.
     pub classes: Vec<ClassOf>,
-    /// The columns of the other tables, as of classes.
+    /// Columns of the other tables, by name of the table, in the form of [`ClassOf::schema`].
     pub tables: BTreeMap<String, String>,
 }
 
 /// A file of a chunk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileOf {
-    /// One of [`TABLES`].
+    /// Name of the table, one of [`TABLES`].
     pub table: String,
-    /// Of events: the class.
+    /// Event class, in the table `events`.
     pub class: Option<String>,
-    /// Of events and pairs: the day of all rows, `2026-11-26`; `__HIVE_DEFAULT_PARTITION__` for rows without a time.
+    /// Day of all rows, `2026-11-26`, in the tables `events` and `pairs`; `__HIVE_DEFAULT_PARTITION__` for rows without
+    /// a time.
     pub day: Option<String>,
-    /// Below the store's prefix.
+    /// Path below the store's prefix.
     pub path: String,
-    /// The object's length.
+    /// Length of the object, in bytes.
     pub size_bytes: u64,
-    /// Rows in it.
+    /// Number of rows.
     pub rows: u64,
-    /// The least time of a row (of pairs: of a begin), nanoseconds since the epoch.
+    /// Least time of a row (of a begin, in the table `pairs`), in nanoseconds since the epoch.
     pub begin_ns: Option<i64>,
-    /// The greatest time of a row (of pairs: of a begin), nanoseconds since the epoch.
+    /// Greatest time of a row (of a begin, in the table `pairs`), in nanoseconds since the epoch.
     pub end_ns: Option<i64>,
 }
 
 /// An event class of a chunk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClassOf {
-    /// `provider:name`.
+    /// Full name, `provider:name`.
     pub name: String,
-    /// The columns of its files: an Arrow schema (`Schema` of its flatbuffers), in base64.
+    /// Columns of its files: an Arrow schema (`Schema` of Arrow's flatbuffers), in base64.
     pub schema: String,
 }
 
-/// What is not among the pairs of a chunk.
+/// Counts of events and pairs that are not among the pairs of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Unpaired {
     /// Begins whose end is not in the chunk.
     pub begins: u64,
     /// Ends whose begin is not in the chunk.
     pub ends: u64,
-    /// Pairs between whose two ends events can have been lost.
+    /// Pairs between whose begin and end events can have been lost.
     pub across_losses: u64,
-    /// Begins that came while too many were open.
+    /// Begins that were not followed because too many others were open.
     pub not_followed: u64,
 }
 
 impl Unpaired {
-    /// What there is of it, in words.
+    /// Returns the counts that are not zero, each with its description.
     pub fn told(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let all = [
             ("begins whose end is not in this chunk", self.begins),
@@ -109,15 +110,15 @@ impl Unpaired {
 }
 
 impl Manifest {
-    /// Where the manifest of a chunk lies in a store.
+    /// Returns the path of a chunk's manifest in a store.
     pub fn path_of(host: &str, chunk: &str) -> String {
         format!("{MANIFESTS}/host={}/{chunk}.json", crate::layout::escaped(host))
     }
 
-    /// Reads one.
+    /// Decodes a manifest. `name` is its name in errors.
     ///
     /// # Errors
-    /// It is none, or of a later layout.
+    /// The bytes are not a manifest, or one of another layout.
     pub fn decode(bytes: impl AsRef<[u8]>, name: &dyn std::fmt::Display) -> Result<Manifest> {
         #[derive(Deserialize)]
         struct Format {
@@ -133,10 +134,11 @@ impl Manifest {
         serde_json::from_slice(bytes.as_ref()).failed(no_manifest)
     }
 
-    /// The columns of the files of a table; of `events` those of a class. Without the columns that directories name.
+    /// Returns the columns of the files of a class, or of a table other than `events`. Columns that are names of
+    /// directories are not included.
     ///
     /// # Errors
-    /// The chunk has no such table or class, or what stands there is no schema.
+    /// The chunk does not have the table or class, or its schema cannot be decoded.
     pub fn schema(&self, table: &str, class: Option<&str>) -> Result<SchemaRef> {
         let text = match class {
             Some(class) => self.classes.iter().find(|of| of.name == class).map(|of| &of.schema),
@@ -148,13 +150,13 @@ impl Manifest {
         root_as_schema(&bytes).failed(no_schema).map(|schema| Arc::new(fb_to_schema(schema)))
     }
 
-    /// The files of a table.
+    /// Returns the files of a table.
     pub fn files_of<'m>(&'m self, table: &'m str) -> impl Iterator<Item = &'m FileOf> {
         self.files.iter().filter(move |file| file.table == table)
     }
 }
 
-/// A schema as a manifest has it.
+/// Returns a schema in the form of [`ClassOf::schema`].
 pub(crate) fn encoded(schema: &Schema) -> String {
     STANDARD.encode(IpcSchemaEncoder::new().schema_to_fb(schema).finished_data())
 }

@@ -1,5 +1,5 @@
-//! What begins and what ends it: pairs of events as rows. `dormouse_analysis` pairs them, as `dormouse stats --latency` does: what begins and ends while
-//! events can have been lost is left out.
+//! Pairs of begin and end events, as rows. `dormouse_analysis` pairs the events, as for `dormouse stats --latency`: a
+//! pair is left out if events can have been lost between its begin and its end.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -24,27 +24,27 @@ use dormouse_reader::TraceFiles;
 use crate::error::{Error, Failed, Result};
 use crate::manifest::Unpaired;
 
-/// What belongs together.
+/// A rule that pairs events: classes that begin and classes that end the same thing.
 #[derive(Debug, Clone)]
 pub struct Rule {
-    /// What begins and ends is called.
+    /// Name of the pairs.
     pub name: String,
-    /// Patterns of classes.
+    /// Patterns of the classes that begin.
     pub begins: Vec<String>,
-    /// Patterns of classes.
+    /// Patterns of the classes that end.
     pub ends: Vec<String>,
-    /// Begins of which this is not true begin nothing.
+    /// Condition that a begin must meet; other events begin nothing.
     pub only: Option<&'static str>,
 }
 
-/// Rules that have one key, of one trace or of all.
+/// Rules with the same pairing key, for one trace or for all.
 #[derive(Debug, Clone)]
 pub struct Group {
-    /// The index of the trace; `None`: all, because a key is not of one trace.
+    /// Index of the trace. `None`: all traces, because the key matches across traces.
     pub trace: Option<usize>,
-    /// Names of fields; none: the thread.
+    /// Names of the fields that make up the pairing key. If empty, events are paired by thread.
     pub key: Vec<String>,
-    /// What begins and ends.
+    /// Rules of the group.
     pub rules: Vec<Rule>,
 }
 
@@ -52,7 +52,7 @@ fn time() -> DataType {
     DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into()))
 }
 
-/// The columns of pairs.
+/// Returns the columns of pairs.
 pub fn schema() -> SchemaRef {
     let number = |name: &str| Field::new(name, DataType::UInt32, true);
     Arc::new(Schema::new(vec![
@@ -68,18 +68,18 @@ pub fn schema() -> SchemaRef {
     ]))
 }
 
-/// The column by which pairs are sorted.
+/// Index of the column by which pairs are sorted.
 pub const BEGIN_TIME: usize = 1;
 const NAME: usize = 0;
 const END_TIME: usize = 2;
 const DURATION: usize = 3;
-/// The column of the process; behind it stand `pid`, `tid` and `cpu`.
+/// Index of the column of the process; `pid`, `tid` and `cpu` follow it.
 const PROCESS: usize = 4;
 const KEY: usize = 8;
-/// Where a host stands, if there is one.
+/// Index of the column of the host, if there is one.
 const HOST: usize = 9;
 
-/// What the names of classes say.
+/// Returns the groups of rules that the names of classes define, for each trace.
 pub fn of_names(files: &TraceFiles) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for (index, trace) in files.traces().enumerate() {
@@ -95,10 +95,10 @@ pub fn of_names(files: &TraceFiles) -> Vec<Group> {
     groups
 }
 
-/// Batches that are read while those before them are looked at.
+/// Number of batches that are read ahead of pairing.
 const BATCHES_AHEAD: usize = 2;
 
-/// What is kept of a begin.
+/// Data that is kept of a begin until its end.
 #[derive(Debug)]
 struct Begun {
     /// `pid`, `tid` and `cpu`.
@@ -111,10 +111,10 @@ impl Group {
         if self.key.is_empty() { vec!["pid".into(), "tid".into()] } else { self.key.clone() }
     }
 
-    /// What is read for it. `is_named`: with the names of processes.
+    /// Returns the layout of the batches that the group reads. `is_named`: with the names of processes.
     ///
     /// # Errors
-    /// The traces have not what a rule or the key says.
+    /// The traces lack a class or field that a rule or the key names.
     pub fn layout<'a>(&self, files: &'a TraceFiles, is_named: bool) -> Result<Layout<'a>> {
         let all: Vec<TraceRef<'a>> = files.traces().collect();
         let classes: Vec<ClassRef<'a>> = all.iter().flat_map(|trace| ClassRef::all(*trace)).collect();
@@ -132,7 +132,8 @@ impl Group {
             let ends: Vec<String> = rule.ends.iter().map(|end| format!("event == \"{end}\"")).collect();
             Some(format!("{} or {only}", ends.join(" or ")))
         });
-        // Rules of one key that differ in what must be true are those of libc, whose begins are of different classes.
+        // Only libc's rules share a key and have different conditions. Their begins are of different classes, so each
+        // condition is combined with the classes of its rule.
         let mut conditions: Vec<String> = conditions.collect();
         if conditions.len() > 1 {
             conditions.clear();
@@ -153,11 +154,11 @@ impl Group {
         Layout::new(&all, &request).failed(|| "pairs".into())
     }
 
-    /// Gives these columns of the pairs in the order of their ends, until `give` says that nobody wants more; `None` then. What is not among them, and what
-    /// was wrong with the streams.
+    /// Passes these columns of the pairs to `give`, in the order of their ends. Returns counts of what is not among the
+    /// pairs, and the damage found in the streams; `None` if `give` has returned false, which stops the run.
     ///
     /// # Errors
-    /// As those of [`Group::layout`]; a field cannot be read, or is no key; or that of `give`.
+    /// An error of [`Group::layout`] or of `give`; or a field cannot be read, or cannot be a key.
     pub fn run<E: From<Error>>(
         &self,
         files: &TraceFiles,
@@ -201,14 +202,14 @@ impl Group {
         })
     }
 
-    /// Finds the pairs that end in a batch.
+    /// Passes the events of a batch to the finder.
     fn find(&self, batch: &RecordBatch, finder: &mut Finder) -> Result<()> {
         let names = self.keys();
         let keys = names.iter().map(|name| KeyColumn::of(name, batch.column_by_name(name), None));
         let events = Events::of(batch, keys.collect::<Result<_>>()?)?;
         let classes = batch.column_by_name("event").ok_or_else(|| Error("pairs: there is no column `event`".into()))?;
         let classes = classes.as_dictionary::<Int32Type>();
-        // By class: which rules it ends, and which it begins.
+        // For each class, the rules that it ends and the rules that it begins.
         let any = |patterns: &[String], name: &str| patterns.iter().any(|pattern| matches(pattern, name));
         let numbers = |is: &dyn Fn(&Rule) -> bool| -> Vec<u32> {
             self.rules.iter().enumerate().filter(|(_, rule)| is(rule)).map(|(at, _)| at as u32).collect()
@@ -236,15 +237,15 @@ impl Group {
     }
 }
 
-/// What cannot be a key.
+/// Returns the error for a column whose type cannot be a pairing key.
 pub fn no_key(name: &str, of: &DataType) -> Error {
     Error(format!("pairs: `{name}` is {of}, which is no key; a key is a number, text or an enumeration"))
 }
 
-/// What a pair has in common.
+/// Pairing key: the value that the begin and the end of a pair share.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Key {
-    /// Of at most two columns of whole numbers; negative ones as their bits.
+    /// Values of at most two integer columns; negative numbers as their bits.
     Numbers([Option<u64>; 2]),
     Text(Box<str>),
 }
@@ -259,22 +260,22 @@ impl Key {
     }
 }
 
-/// How the values of a key are compared.
+/// Type in which the values of a key are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum KeyKind {
-    /// As whole numbers that can be negative.
+    /// Signed integers.
     Signed,
-    /// As whole numbers.
+    /// Unsigned integers.
     Unsigned,
-    /// As people read them.
+    /// The values as text.
     Text,
 }
 
 impl KeyKind {
-    /// That of a column.
+    /// Returns the kind for a column of this type.
     ///
     /// # Errors
-    /// It is no key.
+    /// The type cannot be a key.
     pub fn of(name: &str, of: &DataType) -> Result<KeyKind> {
         match of {
             of if of.is_signed_integer() => Ok(KeyKind::Signed),
@@ -288,19 +289,19 @@ impl KeyKind {
 /// A column of a key.
 #[derive(Debug)]
 pub enum KeyColumn {
-    /// Of [`KeyKind::Signed`].
+    /// Values of [`KeyKind::Signed`].
     Signed(Int64Array),
-    /// Of [`KeyKind::Unsigned`].
+    /// Values of [`KeyKind::Unsigned`].
     Unsigned(UInt64Array),
-    /// Of [`KeyKind::Text`].
+    /// Values of [`KeyKind::Text`].
     Text(StringArray),
 }
 
 impl KeyColumn {
-    /// `kind`: how it is compared; `None`: as its type says.
+    /// Converts a column to a column of a key. `kind`: type of the comparison; `None`: by the column's type.
     ///
     /// # Errors
-    /// It is no key, or not there.
+    /// The column is missing, its type cannot be a key, or the conversion fails.
     pub fn of(name: &str, array: Option<&ArrayRef>, kind: Option<KeyKind>) -> Result<KeyColumn> {
         let array = array.ok_or_else(|| Error(format!("pairs: there is no column `{name}`")))?;
         let own = KeyKind::of(name, array.data_type())?;
@@ -312,7 +313,7 @@ impl KeyColumn {
         })
     }
 
-    /// One without values.
+    /// Returns a column of nulls.
     pub fn none(rows: usize, kind: KeyKind) -> KeyColumn {
         match kind {
             KeyKind::Signed => KeyColumn::Signed(Int64Array::new_null(rows)),
@@ -321,7 +322,7 @@ impl KeyColumn {
         }
     }
 
-    /// The number of a row, if these are numbers.
+    /// Returns the number in a row (`None` inside if it is null), or `None` if the column is text.
     fn number(&self, row: usize) -> Option<Option<u64>> {
         match self {
             KeyColumn::Signed(array) => Some(array.is_valid(row).then(|| array.value(row) as u64)),
@@ -331,14 +332,14 @@ impl KeyColumn {
     }
 }
 
-/// A row's key as people read it.
+/// Returns a row's key as text.
 fn text_of(columns: &[KeyColumn], row: usize) -> String {
     let mut text = String::new();
     for (at, column) in columns.iter().enumerate() {
         if at > 0 {
             text.push_str(", ");
         }
-        // Nothing of what is null.
+        // Null adds nothing.
         match column {
             KeyColumn::Signed(array) if array.is_valid(row) => text += &array.value(row).to_string(),
             KeyColumn::Unsigned(array) if array.is_valid(row) => text += &array.value(row).to_string(),
@@ -349,21 +350,21 @@ fn text_of(columns: &[KeyColumn], row: usize) -> String {
     text
 }
 
-/// What is looked at of events.
+/// Columns of events that pairing uses.
 #[derive(Debug)]
 pub struct Events {
     times: TimestampNanosecondArray,
-    /// `pid`, `tid` and `cpu`, those that are there.
+    /// `pid`, `tid` and `cpu`, if the batch has them.
     who: [Option<UInt32Array>; 3],
     processes: Option<StringArray>,
     keys: Vec<KeyColumn>,
 }
 
 impl Events {
-    /// Those of a batch that has a column `time`.
+    /// Takes the columns from a batch, which must have a column `time`.
     ///
     /// # Errors
-    /// It has none.
+    /// The batch does not have a column `time`.
     pub fn of(batch: &RecordBatch, keys: Vec<KeyColumn>) -> Result<Events> {
         let times = batch.column_by_name("time").and_then(|array| array.as_primitive_opt::<TimestampNanosecondType>());
         let times = times.ok_or_else(|| Error("pairs: there is no column `time`".into()))?.clone();
@@ -373,46 +374,47 @@ impl Events {
         Ok(Events { times, who, processes, keys })
     }
 
-    /// How many there are.
+    /// Returns the number of events.
     pub fn count(&self) -> usize {
         self.times.len()
     }
 
-    /// Nanoseconds since the epoch.
+    /// Returns the time of an event, in nanoseconds since the epoch.
     #[inline]
     pub fn time_ns(&self, row: usize) -> Option<i64> {
         self.times.is_valid(row).then(|| self.times.value(row))
     }
 }
 
-/// What an end ends.
+/// Attributes of an end event and of the pair that it completes.
 #[derive(Debug, Clone, Copy)]
 pub struct Of<'a> {
-    /// Events of one rule can be pairs.
+    /// Index of the rule. Only events of the same rule are paired.
     pub rule: u32,
-    /// What the pair is called.
+    /// Name of the pair.
     pub name: &'a str,
-    /// Where it was, if this is a column.
+    /// Host of the pair, if it is a column.
     pub host: Option<&'a str>,
 }
 
-/// Finds pairs among events that come in the order of time.
+/// Finds pairs among events that arrive in the order of time.
 #[derive(Debug)]
 pub struct Finder {
-    /// What is open, by rule and key.
+    /// Open begins, by rule and key.
     pairs: Open,
     process: Option<Arc<str>>,
     found: Found,
 }
 
-/// Begins, by rule and key.
+/// Open begins, by rule and key.
 type Open = Pairs<(u32, Key), Begun>;
 
 impl Finder {
-    /// One that gives these columns of a schema, which begins as [`schema`] does and can have a host behind.
+    /// Returns a finder that makes these columns of `of`. `of` has the columns of [`schema`] and may have the host
+    /// after them.
     ///
     /// # Errors
-    /// There is no such column.
+    /// A column does not exist.
     pub fn new(of: SchemaRef, columns: &[usize]) -> Result<Finder> {
         let projected = Arc::new(of.project(columns).failed(|| "pairs".into())?);
         let found = Found {
@@ -431,7 +433,7 @@ impl Finder {
         Ok(Finder { pairs: Open::new(), process: None, found })
     }
 
-    /// Goes to other events: what was open is so no more, and what was lost is of no account.
+    /// Starts with other events: forgets open begins and noted losses.
     pub fn restart(&mut self) {
         self.pairs = Open::new();
     }
@@ -460,12 +462,12 @@ impl Finder {
         }
     }
 
-    /// Events were lost between these times; `None`: to the end.
+    /// Notes that events were lost between these times. `end_ns` is `None` if the loss lasts to the end.
     pub fn lost(&mut self, begin_ns: i64, end_ns: Option<i64>) {
         self.pairs.lost(0, 0, begin_ns, end_ns);
     }
 
-    /// Pairs that were found and not taken.
+    /// Returns the number of pairs that were found and not taken yet.
     pub fn count(&self) -> usize {
         self.found.count
     }
@@ -473,25 +475,25 @@ impl Finder {
     /// Takes the pairs that were found.
     ///
     /// # Errors
-    /// None that is known.
+    /// The columns do not form a table, which no input is known to cause.
     pub fn take(&mut self) -> Result<RecordBatch> {
         self.found.finish()
     }
 
-    /// About how many bytes of memory open begins take.
+    /// Returns the estimated memory of open begins, in bytes.
     pub fn open_bytes(&self) -> usize {
         self.pairs.open_count() * OPEN_BYTES
     }
 }
 
-/// Of an open begin: its key, the table's place, and a list with room for four.
+/// Estimated memory of an open begin, in bytes: two entries of the table, and a list with room for four begins.
 const OPEN_BYTES: usize = 2 * size_of::<(u32, Key, Vec<u8>)>() + 4 * size_of::<(i64, Begun)>();
 
-/// Columns of pairs.
+/// Builders of the columns of found pairs.
 #[derive(Debug)]
 struct Found {
     schema: SchemaRef,
-    /// Those that are made.
+    /// Indices of the columns that are made.
     columns: Vec<usize>,
     count: usize,
     name: StringBuilder,
@@ -516,7 +518,7 @@ impl Found {
                 PROCESS => self.process.append_option(begun.process.as_deref()),
                 KEY => self.key.append_value(key()),
                 HOST => self.host.append_option(of.host),
-                // `pid`, `tid` and `cpu` follow one another.
+                // `pid`, `tid` and `cpu` follow the process.
                 other => self.who[other - PROCESS - 1].append_option(begun.who[other - PROCESS - 1]),
             }
         }

@@ -1,4 +1,4 @@
-//! Where a store is: a directory of this machine, or a part of a bucket.
+//! Access to a store: a local directory, or a prefix of a bucket.
 
 use std::path::{Component, PathBuf};
 use std::sync::Arc;
@@ -16,20 +16,21 @@ use url::Url;
 use crate::error::{Error, Failed, Result, of_store};
 use crate::manifest::{MANIFESTS, Manifest};
 
-/// How often, and for how long, what a server did not do is tried again.
+/// Retries of a failed request: number, total time, and longest pause between two.
 const RETRIES_MAX: usize = 5;
 const RETRYING_MAX: Duration = Duration::from_secs(60);
 const PAUSE_MAX: Duration = Duration::from_secs(8);
-/// A server that does not answer is not there; a large object takes its time.
+/// Timeouts of connecting, and of a whole request. The second is long because objects can be large.
 const CONNECTING_MAX: Duration = Duration::from_secs(10);
 const REQUEST_MAX: Duration = Duration::from_secs(300);
 
-/// Manifests that are read at a time.
+/// Number of manifests that are read concurrently.
 const AT_A_TIME: usize = 16;
 
-/// Variables that name the server, the first that is set; as the tools of others have them.
+/// Environment variables that name the server, in order of precedence. Other tools use these names.
 const ENDPOINTS: [&str; 3] = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"];
-/// Without one of these a credential is asked of the machine that a cloud runs us on.
+/// Environment variables of credentials. If none is set, `object_store` asks the cloud's metadata service for a
+/// credential.
 const CREDENTIALS: [&str; 4] = [
     "AWS_ACCESS_KEY_ID",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
@@ -42,17 +43,17 @@ const CREDENTIALS: [&str; 4] = [
 pub struct Store {
     /// `file:///DIR/` or `s3://BUCKET/PREFIX/`.
     pub url: Url,
-    /// Everything that the server, or this machine's file system, has.
+    /// Access to the whole bucket, or to the local file system.
     pub objects: Arc<dyn ObjectStore>,
-    /// Below which the store lies there.
+    /// Prefix of the store's keys in `objects`.
     pub prefix: Path,
-    /// As the user has named it.
+    /// Name of the store, from the user.
     place: String,
-    /// The directory, if it is one, and whether files are made to outlast the machine's end.
+    /// Directory of a local store, and whether files are synced to disk.
     local: Option<(PathBuf, bool)>,
 }
 
-/// Whether this names a store, and not a trace: it is not of this machine, or a directory that has manifests.
+/// Whether `place` names a store rather than a trace: a URL of a server, or a local directory with manifests.
 pub fn is_store(place: &str) -> bool {
     match local_path(place) {
         Some(path) => path.join(MANIFESTS).is_dir(),
@@ -60,7 +61,7 @@ pub fn is_store(place: &str) -> bool {
     }
 }
 
-/// The directory that a place is, if it is one of this machine.
+/// Returns the path that `place` names, if it is local.
 fn local_path(place: &str) -> Option<PathBuf> {
     match place.split_once("://") {
         None => Some(place.into()),
@@ -70,10 +71,10 @@ fn local_path(place: &str) -> Option<PathBuf> {
 }
 
 impl Store {
-    /// Opens `PATH`, `file:///PATH` or `s3://BUCKET/PREFIX`. Nothing is asked of a server yet.
+    /// Opens `PATH`, `file:///PATH` or `s3://BUCKET/PREFIX`. Does not contact a server yet.
     ///
     /// # Errors
-    /// It is none of these, or the environment lacks what a server needs.
+    /// `place` is none of these, or the environment lacks settings of the server.
     pub fn open(place: &str) -> Result<Store> {
         if let Some(path) = local_path(place) {
             return Store::of_dir(path, place);
@@ -86,7 +87,7 @@ impl Store {
 
     fn of_dir(path: PathBuf, place: &str) -> Result<Store> {
         let absolute = std::path::absolute(&path).failed(|| format!("{place} is no path"))?;
-        // Names of objects have no `..`.
+        // Object keys cannot contain `..`.
         let mut plain = PathBuf::new();
         for component in absolute.components() {
             match component {
@@ -126,33 +127,34 @@ impl Store {
         Ok(Store { url, objects: Arc::new(objects), prefix, place: place.into(), local: None })
     }
 
-    /// Of a directory: files are not made to outlast the machine's end.
+    /// Does not sync files of a local store to disk, so that they may be lost if the machine crashes. No effect on a
+    /// bucket.
     #[must_use]
     pub fn without_sync(mut self) -> Store {
         self.local.iter_mut().for_each(|(_, is_synced)| *is_synced = false);
         self
     }
 
-    /// As the user has named it.
+    /// Returns the name of the store as the user has given it.
     pub fn place(&self) -> &str {
         &self.place
     }
 
-    /// The directory, if it is one of this machine.
+    /// Returns the directory of a local store.
     pub fn dir(&self) -> Option<&std::path::Path> {
         self.local.as_ref().map(|(dir, _)| dir.as_path())
     }
 
-    /// The key of what lies at this path in the store.
+    /// Returns the object key of a path in the store.
     pub fn key(&self, below: &str) -> Path {
         let key = if self.prefix.is_root() { below.to_owned() } else { format!("{}/{below}", self.prefix) };
         Path::parse(&key).unwrap_or_else(|_| Path::from(key))
     }
 
-    /// All manifests, by host and chunk.
+    /// Returns all manifests, sorted by host and chunk.
     ///
     /// # Errors
-    /// The store cannot be read, or what lies there is no manifest.
+    /// The store cannot be read, or an object among the manifests is not one.
     pub async fn manifests(&self) -> Result<Vec<Manifest>> {
         let failed = |error: object_store::Error| Error(format!("cannot read {}: {}", self.place, of_store(&error)));
         let below = self.key(MANIFESTS);
@@ -170,10 +172,10 @@ impl Store {
         Ok(manifests)
     }
 
-    /// Asks the server whether the bucket is there, and may be looked at.
+    /// Checks that the bucket exists and may be listed.
     ///
     /// # Errors
-    /// It is not, or may not.
+    /// It does not exist, or may not be listed.
     pub async fn check(&self) -> Result<()> {
         let below = self.key(MANIFESTS);
         match self.objects.list(Some(&below)).next().await {
@@ -182,7 +184,7 @@ impl Store {
         }
     }
 
-    /// Reads what lies at this path; `None` if nothing does.
+    /// Reads the object at this path. `None` if it does not exist.
     ///
     /// # Errors
     /// The store cannot be read.
@@ -197,7 +199,8 @@ impl Store {
         }
     }
 
-    /// Puts bytes there, if nothing is; false: something is there already, and stays. Nobody ever sees a part of them.
+    /// Writes an object unless it exists. Returns false if it exists; the existing object is left as it is. Readers see
+    /// the whole object or none.
     ///
     /// # Errors
     /// The store cannot be written.
@@ -216,7 +219,7 @@ impl Store {
     }
 }
 
-/// A file, and its name in its directory, are on the disk when this is done.
+/// Syncs a file, and its name in its directory, to disk.
 fn sync(path: &std::path::Path) -> std::io::Result<()> {
     std::fs::File::open(path)?.sync_all()?;
     path.parent().map_or(Ok(()), |dir| std::fs::File::open(dir)?.sync_all())

@@ -1,10 +1,11 @@
 //! Puts a trace into a store, as a chunk.
 //!
 //! ```text
-//!   manifest there ─▶ nothing to do
-//!   otherwise: trace ─▶ events (one pass), pairs (one pass for each key), counts ─▶ files ─▶ all there ─▶ manifest, if it is not there
+//!   manifest exists ─▶ nothing to do
+//!   otherwise: trace ─▶ events (one pass), pairs (one pass for each key), counts ─▶ files ─▶ all written ─▶ manifest, unless it exists
 //! ```
-//! Who is killed on the way leaves files that no manifest names; whoever puts the trace again finds them, and makes the same.
+//! A process that is killed before the manifest is written leaves files that no manifest names. The next process that
+//! puts the trace makes the same files and accepts those that exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,54 +26,54 @@ use crate::place::Store;
 use crate::sort::Sorter;
 use crate::{facts, pairs};
 
-/// Bytes of a chunk's key that are shown.
+/// Number of bytes of the hash that make up a chunk's key.
 const KEY_BYTES: usize = 12;
 
-/// How a trace is put.
+/// Options for putting a trace.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// In place of the host that the trace names.
+    /// Name of the host, in place of the one in the trace.
     pub host: Option<String>,
-    /// For rows that are not written yet.
+    /// Memory for rows that are not written yet, in bytes.
     pub memory_bytes: usize,
-    /// What is written.
+    /// Format of the output.
     pub format: Format,
 }
 
-/// How far it has come, and whether nobody wants it any more.
+/// Progress of a put, and a flag that cancels it.
 #[derive(Debug, Default)]
 pub struct Watch {
-    /// Ends the work with an error.
+    /// If set, the put ends with an error.
     pub is_over: AtomicBool,
-    /// Events that have been written.
+    /// Number of events that have been written.
     pub done: AtomicU64,
-    /// Of so many.
+    /// Total number of events; 0 before it is known.
     pub all: AtomicU64,
 }
 
-/// What was put.
+/// Result of a put.
 #[derive(Debug)]
 pub struct Put {
-    /// What the chunk consists of.
+    /// Manifest of the chunk.
     pub manifest: Manifest,
-    /// False: it was there.
+    /// Whether this put has written the manifest. False: the chunk was already in the store.
     pub is_new: bool,
-    /// What is wrong with the trace, one line each.
+    /// Problems of the trace, one line each.
     pub warnings: Vec<String>,
     /// Whether events were lost while the trace was recorded.
     pub has_lost: bool,
 }
 
-/// Of which host a trace is, and what its chunk is called.
+/// Host of a trace, and key of its chunk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// The host.
+    /// Name of the host.
     pub host: String,
-    /// The chunk's key.
+    /// Key of the chunk.
     pub chunk: String,
 }
 
-/// The host of a trace, as its environment says.
+/// Returns the host that a trace names in its environment.
 fn host_of(trace: TraceRef<'_>) -> String {
     if let Some(own) = trace.own() {
         return own.options.hostname.clone();
@@ -85,10 +86,11 @@ fn host_of(trace: TraceRef<'_>) -> String {
 }
 
 impl Identity {
-    /// The identity of a trace, by the trace alone: its UUID, and the names, lengths and edges of its streams. Not by where it lies.
+    /// Returns the identity of a trace. The key is a hash of its UUID, and of the names, lengths and edges of its
+    /// streams. It does not depend on the trace's path. `host`: name of the host, in place of the one in the trace.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The trace cannot be read.
     pub fn of(files: &TraceFiles, host: Option<&str>) -> Result<Identity> {
         let mut hash = ring::digest::Context::new(&ring::digest::SHA256);
         let mut put = |bytes: &[u8]| {
@@ -104,7 +106,7 @@ impl Identity {
         Ok(Identity { host: host.unwrap_or_else(|| NO_VALUE.into()), chunk })
     }
 
-    /// The manifest, if the chunk is there.
+    /// Returns the manifest if the chunk is in the store.
     ///
     /// # Errors
     /// The store cannot be read.
@@ -115,11 +117,11 @@ impl Identity {
     }
 }
 
-/// Puts a trace there, which `files` have alone, and `name` is the name of; if it is not there already. The runtime's other threads bring objects away
-/// meanwhile.
+/// Puts a trace into the store, unless it is there. `files` holds this trace only; `name` is its name. Meanwhile the
+/// runtime's threads upload complete files.
 ///
 /// # Errors
-/// The trace cannot be read, the store cannot be written, or nobody wants it any more.
+/// The trace cannot be read, the store cannot be written, or the put was cancelled.
 pub fn put(
     store: &Store,
     runtime: &Handle,
@@ -137,7 +139,7 @@ pub fn put(
     watch.all.store(stats.events, Ordering::Relaxed);
     watch.done.store(0, Ordering::Relaxed);
     let Identity { host, chunk } = &identity;
-    // Half for groups of rows, a quarter for pairs that are sorted; the rest is for what is on its way.
+    // Half is for row groups and a quarter for sorting pairs; the rest is for uploads.
     let objects = Files::new(store, runtime, options.format, (host, chunk), options.memory_bytes / 2)?;
     let mut making = Making { files, watch, objects, stats: &stats, classes: Vec::new(), tables: BTreeMap::new() };
     let (events, damage) = making.events()?;
@@ -188,11 +190,11 @@ struct Making<'m> {
 
 impl Making<'_> {
     fn is_wanted(&self) -> Result<()> {
-        // Nothing else is handed over by it.
+        // Relaxed: the flag publishes no other data.
         if self.watch.is_over.load(Ordering::Relaxed) { Err(Error("interrupted".into())) } else { Ok(()) }
     }
 
-    /// All events of programs: how many, and what was wrong.
+    /// Writes all events, except those of state classes. Returns their number and the damage of the streams.
     fn events(&mut self) -> Result<(u64, Damage)> {
         let reading = || "cannot read the trace".into();
         let traces: Vec<TraceRef<'_>> = self.files.traces().collect();
@@ -206,7 +208,7 @@ impl Making<'_> {
         let mut names: Vec<String> = busy.filter(|name| !state.contains(&name.as_str())).collect();
         names.sort();
         names.dedup();
-        // Those without events have columns, too: who asks for them is told that there are none.
+        // Classes without events are listed with their columns, too, so that a query of them finds an empty table.
         let declared =
             traces.iter().flat_map(|trace| ClassRef::all(*trace)).map(|class| class.class.full_name.as_str());
         let is_idle = |name: &&str| !state.contains(name) && !names.iter().any(|busy| busy == name);
@@ -248,7 +250,7 @@ impl Making<'_> {
             }
             Ok::<_, Error>(split.damage().clone())
         })?;
-        // A name that is a pattern has others with it that have no events.
+        // A class name that is also a pattern can have selected other classes, without events.
         let is_known = |class: &ClassOf| {
             idle.contains(&class.name) || schemas.iter().any(|(name, _, is_there)| *is_there && *name == class.name)
         };
@@ -257,7 +259,7 @@ impl Making<'_> {
         Ok((events, damage))
     }
 
-    /// What begins and ends, in the order of begins; gives what is not among it.
+    /// Writes the pairs, sorted by begin. Returns counts of what is not among them.
     fn pairs(&mut self, memory_bytes: usize) -> Result<Unpaired> {
         let mut sorter = Sorter::new(pairs::BEGIN_TIME, memory_bytes);
         let mut all = Unpaired::default();
@@ -285,7 +287,7 @@ impl Making<'_> {
         Ok(all)
     }
 
-    /// What the trace says of itself.
+    /// Writes the tables of the trace's statistics.
     fn facts(&mut self, unpaired: &Unpaired) -> Result<()> {
         let stats = Some(self.stats);
         let tables = [

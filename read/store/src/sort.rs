@@ -1,5 +1,5 @@
-//! Sorts rows by a time in bounded memory: runs go to files without a name, which are merged at the end. Rows of one time stay in their order, so
-//! that the result is the same whatever the memory.
+//! Sorts rows by a time in bounded memory: sorted runs go to unnamed files, which are merged at the end. The sort is
+//! stable, so the result does not depend on the memory.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,15 +15,15 @@ use arrow_select::interleave::interleave_record_batch;
 
 use crate::error::{Failed, Result};
 
-/// Rows of a batch that is given.
+/// Number of rows in an output batch.
 const ROWS: usize = 8 << 10;
 
 const FAILED: &str = "cannot sort pairs by files in the directory for temporary ones (TMPDIR)";
 
-/// Takes batches in any order.
+/// Sorts the rows of batches that arrive in any order.
 #[derive(Debug)]
 pub(crate) struct Sorter {
-    /// The index of the column of times.
+    /// Index of the column of times.
     column: usize,
     bytes_max: usize,
     waiting: Vec<RecordBatch>,
@@ -45,7 +45,7 @@ impl Sorter {
         Ok(())
     }
 
-    /// The rows that wait, sorted.
+    /// Takes the waiting rows and returns them sorted.
     fn sorted(&mut self) -> impl Iterator<Item = Result<RecordBatch>> + use<> {
         let batches = std::mem::take(&mut self.waiting);
         self.waiting_bytes = 0;
@@ -77,7 +77,7 @@ impl Sorter {
         Ok(())
     }
 
-    /// Gives all rows in their order.
+    /// Passes all rows to `give`, sorted.
     pub(crate) fn finish(mut self, mut give: impl FnMut(RecordBatch) -> Result<()>) -> Result<()> {
         if self.runs.is_empty() {
             return self.sorted().try_for_each(|batch| give(batch?));
@@ -87,14 +87,14 @@ impl Sorter {
         for file in std::mem::take(&mut self.runs) {
             runs.push(StreamReader::try_new(BufReader::new(file), None).failed(|| FAILED.into())?);
         }
-        // The batch at hand of each run, and the row in it.
+        // Current batch of each run, and the next row in it.
         let mut at: Vec<Option<(RecordBatch, usize)>> = Vec::new();
         let mut next = BinaryHeap::new();
         for (run, reader) in runs.iter_mut().enumerate() {
             at.push(next_batch(reader)?.map(|batch| (batch, 0)));
             next.extend(self.time(&at[run]).map(|time| Reverse((time, run))));
         }
-        // Those that the rows of the batch to come are of; by run, its batch at hand among them.
+        // Input batches and rows of the next output batch. `places`: for each run, index of its current batch in `of`.
         let (mut of, mut rows) = (Vec::<RecordBatch>::new(), Vec::new());
         let mut places: Vec<Option<usize>> = vec![None; runs.len()];
         while let Some(Reverse((_, run))) = next.pop() {
@@ -140,7 +140,7 @@ mod tests {
 
     use super::*;
 
-    /// Whatever the memory, rows come as a stable sort has them.
+    /// The result is that of a stable sort, independent of the memory.
     #[test]
     fn rows_are_sorted_by_time_and_then_as_they_came() {
         let mut random = 7_u64;

@@ -1,5 +1,5 @@
-//! Where files lie while they are made: one file without a name, in which each has its pieces. So there are never more files open than one, however
-//! many are made at a time, and nothing is left of a process that is killed.
+//! Temporary storage of files that are being made: one unnamed file that holds the pieces of all of them. Only one file
+//! is open, however many are made at a time, and a killed process leaves nothing behind.
 
 use std::fs::File;
 use std::io::Write;
@@ -7,19 +7,19 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of a file that are kept until they are written.
+/// Bytes of a file that are buffered before they are written.
 const PIECE_BYTES: usize = 64 << 10;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Spool(Arc<(File, AtomicU64)>);
 
 impl Spool {
-    /// In the directory for temporary files (`TMPDIR`).
+    /// Creates the unnamed file in the directory for temporary files (`TMPDIR`).
     pub(crate) fn new() -> std::io::Result<Spool> {
         Ok(Spool(Arc::new((tempfile::tempfile()?, AtomicU64::new(0)))))
     }
 
-    /// A new file in it.
+    /// Returns a new, empty file in the spool.
     pub(crate) fn file(&self) -> Spooled {
         Spooled { spool: self.clone(), pieces: Vec::new(), rest: Vec::new() }
     }
@@ -29,7 +29,7 @@ impl Spool {
 #[derive(Debug)]
 pub(crate) struct Spooled {
     spool: Spool,
-    /// Begin and length of each.
+    /// Begin and length of each piece in the unnamed file, in bytes.
     pieces: Vec<(u64, usize)>,
     rest: Vec<u8>,
 }
@@ -37,7 +37,7 @@ pub(crate) struct Spooled {
 impl Spooled {
     fn spill(&mut self) -> std::io::Result<()> {
         let Spool(spool) = &self.spool;
-        // Nothing else is handed over by it: what a place is given for is written by who has got it.
+        // Relaxed: the counter publishes no other data. Only the thread that gets a range writes it.
         let begin = spool.1.fetch_add(self.rest.len() as u64, Ordering::Relaxed);
         spool.0.write_all_at(&self.rest, begin)?;
         self.pieces.push((begin, self.rest.len()));
@@ -45,7 +45,7 @@ impl Spooled {
         Ok(())
     }
 
-    /// All of it.
+    /// Returns the whole content.
     pub(crate) fn read(self) -> std::io::Result<Vec<u8>> {
         let size_bytes = self.pieces.iter().map(|(_, size_bytes)| size_bytes).sum::<usize>();
         let mut bytes = vec![0; size_bytes];
