@@ -1,5 +1,6 @@
-//! Lines in the format of babeltrace2, made by several threads. One thread reads the events in order and gathers them in
-//! blocks, worker threads ([`Hands`]) format the blocks, and the first thread writes the text in the order of the blocks.
+//! Lines in the format of babeltrace2, made by several threads. One thread reads the events in order and gathers them
+//! in blocks, worker threads ([`Hands`]) format the blocks, and the first thread writes the text in the order of the
+//! blocks.
 
 use std::thread::Scope;
 
@@ -11,8 +12,8 @@ use super::printer::utc_offset;
 use super::sink::Sink;
 use crate::hands::Hands;
 
-/// Number of events at which a block is full; `BYTES_MAX`: number of their bytes. Handing over a block of this size costs
-/// little, and all blocks fit into the caches.
+/// Number of events at which a block is full; `BYTES_MAX`: number of their bytes. Handing over a block of this size
+/// costs little, and all blocks fit into the caches.
 const EVENTS_MAX: usize = 4096;
 const BYTES_MAX: usize = 256 << 10;
 /// Blocks queued for each thread, so that neither it nor the reading thread waits for the other: a sleeping thread is

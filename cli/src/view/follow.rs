@@ -1,8 +1,9 @@
 //! `dormouse view --follow`: prints a trace while it is recorded.
 //!
-//! Each round opens the directory again, and continues each stream at its last position. A round reads only whole packets
-//! that were there one round before: the metadata are read after them, so they declare all classes in the packets. Events
-//! later than the [`Horizon`] are not kept: a later round reads them again, so memory is that of one reading.
+//! Each round opens the directory again, and continues each stream at its last position. A round reads only whole
+//! packets that were there one round before: the metadata are read after them, so they declare all classes in the
+//! packets. Events later than the [`Horizon`] are not kept: a later round reads them again, so memory is that of one
+//! reading.
 
 use std::collections::HashMap;
 use std::path::Path;

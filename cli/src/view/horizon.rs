@@ -1,8 +1,8 @@
 //! The time up to which events of a growing trace are printed.
 //!
-//! The packets of a stream are written in order, but each only when it is full, so one stream can be far behind another.
-//! Events are held back until every stream has shown a later time. A stream without new events for a while holds nothing
-//! back: it may never have an event again.
+//! The packets of a stream are written in order, but each only when it is full, so one stream can be far behind
+//! another. Events are held back until every stream has shown a later time. A stream without new events for a while
+//! holds nothing back: it may never have an event again.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -28,8 +28,8 @@ impl Horizon {
         Horizon { delay, streams: HashMap::new() }
     }
 
-    /// Notes the size of a stream at `now`. If the stream has grown, `last_ns` is called for the time of the last event in
-    /// it. Packets without events and unreadable packets return `None`, and count as idle.
+    /// Notes the size of a stream at `now`. If the stream has grown, `last_ns` is called for the time of the last event
+    /// in it. Packets without events and unreadable packets return `None`, and count as idle.
     pub(super) fn see(&mut self, name: &str, size_bytes: u64, now: Duration, last_ns: impl FnOnce() -> Option<i64>) {
         let shown = self.streams.entry(name.to_string()).or_default();
         if size_bytes > std::mem::replace(&mut shown.size_bytes, size_bytes)

@@ -123,8 +123,8 @@ enum ClockArgument {
 pub(crate) struct Printed {
     /// Whether the trace is damaged, or a part of it is missing.
     pub is_damaged: bool,
-    /// Number of events. Events that are handed on unseen (a whole trace in babeltrace's format) and those of `--follow`
-    /// are not counted.
+    /// Number of events. Events that are handed on unseen (a whole trace in babeltrace's format) and those of
+    /// `--follow` are not counted.
     pub events: u64,
 }
 
@@ -287,7 +287,8 @@ impl View {
                     sink.write(&text);
                     text.clear();
                     sink.flush();
-                    // Events are read ahead of their lines. If the reader is gone, notices after its last line are not printed.
+                    // Events are read ahead of their lines. If the reader is gone, notices after its last line are not
+                    // printed.
                     if !sink.is_over() {
                         is_damaged |= !matches!(notice.problem, Problem::Discarded { .. });
                         let line = printer.warning(&notice, reading.stream_name(notice.stream));

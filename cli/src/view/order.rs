@@ -13,8 +13,8 @@ pub(super) enum Order {
     AsTheyCome,
     /// The last `count` lines, in reverse if `is_reverse`.
     Last { count: usize, is_reverse: bool, lines: VecDeque<(Option<i64>, Vec<u8>)>, has_dropped: bool },
-    /// All lines, the last one first. They are kept in a file, each followed by its length, because a trace can be larger
-    /// than memory.
+    /// All lines, the last one first. They are kept in a file, each followed by its length, because a trace can be
+    /// larger than memory.
     Reverse { file: BufWriter<File>, size_bytes: u64 },
 }
 

@@ -25,7 +25,8 @@ struct Pager {
     input: ChildStdin,
     /// Whether the pager has stopped reading.
     is_left: bool,
-    /// Text written so far; `None` once the pager has read something. If the pager fails before, this text is printed instead.
+    /// Text written so far; `None` once the pager has read something. If the pager fails before, this text is printed
+    /// instead.
     unread: Option<Vec<u8>>,
     written_bytes: u64,
     /// Lines for standard error, held back until the pager has ended.
@@ -35,8 +36,8 @@ struct Pager {
     has_failed: Arc<AtomicBool>,
 }
 
-/// Default pager. With [`LESS`] it exits if everything fits on the screen, keeps colours, does not wrap lines, and leaves
-/// them on the screen.
+/// Default pager. With [`LESS`] it exits if everything fits on the screen, keeps colours, does not wrap lines, and
+/// leaves them on the screen.
 const PAGER: &str = "less";
 /// Options for `less`, unless the environment has some in `LESS`.
 const LESS: &str = "FRSX";
@@ -97,7 +98,8 @@ impl<'o> Sink<'o> {
         said.iter().for_each(say);
     }
 
-    /// Waits until the pager has read something or has ended. If it has failed without reading anything, its text is printed.
+    /// Waits until the pager has read something or has ended. If it has failed without reading anything, its text is
+    /// printed.
     fn wait_for_pager(&mut self) {
         let Some(pager) = &mut self.pager else { return };
         let Some(status) = pager.failure() else { return };
@@ -132,8 +134,8 @@ impl Pager {
         }
         let mut child = command.stdin(Stdio::piped()).spawn().ok()?;
         let input = child.stdin.take()?;
-        // An interrupt reaches the pager too, because it shares the terminal. Here it only ends the reading of the trace: this
-        // process must not exit before the pager.
+        // An interrupt reaches the pager too, because it shares the terminal. Here it only ends the reading of the
+        // trace: this process must not exit before the pager.
         let [is_interrupted, has_failed] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
         let _ = signal_hook::flag::register_conditional_default(SIGINT, Arc::clone(&has_failed));
         let _ = signal_hook::flag::register(SIGINT, Arc::clone(&is_interrupted));
@@ -180,7 +182,8 @@ impl Pager {
         }
     }
 
-    /// Waits until the pager has read something or has ended. Returns its exit status if it failed without reading anything.
+    /// Waits until the pager has read something or has ended. Returns its exit status if it failed without reading
+    /// anything.
     fn failure(&mut self) -> Option<ExitStatus> {
         loop {
             if self.unread.as_ref().is_none_or(Vec::is_empty) {

@@ -1,4 +1,4 @@
-//! From when and until when: times as they are written on a command line, and what they are in a trace.
+//! Times as the user writes them on the command line, and the times of a trace that they stand for.
 
 use std::time::Duration;
 
