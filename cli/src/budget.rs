@@ -82,7 +82,7 @@ impl Budget {
     }
 }
 
-/// As `--budget` reads it, to one decimal.
+/// Formats a size in the notation that `--budget` reads, to one decimal.
 fn size(bytes: u64) -> String {
     let (unit, letter) = match bytes {
         0x4000_0000.. => (1 << 30, "G"),

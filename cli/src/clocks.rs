@@ -1,4 +1,4 @@
-//! `dormouse clocks`: what the clocks of several hosts are apart, and how sure that is.
+//! `dormouse clocks`: the offsets between the clocks of several hosts, and their errors.
 
 use std::io::Write;
 use std::path::PathBuf;

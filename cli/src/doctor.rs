@@ -34,7 +34,7 @@ impl Doctor {
     }
 }
 
-/// What `record --libc` needs of the installation.
+/// Adds the finding whether the library that `record --libc` needs is installed.
 fn libc_library(findings: &mut Findings) {
     let (mark, value, meaning, remedy) = match find_libc_library() {
         Ok(path) => {

@@ -1,4 +1,4 @@
-//! `dormouse export`: traces for the tools of others.
+//! `dormouse export`: writes traces in formats of other tools.
 
 mod collector;
 mod ctf2;
@@ -87,7 +87,7 @@ FILE is complete or not there: it is written under another name, which it loses 
 Exit code: 0; 1 if the trace is damaged or something is missing (what can be read is written); 2 if it cannot be read or FILE cannot be written, or if an option \
 names what is in none of its events.";
 
-/// For which tools.
+/// Format to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum To {
     /// Perfetto (https://ui.perfetto.dev, its trace processor)
@@ -118,7 +118,7 @@ pub(crate) fn parse_counter(text: &str) -> Result<(String, String), String> {
 }
 
 impl To {
-    /// The format of a timeline, if it is one.
+    /// Returns the format of a timeline, or else that of lines.
     fn timeline(self) -> anyhow::Result<Result<Format, view::Format>> {
         Ok(match self {
             To::Perfetto => Ok(Format::Perfetto),
@@ -132,24 +132,24 @@ impl To {
     }
 }
 
-/// Batches that a thread has at a time. They are not small, and --memory is for what is kept.
+/// Batches queued for each thread. Few, because batches are large and `--memory` does not cover them.
 const BATCHES_EACH: usize = 2;
 
-/// What is told when all is written.
+/// Result of an export, printed when everything is written.
 struct Told {
     is_damaged: bool,
-    /// Of timelines.
+    /// Totals of a timeline; `None` for other formats.
     totals: Option<Totals>,
     events: u64,
-    /// In words, if there are any.
+    /// Losses in words, if there are any.
     losses: Option<String>,
     warnings: Vec<String>,
-    /// For what there was no memory, a line each.
+    /// Parts left out for lack of memory, a line each.
     left_out: Vec<String>,
 }
 
 impl Told {
-    /// Tells it, as JSON too if the file, its format and size are given. Gives the exit code.
+    /// Prints the result, as JSON too if `json` has the file, its format and its size in bytes. Returns the exit code.
     fn finish(
         self,
         out: &mut Output,
@@ -183,7 +183,7 @@ impl Told {
     }
 }
 
-/// For what there was no memory.
+/// Returns a line for each kind of thing that was left out for lack of memory.
 fn left_out(totals: &Totals) -> Vec<String> {
     let lines = [
         (
@@ -241,7 +241,7 @@ impl Export {
         told.finish(out, is_json.then_some((&path, to, written_bytes)), None)
     }
 
-    /// Writes the trace anew with other metadata.
+    /// Writes a copy of the trace with metadata in CTF 2.
     fn write_ctf2(self, out: &mut Output) -> anyhow::Result<u8> {
         if !self.wanted.events.is_empty() || self.wanted.is_choosy() || self.wanted.clocks().is_some() {
             bail!("--to ctf2 writes all events with their times as they are: its streams are those of the trace");
@@ -263,7 +263,7 @@ impl Export {
         Ok((!files.left_out.is_empty()).into())
     }
 
-    /// Becomes the program that has Arrow.
+    /// Becomes `dormouse-query`, the program that writes Parquet and Arrow.
     fn hand_over(self) -> anyhow::Result<u8> {
         if !self.wanted.events.is_empty() || self.wanted.is_choosy() {
             bail!(
@@ -291,7 +291,7 @@ impl Export {
         let files = self.wanted.open(&self.dirs)?;
         let mut reading = self.wanted.reading(&files)?;
         let memory = usize::try_from(self.memory).unwrap_or(usize::MAX);
-        // Of names the reading has as many as the timeline.
+        // The reading keeps names too: as many as the timeline.
         reading.limit_names(memory / 16);
         let traces: Vec<&Trace> = files.described().iter().collect();
         let streams = files.names().zip(files.readers().map(|(trace, _)| trace));
@@ -316,7 +316,7 @@ fn write<'f>(mut reading: Reading<'f>, mut exporter: Exporter, mut writing: Writ
     let mut progress = Progress::of(&reading, true);
     writing.begin();
     loop {
-        // Where all are wanted, those of programs need not be looked at.
+        // If all events are wanted, those of programs need not be checked one by one.
         while !writing.batch.is_full() && reading.keep_next(&mut writing.batch.block) {
             exporter.take(&mut writing.batch);
         }
@@ -354,34 +354,34 @@ fn write<'f>(mut reading: Reading<'f>, mut exporter: Exporter, mut writing: Writ
     Ok(Told { is_damaged, events: totals.events, totals: Some(totals), losses, warnings, left_out })
 }
 
-/// What cannot be written is written in no other way.
+/// Returns an error if the exporter refuses the trace.
 fn refuse(exporter: &Exporter) -> anyhow::Result<()> {
     exporter.refusal().map_or(Ok(()), |why| Err(anyhow::Error::msg(why)))
 }
 
-/// What is being written.
+/// An export while it is written.
 struct Writing<'f, 'o> {
     batch: Batch<'f>,
-    /// Threads that encode batches; without, it is done here.
+    /// Threads that encode batches; `None`: the calling thread encodes them.
     hands: Option<Hands<Batch<'f>>>,
-    /// Of formats that are not written at the end alone.
+    /// Encoder of the format; `None` if the format is written only at the end.
     encoder: Option<Encoder>,
     out: &'o mut Output,
 }
 
 impl<'f> Writing<'f, '_> {
-    /// Writes what stands before all events.
+    /// Writes the text that precedes all events.
     fn begin(&mut self) {
         let mut text = Vec::new();
         self.encoder.iter().for_each(|encoder| encoder.begin(&mut text));
-        // `Output` keeps its errors for the end.
+        // `Output` reports errors at the end.
         let _ = self.out.write_all(&text);
     }
 
-    /// Has the batch encoded, and an empty one.
+    /// Has the batch encoded, and replaces it with an empty one.
     fn flush(&mut self) {
         if self.batch.is_empty() {
-            // Of stacks nothing is written before the end: the events have been taken.
+            // Stacks are written only at the end: the exporter has taken the events, and the batch holds no output.
             return self.batch.clear();
         }
         let Writing { batch, hands, encoder, out } = self;
@@ -398,7 +398,7 @@ impl<'f> Writing<'f, '_> {
         }
     }
 
-    /// Writes all that is left.
+    /// Writes everything that is left.
     fn end(&mut self, exporter: Exporter) -> anyhow::Result<Totals> {
         let totals = exporter.finish(&mut self.batch, &mut std::io::BufWriter::new(&mut *self.out))?;
         self.flush();

@@ -1,7 +1,7 @@
-//! `dormouse X` runs the program `dormouse-X` where X is no sub-command of `dormouse`.
+//! `dormouse X` runs the program `dormouse-X` if X is not a sub-command of `dormouse`.
 //!
-//! The program is looked for beside this one, then in the directories of `PATH`. It takes the place of this process, so its arguments,
-//! output and exit code are its own.
+//! The program is looked for in the directory of this one, then in those of `PATH`. It replaces this process (exec), so
+//! its arguments, output and exit code are its own.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -12,7 +12,7 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 
-/// How the names of such programs begin.
+/// Prefix of the names of these programs.
 const PREFIX: &str = "dormouse-";
 
 /// A program that Dormouse has: its name after the prefix, what it does, the package that builds it, and the option with which
@@ -24,7 +24,7 @@ struct Known {
     option: &'static str,
 }
 
-/// All of them.
+/// All programs that Dormouse has.
 const KNOWN: [Known; 6] = [
     Known {
         name: "cluster",
@@ -64,7 +64,7 @@ const KNOWN: [Known; 6] = [
     },
 ];
 
-/// The directories in which programs are looked for, in this order.
+/// Returns the directories in which programs are looked for, in order of precedence.
 fn dirs() -> Vec<PathBuf> {
     let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.to_owned()));
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -79,17 +79,18 @@ fn find(name: &str) -> Option<PathBuf> {
     dirs().into_iter().map(|dir| dir.join(format!("{PREFIX}{name}"))).find(|path| is_program(path))
 }
 
-/// Whether a word can be the name of such a sub-command: no option, no path, no file name with an extension, and not clap's own `help`.
+/// Whether a word can name an external sub-command: it is not an option, not a path, not a file name with an extension,
+/// and not clap's own `help`.
 fn is_name(word: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     word != "help" && word.starts_with(|c: char| c.is_ascii_alphanumeric()) && word.chars().all(is_plain)
 }
 
-/// Becomes the program that the arguments name. Returns where they name none: they are then for `dormouse` itself, whose sub-commands
-/// are those of `own`.
+/// Becomes the program that the arguments name. Returns if they name none: they are then for `dormouse` itself, whose
+/// sub-commands are those of `own`.
 ///
 /// # Errors
-/// The program is one of Dormouse's and not installed, or cannot be run.
+/// The program is one of Dormouse's and is not installed, or it cannot be run.
 pub(crate) fn run(own: &clap::Command, arguments: &[OsString]) -> anyhow::Result<()> {
     let word = |index: usize| arguments.get(index).and_then(|word| word.to_str());
     let help = [OsString::from("--help")];
@@ -105,10 +106,10 @@ pub(crate) fn run(own: &clap::Command, arguments: &[OsString]) -> anyhow::Result
     become_program(name, rest)
 }
 
-/// Becomes the program of this name. Returns where there is none, and none of Dormouse's is called so.
+/// Becomes the program of this name. Returns if there is none, and none of Dormouse's has this name.
 ///
 /// # Errors
-/// As those of [`run`].
+/// The errors of [`run`].
 pub(crate) fn become_program(name: &str, arguments: &[OsString]) -> anyhow::Result<()> {
     if let Some(path) = find(name) {
         let error = Command::new(&path).args(arguments).exec();
@@ -121,13 +122,13 @@ pub(crate) fn become_program(name: &str, arguments: &[OsString]) -> anyhow::Resu
     )
 }
 
-/// Adds the programs that are installed to the sub-commands: for the list in the help, and for suggestions where a name is wrong.
+/// Adds the installed programs to the sub-commands, for the list in the help and for suggestions after a wrong name.
 pub(crate) fn add_to(command: clap::Command) -> clap::Command {
     let mut found = BTreeMap::new();
     for entry in dirs().iter().filter_map(|dir| dir.read_dir().ok()).flatten().flatten() {
         let file_name = entry.file_name();
         let Some(name) = file_name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else { continue };
-        // The lab's engines, `dormouse-lab-engine` and so on, are not for people.
+        // Engines of the lab, such as `dormouse-lab-engine`, are not run by users.
         let is_part = KNOWN.iter().any(|known| name.strip_prefix(known.name).is_some_and(|rest| rest.starts_with('-')));
         if is_name(name) && !is_part && command.find_subcommand(name).is_none() && is_program(&entry.path()) {
             found.entry(name.to_owned()).or_insert_with(|| entry.path());

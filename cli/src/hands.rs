@@ -1,4 +1,4 @@
-//! Threads that each do a part of some work, whose results come back in the order of the parts.
+//! Worker threads that share a sequence of jobs. Results come back in the order of the jobs.
 //!
 //! ```text
 //!   job 0 ─▶ thread 0 ─▶ done      Jobs go to the threads in turn, so they come back in turn.
@@ -10,15 +10,15 @@ use std::num::NonZero;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::Scope;
 
-/// More than this are never busy: reading in order takes about half as long as making text.
+/// Maximum number of threads. Further threads would be idle: reading in order takes about half as long as making text.
 const THREADS_MAX: usize = 4;
 
-/// The threads.
+/// A set of worker threads and their queues.
 pub(crate) struct Hands<J> {
     hands: Vec<Hand<J>>,
     jobs_each: usize,
     spare: Vec<J>,
-    /// Jobs that were handed over, and jobs that came back.
+    /// Number of jobs handed to threads. `taken`: number of jobs taken back.
     given: usize,
     taken: usize,
 }
@@ -29,9 +29,11 @@ struct Hand<J> {
 }
 
 impl<J: Send + Default> Hands<J> {
-    /// Starts the threads, which end when this is gone; `None` where one thread is all that can run. Each has so many jobs at a time, so that it need not
-    /// wait for the next one.
-    /// `prepare` is called here for each, and what it gives in the thread, for what does the work.
+    /// Starts the threads, which end when the result is dropped; `None` if only one thread can run at a time. Each
+    /// thread has up to `jobs_each` jobs queued, so that it need not wait for the next one.
+    ///
+    /// `prepare` is called for each thread by the caller. Its result is called in the thread, and returns the function
+    /// that does the work.
     pub(crate) fn start<'s, P, W>(
         scope: &'s Scope<'s, '_>,
         jobs_each: usize,
@@ -63,12 +65,12 @@ impl<J: Send + Default> Hands<J> {
         is_there.then(|| Hands { hands, jobs_each, spare: Vec::new(), given: 0, taken: 0 })
     }
 
-    /// Hands a job over, and gives an empty one for it. `done` is shown the jobs that come back, and empties them.
+    /// Hands a job to a thread, and returns an empty one. `done` is called with jobs that come back, and empties them.
     pub(crate) fn give(&mut self, job: J, done: &mut impl FnMut(&mut J)) -> J {
         if self.given - self.taken >= self.jobs_each * self.hands.len() {
             self.take_back(done);
         }
-        // A thread is there as long as its sender.
+        // Sending cannot fail: a thread runs as long as its sender exists.
         let _ = self.hands[self.given % self.hands.len()].to.send(job);
         self.given += 1;
         self.spare.pop().unwrap_or_default()
@@ -82,7 +84,7 @@ impl<J: Send + Default> Hands<J> {
         self.taken += 1;
     }
 
-    /// Waits for all jobs.
+    /// Waits for all jobs, and calls `done` with each.
     pub(crate) fn finish(&mut self, done: &mut impl FnMut(&mut J)) {
         while self.taken < self.given {
             self.take_back(done);

@@ -102,7 +102,7 @@ impl List {
     }
 }
 
-/// One tracer of a process.
+/// Returns the JSON object of one tracer of a process.
 fn tracer_json(tracer: &Tunables) -> Value {
     json!({
         "writer": tracer.writer,
@@ -128,7 +128,7 @@ fn tunable_json(tunable: &TunableStatus) -> Value {
     })
 }
 
-/// Numbers and truth values; what JSON has no number for is text.
+/// Returns a number or a truth value, or text if JSON cannot represent the number.
 fn value_json(value: TunableValue) -> Value {
     match value.value_type {
         TunableType::Key | TunableType::Bool => Value::Bool(value.bits != 0),

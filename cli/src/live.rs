@@ -1,4 +1,4 @@
-//! `dormouse list`, `arm` and `disarm`: programs that already run.
+//! `dormouse list`, `arm` and `disarm`: list, arm and disarm the events of programs that already run.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -134,7 +134,7 @@ fn print_classes(out: &mut Output, classes: &[ClassStatus]) -> std::io::Result<(
     Ok(())
 }
 
-/// What a change came to, over all tracers of a process.
+/// Result of a change, summed over all tracers of a process.
 #[derive(Debug, Default)]
 struct Changed {
     matched: u32,
@@ -143,7 +143,7 @@ struct Changed {
     sessions: Vec<String>,
 }
 
-/// Has the program arm or disarm, and says which patterns match nothing.
+/// Has the program arm or disarm events, and prints which patterns match nothing.
 fn change(program: &Program, patterns: &[String], question: &ToolToProgram) -> anyhow::Result<Changed> {
     let mut total = Changed::default();
     for answer in program.ask(question)? {
@@ -161,7 +161,7 @@ fn change(program: &Program, patterns: &[String], question: &ToolToProgram) -> a
     Ok(total)
 }
 
-/// Some of the patterns may match nothing, which is said; if none matches anything, that is an error.
+/// Prints which patterns match nothing. Returns an error if none matches anything.
 fn check_matched(program: &Program, patterns: &[String], matched: u32) -> anyhow::Result<()> {
     if patterns.len() == 1 && matched > 0 {
         return Ok(());
@@ -175,7 +175,7 @@ fn check_matched(program: &Program, patterns: &[String], matched: u32) -> anyhow
     Ok(())
 }
 
-/// The names that exist, for the user whose pattern matches none.
+/// Returns the sorted names of the program's event classes.
 fn known_names(program: &Program) -> Vec<String> {
     let answers = program.ask(&ToolToProgram::List).unwrap_or_default();
     let mut names: Vec<String> = answers
@@ -191,7 +191,8 @@ fn known_names(program: &Program) -> Vec<String> {
     names
 }
 
-/// How much of what matches was changed. `none` and `others` say why not all of it.
+/// Returns a text that says how many of the matching classes were changed. `none` and `others` say why the rest was
+/// not.
 fn changed_text(verb: &str, pid: u32, total: &Changed, [none, others]: [&str; 2]) -> String {
     let all = classes(total.matched);
     match total.changed {
@@ -202,7 +203,7 @@ fn changed_text(verb: &str, pid: u32, total: &Changed, [none, others]: [&str; 2]
 }
 
 impl Arm {
-    /// Options that only a session that is made can follow.
+    /// Returns the given options that only a new session can have.
     fn given(&self) -> Vec<(&'static str, Option<OsString>)> {
         let mut given = self.settings.given();
         given.extend(self.output.clone().map(|dir| ("--output", Some(dir.into()))));
@@ -211,7 +212,7 @@ impl Arm {
 
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         let (pid, program) = (self.pid, self.reach.find(self.pid, FOR_EVER)?);
-        // Not yet in a session: one is needed, and the patterns are armed as the program joins it.
+        // If the program is in no session, one is started, and the patterns are armed when the program joins it.
         let session = program.ask(&ToolToProgram::List)?.into_iter().find_map(|answer| match answer {
             ProgramToTool::Classes { session, .. } => program.session(&session),
             _ => None,
@@ -264,7 +265,7 @@ impl Arm {
             bail!("{}", reason.trim().trim_start_matches("dormouse: "));
         };
         if armed == 0 {
-            // Nothing to wait for.
+            // No event was armed, so the session is of no use.
             let _ =
                 rustix::process::kill_process(rustix::process::Pid::from_child(&owner), rustix::process::Signal::TERM);
             let _ = owner.wait();
@@ -287,11 +288,11 @@ impl Disarm {
             Changed { armed, .. } => writeln!(out, "{text}, {armed} still armed")?,
         }
         if changed.armed == 0 {
-            // Where the program says that it is, if that is a session that it can be in.
+            // The sessions that the program names, if it can be in them.
             for session in changed.sessions.iter().filter_map(|session| program.session(session)) {
                 let stopped = stop_session(&session, &program);
                 let stopped = stopped.context("the events are disarmed, and their recording was not ended")?;
-                // One that `record` has started goes on until its command ends.
+                // A session that `record` has started continues until its command ends: it returns no summary.
                 if let Some(summary) = stopped {
                     writeln!(out, "{}", printable_lines(&summary))?;
                 }

@@ -1,6 +1,6 @@
-//! The command `dormouse`: arguments in, text out. The rooms below `session/` and `read/` do the work.
+//! The command `dormouse`: parses arguments and prints text. The crates below `session/` and `read/` do the work.
 
-// They panic when nobody reads: `Output` does not.
+// `println!` and `eprintln!` panic when the reader is gone. `Output` does not.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod budget;
@@ -87,7 +87,7 @@ impl Arguments {
     }
 }
 
-/// What the arguments of `dormouse record` say.
+/// Parses the arguments of `dormouse record`.
 fn recording(arguments: Vec<OsString>) -> anyhow::Result<record::Record> {
     match Arguments::try_parse_from(arguments)?.command {
         Command::Record(record) => Ok(record),

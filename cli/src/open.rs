@@ -90,7 +90,7 @@ impl Open {
         let port = this.port;
         let server = Server::new(port, served, again);
         let server = server.with_context(|| format!("cannot listen on 127.0.0.1, port {port}"))?;
-        // While the trace is read, signals end the program as they do.
+        // Registered only now: while the trace is read, these signals end the program as usual.
         let (stop, stopped) = UnixStream::pair()?;
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             signal_hook::low_level::pipe::register(signal, stopped.try_clone()?)?;
@@ -101,7 +101,7 @@ impl Open {
         if !this.no_browser && std::io::stdout().is_terminal() {
             open_browser(&url);
         }
-        // An address that nobody reads is one that nobody opens.
+        // If the reader of standard output is gone, nothing can open the address.
         if !out.is_over() {
             say("this address works once; Ctrl-C ends it");
             if server.run(&stop, this.idle_timeout)? == Ended::Idle {
@@ -112,7 +112,7 @@ impl Open {
     }
 }
 
-/// Reads the traces once. Gives besides whether more can be read later.
+/// Reads the traces once. The last value returned is whether more can be read later.
 fn survey(this: &Arc<Open>) -> anyhow::Result<(Served, Said, bool)> {
     let (files, is_growing, corrections) = opened(&this.dirs, &this.wanted)?;
     let mut reading = this.wanted.reading(&files)?;
@@ -143,7 +143,7 @@ fn survey(this: &Arc<Open>) -> anyhow::Result<(Served, Said, bool)> {
     Ok((Served::new(surveyed, source, PAGE_BYTES)?, said, is_growing))
 }
 
-/// Traces that stay open, and what of them is asked for.
+/// Traces that stay open, and the events and times that the command asked for.
 struct Files {
     files: TraceFiles,
     this: Arc<Open>,
@@ -164,7 +164,7 @@ impl Source for Files {
             match item {
                 Item::Wanted(event, _) => show(&event, true),
                 Item::Other(event) => show(&event, false),
-                // What is wrong and lost was told when all of it was read.
+                // Damage and losses were reported when the whole trace was read.
                 Item::Notice(_) => {}
             }
         }
@@ -172,7 +172,7 @@ impl Source for Files {
     }
 }
 
-/// Has the desktop's browser open it, if there is one. It is printed in any case.
+/// Opens `url` in the desktop's browser, if there is a display. The URL is printed in any case.
 fn open_browser(url: &str) {
     if !["DISPLAY", "WAYLAND_DISPLAY"].iter().any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()))
     {
@@ -181,7 +181,7 @@ fn open_browser(url: &str) {
     let mut command = Command::new("xdg-open");
     command.arg(url).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     if let Ok(mut child) = command.spawn() {
-        // Nobody needs its exit code, but whoever has ended is to be waited for.
+        // The exit code is not needed, but an ended child must be reaped.
         std::thread::spawn(move || child.wait());
     }
 }

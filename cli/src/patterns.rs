@@ -1,31 +1,32 @@
-//! Patterns of event classes, and what is said of one that matches none.
+//! Patterns of event classes, and messages about patterns that match no class.
 
 use dormouse_abi::class::matches;
 
 use dormouse_terminal::say;
 
-/// Names that a line lists. Of more it tells the nearest.
+/// Maximum number of names that a line lists. If there are more, the line tells the nearest one.
 const NAMES_SHOWN_MAX: usize = 8;
 
-/// A number of event classes.
+/// Returns a number of event classes in words.
 pub(crate) fn classes(count: u32) -> String {
     format!("{count} event class{}", if count == 1 { "" } else { "es" })
 }
 
-/// Those of the patterns that match none of the names.
+/// Returns the patterns that match none of the names.
 pub(crate) fn unmatched<'a>(patterns: &[&'a str], names: &[String]) -> Vec<&'a str> {
     let is_unmatched = |pattern: &&str| !names.iter().any(|name| matches(pattern, name));
     patterns.iter().copied().filter(is_unmatched).collect()
 }
 
-/// A line for each pattern that matches none of the names. `of` says whose they are: ` of process 7`.
+/// Prints a line for each pattern that matches none of the names. `of` says where the names come from:
+/// ` of process 7`.
 pub(crate) fn say_unmatched(patterns: &[&str], names: &[String], of: &str) {
     for pattern in unmatched(patterns, names) {
         say(format_args!("no event{of} matches {pattern}; {}", instead(&[pattern], names)));
     }
 }
 
-/// What there is in place of what the patterns, of which none matches, were to match. The names are sorted.
+/// Returns a text that tells which names exist, for patterns of which none matches. `names` must be sorted.
 pub(crate) fn instead(patterns: &[&str], names: &[String]) -> String {
     match names.len() {
         0 => "there are none".into(),

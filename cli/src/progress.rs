@@ -1,4 +1,4 @@
-//! How far work has come: on standard error, if that is a terminal and the work takes more than a second.
+//! Progress of long work, shown on standard error if that is a terminal and the work takes more than a second.
 
 use std::io::IsTerminal;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use dormouse_reader::Reading;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Nothing is shown of work that is done before.
+/// Time before anything is shown. Work that ends earlier shows nothing.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Steps between two looks at the clock.
+/// Steps between two updates of the bar.
 const STEPS: u32 = 1 << 14;
 
-/// Reading, whose size is known.
+/// A progress bar for reading traces, whose size is known.
 pub(crate) struct Progress {
     bar: ProgressBar,
     begin: Instant,
@@ -21,18 +21,18 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Of reading; `is_wanted`: whether a bar is in nothing's way.
+    /// Returns the progress of `reading`. `is_wanted`: whether a bar may be shown.
     pub(crate) fn of(reading: &Reading<'_>, is_wanted: bool) -> Progress {
         let bar = ProgressBar::with_draw_target(Some(reading.size_bytes()), ProgressDrawTarget::hidden());
         Progress { bar, begin: Instant::now(), steps: 0, is_shown: !is_wanted || !std::io::stderr().is_terminal() }
     }
 
-    /// Does something without the bar, which is there again afterwards.
+    /// Hides the bar while `say` runs.
     pub(crate) fn hidden(&self, say: impl FnOnce()) {
         self.bar.suspend(say);
     }
 
-    /// One item of it more.
+    /// Counts one more item. Updates the bar every [`STEPS`] items.
     pub(crate) fn step(&mut self, reading: &Reading<'_>) {
         self.steps += 1;
         if self.steps >= STEPS {
@@ -41,7 +41,7 @@ impl Progress {
         }
     }
 
-    /// So far it has come.
+    /// Updates the bar, and shows it once [`PATIENCE`] has passed.
     pub(crate) fn show(&mut self, reading: &Reading<'_>) {
         if !self.is_shown && self.begin.elapsed() >= PATIENCE {
             self.is_shown = true;
@@ -59,7 +59,7 @@ impl Drop for Progress {
     }
 }
 
-/// Does work of which nobody knows how far it has come.
+/// Runs `work`, whose progress is not known, with a spinner and the message `what`.
 pub(crate) fn during<T>(what: &'static str, work: impl FnOnce() -> T) -> T {
     if !std::io::stderr().is_terminal() {
         return work();
@@ -69,9 +69,9 @@ pub(crate) fn during<T>(what: &'static str, work: impl FnOnce() -> T) -> T {
         scope.spawn(move || {
             if receiver.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
                 let spinner = ProgressBar::new_spinner().with_message(what);
-                // Often enough to look alive.
+                // The spinner's frame rate.
                 spinner.enable_steady_tick(Duration::from_millis(100));
-                // Until the sender is gone.
+                // Waits until the sender is dropped.
                 let _ = receiver.recv();
                 spinner.finish_and_clear();
             }

@@ -1,4 +1,4 @@
-//! How long a command waits for a program that answers only once it passes a tracepoint.
+//! The time that a command waits for a program, which may answer only once it passes a tracepoint.
 
 use std::time::Duration;
 
@@ -6,9 +6,9 @@ use clap::Args;
 use dormouse_terminal::{parse_duration, say};
 use dormouse_tools::{Program, Wait};
 
-/// How long a program is waited for that lists or changes what it has.
+/// Default wait for a program that lists its event classes, disarms them, or lists or sets tunables.
 pub(crate) const SHORTLY: Option<Duration> = Some(Duration::from_secs(5));
-/// One that is to be armed.
+/// Default wait for a program whose events are to be armed: no limit.
 pub(crate) const FOR_EVER: Option<Duration> = None;
 
 #[derive(Debug, Args)]
@@ -20,12 +20,12 @@ pub(crate) struct Reach {
 }
 
 impl Reach {
-    /// The time that was given.
+    /// Returns the time that was given with `--wait`.
     pub(crate) fn given(&self) -> Option<Duration> {
         self.wait
     }
 
-    /// The program, once it can be asked.
+    /// Waits until the program can be asked, and returns it. `default` is the limit if `--wait` was not given.
     pub(crate) fn find(&self, pid: u32, default: Option<Duration>) -> anyhow::Result<Program> {
         let on_wait = &mut |pid| {
             say(format_args!("process {pid} answers once it passes a tracepoint; waiting for that (Ctrl-C ends it)"));

@@ -104,7 +104,7 @@ pub(crate) struct Record {
     command: Vec<OsString>,
 }
 
-/// What `DORMOUSE_LISTEN` does to programs that were not written for it, if it is set to something.
+/// Returns a warning about the effect of `DORMOUSE_LISTEN` on preloaded programs, if it is set to a mode.
 fn listening_of_preloaded() -> Option<&'static str> {
     match std::env::var(ENV_LISTEN).ok()?.as_str() {
         "1" | "thread" => Some(
@@ -125,7 +125,7 @@ fn parse_cpus(text: &str) -> Result<(u32, u32), String> {
     Ok((parse(possible)?, parse(online)?))
 }
 
-/// What only a session that is made can follow.
+/// Options that only a new session can have.
 #[derive(Debug, Args)]
 pub(crate) struct Settings {
     /// Memory for events that are not on disk yet, such as 512K, 16M or 1G [default: 16M]
@@ -179,7 +179,7 @@ impl Settings {
         self.mode.unwrap_or_default()
     }
 
-    /// The maximum of all sessions, as it was given or as the environment says.
+    /// Returns the maximum for all sessions of the user, in bytes, from the option or else from the environment.
     fn disk_max_user(&self) -> anyhow::Result<Option<u64>> {
         let named =
             std::env::var(ENV_DISK_MAX_USER).ok().filter(|text| self.disk_max_user.is_none() && !text.is_empty());
@@ -187,7 +187,7 @@ impl Settings {
         Ok(self.disk_max_user.or(named.transpose()?))
     }
 
-    /// The options that were given, as they are given to another `dormouse`.
+    /// Returns the options that were given, as arguments for another `dormouse`.
     pub(crate) fn given(&self) -> Vec<(&'static str, Option<OsString>)> {
         let pretended = self.pretend_cpus.map(|(possible, online)| format!("{possible}:{online}"));
         let options = [
@@ -206,7 +206,7 @@ impl Settings {
     }
 }
 
-/// Reads one of several values by its name.
+/// Returns a parser that accepts the name of one of `values`.
 fn one_of<T: Copy + Send + Sync + 'static, const N: usize>(
     values: [T; N],
     name: fn(T) -> &'static str,
@@ -215,7 +215,7 @@ fn one_of<T: Copy + Send + Sync + 'static, const N: usize>(
         .try_map(move |given| values.into_iter().find(|value| name(*value) == given).ok_or("there is no such value"))
 }
 
-/// A directory name that says when.
+/// Returns a directory name that contains the local time.
 pub(crate) fn default_dir(what: &str) -> PathBuf {
     let now = jiff::Zoned::now();
     PathBuf::from(format!("{what}-{}", now.strftime("%Y%m%d-%H%M%S")))
@@ -262,7 +262,7 @@ impl Record {
         })
     }
 
-    /// Patterns that were given, and match nothing that any program has announced.
+    /// Prints a line for each given pattern that matches no class that a program has announced.
     fn say_unmatched(&self, names: &[String]) {
         let events: Vec<&str> = self.events.iter().map(String::as_str).collect();
         let (libc, events): (Vec<&str>, Vec<&str>) =
@@ -330,19 +330,19 @@ impl Record {
         Ok(concluded(supervisor.wait(), dir, code))
     }
 
-    /// Starts the session, and an owner, which says at the end what was recorded.
+    /// Creates the session and starts an owner, which prints the summary at the end.
     fn supervise(&self, options: &Options, remote: &Remote) -> anyhow::Result<Supervisor> {
         let summary = self.summary_file()?;
-        // The owner is the same command, with what it needs in front.
+        // The owner runs the same command, with its inheritance as leading arguments.
         let arguments = std::env::args_os().skip(1).collect();
         Ok(Supervisor::start(NewSession::create(options)?, arguments, summary, remote)?)
     }
 
-    /// What the owner does of it, in a process of its own.
+    /// Owns the session until it ends, in the owner's process. Returns the exit code.
     pub(crate) fn own(self, inheritance: Inheritance) -> anyhow::Result<u8> {
         raise_descriptor_limit();
         let dir = inheritance.dir().to_owned();
-        // What goes wrong here is told to the supervisor, which says it.
+        // Errors are sent to the supervisor, which prints them.
         let Ok(mut owner) = SupervisedOwner::take_up(inheritance) else { return Ok(EXIT_NOTHING) };
         if let Some(pid) = self.attach {
             let Ok((attached, armed)) = owner.attach(pid) else { return Ok(EXIT_NOTHING) };
@@ -366,7 +366,7 @@ impl Record {
             Ending::Asked(code) => code,
             Ending::Deserted => 0,
         };
-        // The next owner could say no more.
+        // An error is printed here: another owner could not write the summary either.
         let code = self.conclude(&summary, summary_file, &dir, code).unwrap_or_else(|error| {
             say(format_args!("{error:#}"));
             2
@@ -375,17 +375,17 @@ impl Record {
         Ok(code)
     }
 
-    /// Opened before anything is recorded: that it cannot be written is known in time.
+    /// Opens the file of `--summary` before anything is recorded, so that an error is reported early.
     fn summary_file(&self) -> anyhow::Result<Option<File>> {
         let open = |path: &PathBuf| File::create(path).with_context(|| format!("cannot write {}", path.display()));
         self.summary.as_ref().map(open).transpose()
     }
 
-    /// Writes the summary for programs, and gives the exit code.
+    /// Writes the summary to the file of `--summary`, if there is one, and returns the exit code.
     fn conclude(&self, summary: &Summary, file: Option<File>, dir: &Path, code: u8) -> anyhow::Result<u8> {
         let code = if code == 0 && self.fail_on_loss && summary.losses.is_any() { EXIT_LOSS } else { code };
         if let Some(mut file) = file {
-            // An owner that was killed here may have begun; a pipe has no beginning.
+            // An earlier owner may have been killed while it wrote. On a pipe this fails, which does not matter.
             let _ = file.set_len(0).and_then(|()| file.rewind());
             let mut json = serde_json::to_value(summary)?;
             json["dir"] = dir.to_string_lossy().into();
@@ -398,7 +398,7 @@ impl Record {
         Ok(code)
     }
 
-    /// The summary comes last.
+    /// Prints messages about the recording, and the summary as the last line.
     fn report(&self, summary: &Summary, names: &[String], dir: &Path) {
         self.say_unmatched(names);
         for refusal in &summary.classes_refused {
@@ -412,7 +412,7 @@ impl Record {
                 "{summary}; look at it with `dormouse stats {dir}`, `dormouse view {dir}` or babeltrace2"
             ));
         } else {
-            // Why its library does not reach the command was said already, if the command's file says why.
+            // If the command's file shows why the library is not preloaded, `run_command` has said so already.
             let is_open = |program: &OsString| !self.libc || why_not_preloaded(program).is_none();
             let is_told = !summary.unjoined.is_empty() || !self.command.first().is_some_and(is_open);
             let library = if self.libc { find_libc_library().ok() } else { None };
@@ -423,14 +423,14 @@ impl Record {
     }
 
     fn attach(self, pid: u32, dir: &Path, out: &mut Output) -> anyhow::Result<u8> {
-        // Before anything is made.
+        // The program is looked for before anything is created.
         let program = self.reach.find(pid, FOR_EVER)?;
         let remote = Remote::default();
         let interrupt = remote.clone();
         on_ending_signals(move || interrupt.finish(0), end_at_once(dir, remote.clone()))?;
         let options = self.options(dir, format!("--attach {pid}"))?;
         let (supervisor, armed) = self.supervise(&options, &remote)?.attached()?;
-        // The owner has found it by itself, and watches it.
+        // The owner has a connection of its own to the program, and watches it.
         drop(program);
         if self.background {
             writeln!(out, "ready {armed}")?;
@@ -444,7 +444,7 @@ impl Record {
     }
 }
 
-/// Says the first lines of many.
+/// Prints the first [`NAMED_SHOWN_MAX`] lines, and the number of the others.
 fn say_first(lines: impl ExactSizeIterator<Item = impl std::fmt::Display>) {
     let others = lines.len().saturating_sub(NAMED_SHOWN_MAX);
     lines.take(NAMED_SHOWN_MAX).for_each(say);
@@ -453,7 +453,7 @@ fn say_first(lines: impl ExactSizeIterator<Item = impl std::fmt::Display>) {
     }
 }
 
-/// The exit code of a recording whose ownership has ended so. One that is complete has been told of.
+/// Returns the exit code of a recording with this outcome. Prints why, unless the recording is complete.
 fn concluded(outcome: Outcome, dir: &Path, code: u8) -> u8 {
     match outcome {
         Outcome::Done(code) => code,
@@ -465,13 +465,13 @@ fn concluded(outcome: Outcome, dir: &Path, code: u8) -> u8 {
     }
 }
 
-/// There was nothing to run or record.
+/// Exit code if there was nothing to run or record.
 const EXIT_NOTHING: u8 = 2;
 
-/// `--fail-on-loss`: events were lost, or may have been.
+/// Exit code with `--fail-on-loss` if events were lost, or may have been.
 pub(crate) const EXIT_LOSS: u8 = 3;
 
-/// What a second signal does: nothing is waited for any more.
+/// Returns the handler of a second signal: it kills the owner and exits at once.
 fn end_at_once(dir: &Path, remote: Remote) -> impl Fn(i32) + Send + 'static {
     let dir = dir.to_owned();
     move |signal| {
@@ -484,9 +484,9 @@ fn end_at_once(dir: &Path, remote: Remote) -> impl Fn(i32) + Send + 'static {
     }
 }
 
-/// In the background: a session of its own, and nothing of the terminal's.
+/// Detaches the process from the terminal: it gets a session of its own, and `/dev/null` as standard streams.
 fn let_go_of_terminal() -> anyhow::Result<()> {
-    // Fails for a group leader only, which a child that was just started is not.
+    // This fails only for a group leader, and a newly started child is not one.
     let _ = rustix::process::setsid();
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null").context("cannot open /dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;

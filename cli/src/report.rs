@@ -1,4 +1,4 @@
-//! `dormouse report`: a trace as one page of HTML.
+//! `dormouse report`: writes a trace as one page of HTML.
 
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -69,7 +69,7 @@ pub(crate) struct ReportCommand {
     json: bool,
 }
 
-/// What is drawn as a slice.
+/// Options for slices and counters.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "What is drawn")]
 pub(crate) struct Drawn {
@@ -84,7 +84,7 @@ pub(crate) struct Drawn {
     counter: Vec<(String, String)>,
 }
 
-/// Opens traces; gives besides whether they are still written, and how their clocks are corrected.
+/// Opens traces. Returns them, whether they are still being written, and a line for each correction of a clock.
 pub(crate) fn opened(dirs: &[PathBuf], wanted: &Wanted) -> anyhow::Result<(TraceFiles, bool, Vec<String>)> {
     let growing = match dirs {
         [dir] if dir.is_dir() && is_owner_alive(dir) == Some(true) => Some(dir),
@@ -104,7 +104,8 @@ pub(crate) fn are_closed(files: &TraceFiles) -> bool {
     files.described().iter().filter_map(|trace| trace.own.as_ref()).all(|own| own.totals.is_closed())
 }
 
-/// What is to be said of traces that have been read, with what stands before it on standard error; all of it again for the page.
+/// Prints notes on traces that have been read, each after the prefix `before`. Returns them without the prefix, after
+/// the corrections, for the page.
 pub(crate) fn notes(files: &TraceFiles, said: &Said, corrections: Vec<String>, before: &str) -> Vec<String> {
     let not_closed = (!are_closed(files)).then(|| format!("{NOT_CLOSED}, and more can be lost than is known"));
     let notes: Vec<String> = said.lines().chain(not_closed).collect();
@@ -112,7 +113,7 @@ pub(crate) fn notes(files: &TraceFiles, said: &Said, corrections: Vec<String>, b
     corrections.into_iter().chain(notes).collect()
 }
 
-/// Which of two traces it is.
+/// Role of a trace in a report.
 #[derive(Clone, Copy)]
 enum Side {
     Alone,
@@ -120,7 +121,7 @@ enum Side {
     Other,
 }
 
-/// What a report is called.
+/// Returns the title of a report.
 pub(crate) fn title(dirs: &[PathBuf]) -> String {
     dirs.iter().map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(" ")
 }
@@ -136,7 +137,7 @@ fn gather(dirs: &[PathBuf], asked: &ReportCommand, side: Side) -> anyhow::Result
     let ReportCommand { wanted, drawn, memory, .. } = asked;
     let (files, is_growing, corrections) = opened(dirs, wanted)?;
     let mut reading = wanted.reading(&files)?;
-    // Of names the reading has as many as the timeline.
+    // The reading keeps names too: as many as the timeline.
     let memory = usize::try_from(*memory).unwrap_or(usize::MAX);
     let memory = if matches!(side, Side::Alone) { memory } else { memory / 2 };
     reading.limit_names(memory / 16);
@@ -178,7 +179,7 @@ fn gather(dirs: &[PathBuf], asked: &ReportCommand, side: Side) -> anyhow::Result
 impl ReportCommand {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         let mut target = Target::open(&self.output, true, out)?;
-        // Of the other less is kept, so that it comes first.
+        // The other trace is read first, because less of it is kept.
         let other = match &self.diff {
             Some(other) => Some(gather(std::slice::from_ref(other), &self, Side::Other)?),
             None => None,
@@ -241,7 +242,7 @@ impl ReportCommand {
     }
 }
 
-/// Where and when traces were recorded.
+/// Returns lines that say on which hosts and by which tracers the traces were recorded.
 pub(crate) fn about(traces: &[&Trace]) -> Vec<String> {
     let of = |trace: &&Trace| {
         let said = |name: &str| trace.class.env_text(name).filter(|text| !text.is_empty());

@@ -1,4 +1,4 @@
-//! `dormouse session-owner`: what `dormouse record` starts to own its session, and starts again if that dies.
+//! `dormouse session-owner`: the process that `dormouse record` starts to own its session, and restarts if it dies.
 
 use std::ffi::OsString;
 
@@ -16,7 +16,7 @@ pub(crate) struct SessionOwner {
 }
 
 impl SessionOwner {
-    /// `parse` makes the recording of arguments of `dormouse` again.
+    /// Owns the inherited session. `parse` turns the original arguments of `dormouse` into the recording's options.
     pub(crate) fn run(self, parse: impl FnOnce(Vec<OsString>) -> anyhow::Result<Record>) -> anyhow::Result<u8> {
         let count = Inheritance::ARGUMENT_COUNT.min(self.arguments.len());
         let (inherited, given) = self.arguments.split_at(count);

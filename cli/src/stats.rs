@@ -1,4 +1,4 @@
-//! `dormouse stats`: what traces hold, and answers to questions about them.
+//! `dormouse stats`: the contents of traces, and answers to questions about them.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -153,7 +153,7 @@ impl StatsCommand {
         Ok([&diff.a, &diff.b].iter().any(|report| !report.warnings.is_empty()).into())
     }
 
-    /// The question, if there is one.
+    /// Returns the question that the options ask, if they ask one.
     fn query(&self) -> Option<Query> {
         let measure = match (&self.field, &self.latency) {
             (Some(name), _) => Measure::Field(name.clone()),

@@ -35,7 +35,7 @@ impl Status {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         let session = find_session(self.target.as_deref())?;
         let status = ask_for_status(&session)?;
-        // Without it, the session does not know of others.
+        // Without this maximum, the session does not count the bytes of other sessions.
         let user_max = Some(status.disk_bytes_user_max).filter(|bytes| *bytes != 0);
         if self.json {
             out.json(&json!({
@@ -90,7 +90,7 @@ fn restarted(count: u64) -> String {
     }
 }
 
-/// What there is, its bound, and what else is counted of it.
+/// Returns a row for each resource: name, current count, bound, and a note with other counts.
 fn rows(status: &Counts) -> [(&'static str, u64, Option<u64>, String); 6] {
     let Counts { processes_joined, programs_refused, clients_dropped, classes_refused, snapshots_refused, .. } = status;
     let disk_bytes_max = Some(status.disk_bytes_max).filter(|bytes| *bytes != 0);

@@ -1,4 +1,4 @@
-//! Where a command writes what is for others: a file that has its name only when it is whole, standard output, or a device.
+//! Targets of a command's output: a file that gets its name only when it is complete, standard output, or a device.
 
 use std::fs::{File, OpenOptions};
 use std::io::IsTerminal;
@@ -12,19 +12,19 @@ use signal_hook::iterator::{Handle, Signals};
 use signal_hook::low_level::emulate_default_handler;
 use tempfile::NamedTempFile;
 
-/// Where it goes.
+/// A target of output.
 pub(crate) enum Target<'o> {
     /// Standard output.
     Stream(&'o mut Output),
-    /// What is no regular file.
+    /// A file that is not a regular file.
     Device(Output),
-    /// A file that has its name when all is written. Its mode is that of traces: 0600.
+    /// A file that gets its name when everything is written. Its mode is that of traces, 0600.
     File(Output, Partial, PathBuf),
 }
 
-/// A file beside the one that it becomes. Signals that end the program remove it.
+/// A temporary file beside its final path. Signals that end the program remove it.
 pub(crate) struct Partial {
-    // It is removed before the signals are let go.
+    // Declared first, so that the file is removed before the signals have their default effect again.
     file: NamedTempFile,
     watched: Watched,
 }
@@ -39,10 +39,10 @@ impl Partial {
     }
 }
 
-/// Letters of a name that the name of what becomes it has: with others of its own it is no longer than names may be.
+/// Maximum number of bytes of the final name in a temporary name, so that the whole name fits into 255 bytes.
 const PARTIAL_NAME_BYTES_MAX: usize = 200;
 
-/// How the name of what becomes `path` begins.
+/// Returns the prefix of the temporary name of `path`.
 pub(crate) fn partial_prefix(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let fitting = name.char_indices().take_while(|(at, c)| at + c.len_utf8() <= PARTIAL_NAME_BYTES_MAX);
@@ -50,17 +50,18 @@ pub(crate) fn partial_prefix(path: &Path) -> String {
     format!(".{begin}.partial-")
 }
 
-/// Signals that end the program: they wait from here on, so that what is made next does not outlive one that comes at once.
+/// Signals that end the program. They are held back from here on, so that a file that is created next is removed even
+/// if a signal arrives immediately.
 pub(crate) struct Watch(Signals);
 
-/// What signals remove, until it is dropped.
+/// A file or directory that signals remove, until this is dropped.
 pub(crate) struct Watched {
     handle: Handle,
     is_making: Arc<Mutex<()>>,
 }
 
 impl Watched {
-    /// While this is held nothing is removed; once it is removed nobody gets this any more.
+    /// Returns a lock: while it is held, a signal does not remove anything. After the removal it is never released.
     pub(crate) fn making(&self) -> MutexGuard<'_, ()> {
         self.is_making.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -77,7 +78,7 @@ impl Watch {
         Signals::new([SIGINT, SIGTERM]).map(Watch)
     }
 
-    /// Has them remove a file or a directory before.
+    /// Has the signals remove a file or a directory before they end the program.
     pub(crate) fn over(mut self, path: &Path) -> std::io::Result<Watched> {
         let (handle, path) = (self.0.handle(), path.to_owned());
         let is_making = Arc::new(Mutex::new(()));
@@ -85,7 +86,7 @@ impl Watch {
         std::thread::Builder::new().spawn(move || {
             for signal in self.0.forever() {
                 let _until_the_end = is_making.lock();
-                // The program ends by the signal whatever comes of it.
+                // The signal ends the program even if the removal fails.
                 let _ = if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
                 let _ = emulate_default_handler(signal);
             }
@@ -96,7 +97,7 @@ impl Watch {
 
 impl<'o> Target<'o> {
     /// # Errors
-    /// It cannot be written there, or is not text and would go to a terminal.
+    /// `path` cannot be written, or output that is not text would go to a terminal.
     pub(crate) fn open(path: &Path, is_text: bool, out: &'o mut Output) -> anyhow::Result<Target<'o>> {
         if path == Path::new("-") {
             if !is_text && std::io::stdout().is_terminal() {
@@ -110,14 +111,14 @@ impl<'o> Target<'o> {
             let file = OpenOptions::new().write(true).open(path).with_context(failed)?;
             return Ok(Target::Device(Output::to_file(file, name)));
         }
-        // A link stays one.
+        // A symbolic link is kept: the file that it names is replaced.
         let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let partial = Partial::new(&path).with_context(failed)?;
         let stream: File = partial.file.as_file().try_clone().with_context(failed)?;
         Ok(Target::File(Output::to_file(stream, name), partial, path))
     }
 
-    /// What is written to. It is not buffered.
+    /// Returns the output to write to. It is not buffered.
     pub(crate) fn output(&mut self) -> &mut Output {
         match self {
             Target::Stream(out) => out,
@@ -125,13 +126,13 @@ impl<'o> Target<'o> {
         }
     }
 
-    /// Gives the bytes that were written.
+    /// Completes the output. Returns the number of bytes written.
     ///
     /// # Errors
-    /// Something could not be written. Then a file stays what it was.
+    /// Something could not be written. A file that existed before is then unchanged.
     pub(crate) fn finish(self) -> anyhow::Result<u64> {
         match self {
-            // It is finished where it was made.
+            // The owner of this output finishes it.
             Target::Stream(out) => Ok(out.written_bytes()),
             Target::Device(out) => {
                 let written_bytes = out.written_bytes();

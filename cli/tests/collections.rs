@@ -1,4 +1,5 @@
-//! Public traces of others, as far as somebody has them in a directory: `tests/TRACES.md` says what each is and what is expected of it.
+//! Compares public traces of other tracers, if a directory with them exists. `tests/TRACES.md` describes each trace and
+//! the expected result.
 //!
 //! `DORMOUSE_COLLECTIONS=DIR cargo test -p dormouse-cli --test collections` compares `dormouse view` with babeltrace2 for each trace in DIR.
 
@@ -11,17 +12,17 @@ use dormouse_testing::{Lack, has, skip};
 
 const MANIFEST: &str = include_str!("../../tests/TRACES.md");
 
-/// What is expected of a trace.
+/// Expected result for a trace.
 #[derive(Debug, PartialEq)]
 struct Row<'a> {
     hash: &'a str,
-    /// That `dormouse view` prints.
+    /// Number of events that `dormouse view` prints.
     events: usize,
     expected: &'a str,
     why: &'a str,
 }
 
-/// The rows of all tables, by the place of their trace.
+/// Returns the rows of all tables, by path of the trace.
 fn rows() -> BTreeMap<&'static str, Row<'static>> {
     let cells = |line: &'static str| line.trim_matches('|').split('|').map(str::trim).collect::<Vec<_>>();
     let row = |line: &'static str| match cells(line)[..] {
@@ -48,7 +49,7 @@ fn the_manifest_has_a_reason_wherever_not_all_is_the_same() {
     }
 }
 
-/// Directories with metadata, by their place below this one.
+/// Adds the directories with metadata to `found`, by path below the first `dir`.
 fn traces(dir: &Path, place: &str, found: &mut BTreeMap<String, PathBuf>) {
     if dir.join("metadata").is_file() {
         found.insert(place.to_string(), dir.to_path_buf());
@@ -63,7 +64,7 @@ fn traces(dir: &Path, place: &str, found: &mut BTreeMap<String, PathBuf>) {
     }
 }
 
-/// The first digits of the hash of the hashes of all files, in their order.
+/// Returns the first 16 digits of the hash of the hashes of all files, in order of their names.
 fn hash(dir: &Path) -> String {
     let mut shell = Command::new("sh");
     shell.args(["-c", "find . -type f | LC_ALL=C sort | xargs sha256sum | sha256sum"]).current_dir(dir);
@@ -76,7 +77,7 @@ fn run(program: &str, arguments: &[&str], trace: &Path) -> Output {
     command.output().unwrap_or_else(|error| panic!("{program}: {error}"))
 }
 
-/// What comes out of the comparison.
+/// Returns the result of the comparison, in the words of the manifest.
 fn judge(ours: &Output, theirs: &Output) -> &'static str {
     let is_same = ours.stdout == theirs.stdout;
     match (theirs.status.success(), ours.status.code()) {
@@ -90,13 +91,14 @@ fn judge(ours: &Output, theirs: &Output) -> &'static str {
     }
 }
 
-/// Whether a message says where something is wrong: a line, or the byte of a packet.
+/// Whether a message names the location of an error: a line, or the byte of a packet.
 fn has_place(output: &Output) -> bool {
     let said = String::from_utf8_lossy(&output.stderr);
     ["line ", "byte "].iter().any(|place| said.contains(place))
 }
 
-/// Of traces in CTF 2, which babeltrace2 2.0 does not read, it reads the same trace in CTF 1.8.
+/// Returns the trace that babeltrace2 reads: for a trace in CTF 2, which babeltrace2 2.0 does not read, its copy in
+/// CTF 1.8.
 fn of_babeltrace2(dir: &Path, place: &str, trace: &Path) -> PathBuf {
     let name = place.strip_prefix("ctf2/");
     name.map_or(trace.to_path_buf(), |name| dir.join("babeltrace2/succeed").join(name))
@@ -135,7 +137,7 @@ fn public_traces_are_read_as_babeltrace2_reads_them() {
     assert!(wrong.is_empty(), "these are not as the manifest says:\n{}", wrong.join("\n"));
 }
 
-/// Both readers of what babeltrace2's writer makes of a trace, if it writes it.
+/// Writes a trace again with babeltrace2, and returns the outputs of both readers, if that succeeds.
 fn written_again(trace: &Path) -> Option<(Output, Output)> {
     let to = tempfile::tempdir().expect("a directory");
     let to = to.path().join("trace");

@@ -1,4 +1,5 @@
-//! What programs chose moves no terminal's cursor: names of a program that runs, answers of one that lies, and what a trace holds.
+//! Text that programs choose must not control the terminal: names in a running program, answers of a hostile program,
+//! and the contents of traces.
 
 use std::io::Read;
 use std::os::unix::net::UnixListener;
@@ -19,18 +20,18 @@ use dormouse_transport::{Conversation, Deadline};
 
 const DORMOUSE: &str = env!("CARGO_BIN_EXE_dormouse");
 
-/// Clears the screen, names the window, and both as single characters (C1).
+/// Control sequences that clear the screen and set the window's title, also as single characters (C1).
 const HOSTILE: &str = "a\u{1b}[2J\u{1b}]0;b\u{7}\r\u{9b}2J\u{9d}c\u{7f}";
-/// What turns the text behind it round (bidirectional override) is not printed either.
+/// A bidirectional override, which reverses the text after it. It must not be printed either.
 const REVERSED: &str = "\u{202e}";
 
-/// Answers every connection by what `answer` says to the question.
+/// Answers the question of every connection with the result of `answer`.
 fn serve<Q: Question>(path: &Path, edge: Edge, answer: impl Fn(Q) -> Q::Answer + Send + 'static) {
     let listener = UnixListener::bind(path).expect("a socket");
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let Ok(stream) = stream else { return };
-            // Some only try whether anybody listens.
+            // Some clients only check whether a process listens.
             let deadline = Deadline::after(Duration::from_secs(60));
             let Ok(mut conversation) = Conversation::answer(stream.into(), &[edge], deadline) else { continue };
             if let Ok(question) = conversation.receive() {
@@ -50,7 +51,7 @@ fn answers_of_a_program_are_made_printable() {
     serve(&session, Edge::ToolOwner, |_: ToolToOwner| OwnerToTool::Stopped {
         summary: format!("done {HOSTILE}{REVERSED}"),
     });
-    // Those of classes and fields are checked as they arrive.
+    // Names of classes and fields are checked when they arrive.
     let decl =
         ClassDecl { provider: "p".into(), name: "e".into(), fields: vec![("f".into(), FieldType::scalar(Kind::U8))] };
     let pid = std::process::id();
@@ -64,7 +65,7 @@ fn answers_of_a_program_are_made_printable() {
             let matched = u32::from(patterns != ["none"]);
             ProgramToTool::Changed { matched, changed: matched, armed: 0, session: session_name.clone() }
         }
-        // A path that cannot be printed is nobody's.
+        // A path with unprintable characters is refused.
         ToolToProgram::Arm { .. } => {
             ProgramToTool::Changed { matched: 1, changed: 1, armed: 1, session: format!("/{HOSTILE}") }
         }
@@ -121,7 +122,7 @@ fn a_trace_is_printable_on_a_terminal_and_itself_in_a_pipe() {
         command
     };
 
-    // What a pipe gets is what babeltrace2 prints.
+    // Output into a pipe is what babeltrace2 prints.
     let piped = view().output().expect("dormouse runs").stdout;
     assert!(piped.windows(HOSTILE.len()).any(|bytes| bytes == HOSTILE.as_bytes()), "{piped:?}");
     if dormouse_testing::has_part("babeltrace2") {
@@ -142,7 +143,7 @@ fn a_trace_is_printable_on_a_terminal_and_itself_in_a_pipe() {
         assert!(!shown.replace("\r\n", "").contains(char::is_control), "{format}: {shown:?}");
         assert!(shown.contains(part), "{format}: {shown:?}");
     }
-    // Without --format, a terminal gets lines for people, in colours and no other sequences.
+    // Without --format, a terminal gets lines for people, with colours but no other control sequences.
     let coloured = on_terminal(view().arg("--no-pager").env("TERM", "xterm").env_remove("NO_COLOR"), 0);
     let plain = on_terminal(view().args(["--no-pager", "--color", "never"]), 0);
     assert!(plain.contains(r#"p:e text="a"#) && !plain.contains('\u{1b}'), "{plain:?}");
@@ -157,15 +158,15 @@ fn a_trace_is_printable_on_a_terminal_and_itself_in_a_pipe() {
     assert_eq!(rest, plain);
 }
 
-/// What a person sees of a command whose terminal has so many columns.
+/// Runs a command on a terminal with `columns` columns, and returns its output.
 fn on_terminal(command: &mut Command, columns: u16) -> String {
     let (mut person, program) = terminal(columns);
     let input = program.try_clone().expect("a descriptor");
     let mut child = command.stdin(input).stdout(program).stderr(Stdio::null()).spawn().expect("dormouse runs");
-    // The command holds the other side, until it is dropped.
+    // The command must not keep the other side open.
     command.stdin(Stdio::null()).stdout(Stdio::null());
     let mut shown = Vec::new();
-    // The error at the end says that the other side is closed.
+    // An error here means that the other side is closed.
     let _ = person.read_to_end(&mut shown);
     child.wait().expect("it ends");
     String::from_utf8(shown).expect("it prints text")
@@ -196,17 +197,17 @@ fn lines_for_people_fit_the_terminal() {
         let shown = on_terminal(&mut command, columns);
         let lines: Vec<&str> = shown.split_terminator("\r\n").collect();
         assert_eq!(lines.len(), 300);
-        // Of the texts, only the three characters of a path are two columns wide.
+        // Only the characters `日本` of the paths are two columns wide.
         let width = |line: &str| line.chars().map(|c| if "日本".contains(c) { 2 } else { 1 }).sum::<usize>();
         assert!(lines.iter().all(|line| width(line) <= columns.into()), "{columns}: {shown}");
         let cut = lines.iter().filter(|line| line.contains('…')).count();
         assert!(cut >= 150, "{columns}: {cut}");
-        // Of long values each leaves room for the next.
+        // Long values leave room for the fields after them.
         assert!(columns < 200 || lines.iter().all(|line| line.contains("bytes=")), "{shown}");
     }
 }
 
-/// A directory with so many events, `e n=0` and so on.
+/// Returns the directory of a trace with `events` events, `e n=0` and so on.
 fn counting(events: u64) -> tempfile::TempDir {
     let mut trace = TraceBuilder::new();
     let class = trace.class("p", "e", &[("n", FieldType::scalar(Kind::U64))]);
@@ -217,7 +218,7 @@ fn counting(events: u64) -> tempfile::TempDir {
     dir
 }
 
-/// What a person sees by a pager, and the exit code.
+/// Runs `dormouse view` with a pager on a terminal. Returns the terminal's output and the exit code.
 fn paged(dir: &Path, pager: &str, options: &[&str]) -> (String, Option<i32>) {
     let (mut person, program) = terminal(120);
     let input = program.try_clone().expect("a descriptor");
@@ -227,19 +228,19 @@ fn paged(dir: &Path, pager: &str, options: &[&str]) -> (String, Option<i32>) {
     let mut child = command.stdin(input).stdout(program).stderr(errors).spawn().expect("dormouse runs");
     drop(command);
     let mut shown = Vec::new();
-    // The error at the end says that the other side is closed.
+    // An error here means that the other side is closed.
     let _ = person.read_to_end(&mut shown);
     (String::from_utf8(shown).expect("it prints text"), child.wait().expect("it ends").code())
 }
 
-/// Little, and more than a pipe holds.
+/// Numbers of events: few, and more than a pipe holds.
 const COUNTS: [u64; 2] = [3, 20_000];
 
 #[test]
 fn a_pager_that_fails_loses_nothing() {
     for count in COUNTS {
         let dir = counting(count);
-        // Not there, a failure at once, one a moment later, no program, a wrong option, a signal.
+        // A missing program, an immediate failure, a later failure, not a program, a wrong option, a signal.
         for pager in
             ["no-such-pager-of-dormouse", "false", "sleep 0.1; exit 3", "/", "head --no-such-option", "kill -9 $$"]
         {
@@ -265,7 +266,7 @@ fn a_pager_reads_and_is_left_as_it_likes() {
             ("sleep 0.1; cat", count),
             ("sed -n '1,2p'", 2),
             ("head -n 1", 1),
-            // It has seen enough, whatever it says of that.
+            // A failure after it has read something is ignored.
             ("head -n 2; exit 5", 2),
             ("sh -c 'sed s/n=/n=/ | cat'", count),
             ("true", 0),
@@ -276,7 +277,7 @@ fn a_pager_reads_and_is_left_as_it_likes() {
             assert_eq!(shown.lines().filter(|line| line.contains(" n=")).count() as u64, expected, "{pager}");
         }
     }
-    // The exit code is that of the trace.
+    // The exit code depends on the trace, not on the pager.
     let dir = counting(3);
     std::fs::write(dir.path().join("cpu_9"), "no packet").expect("a file");
     for pager in ["cat -", "false"] {

@@ -1,14 +1,14 @@
-//! Spans to a collector of OpenTelemetry: OTLP over HTTP, protobuf.
+//! Sends spans to an OpenTelemetry collector: OTLP over HTTP, protobuf.
 //!
 //! ```text
-//!   exporter ─▶ pipe ─▶ whole messages, as many as a request holds ─▶ POST ─▶ 200: taken, perhaps not all of it
-//!                                                                             429, 502, 503, 504: again, later
-//!                                                                             others: the end
+//!   exporter ─▶ pipe ─▶ whole messages, as many as a request holds ─▶ POST ─▶ 200: accepted, perhaps in part
+//!                                                                             429, 502, 503, 504: retry later
+//!                                                                             others: error
 //! ```
-//! An export is a row of messages, each of which is a request's by itself, so that it can be cut between any two of them.
+//! An export is a sequence of messages. Each is a valid request by itself, so an export can be split between any two.
 //!
 //! # Source
-//! "OpenTelemetry Protocol Specification", OTLP/HTTP: path, statuses that are tried again, `Retry-After`, partial success.
+//! "OpenTelemetry Protocol Specification", OTLP/HTTP: path, retryable statuses, `Retry-After`, partial success.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read};
@@ -21,26 +21,27 @@ use anyhow::{Context, anyhow, bail};
 use dormouse_terminal::Output;
 use serde_json::{Value, json};
 
-/// Bytes of a request, one message excepted that is longer. Collectors take 20 MiB, what stands before them often less.
+/// Maximum size of a request, in bytes, unless a single message is longer. Collectors accept 20 MiB, proxies in front
+/// of them often less.
 const REQUEST_BYTES: usize = 2 << 20;
-/// What is longer is no message of an export.
+/// Maximum size of a message, in bytes. Longer input is not a message of an export.
 const MESSAGE_BYTES_MAX: u64 = 1 << 30;
-/// Of an answer.
+/// Maximum size of an answer, in bytes.
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 const ANSWER_PATIENCE: Duration = Duration::from_secs(60);
-/// Seconds before a request is sent again, and at most where the collector says how many.
+/// Waits before each retry of a request, in seconds. `WAIT_S_MAX` bounds the wait that a collector asks for.
 const WAITS_S: [u64; 4] = [1, 2, 4, 8];
 const WAIT_S_MAX: u64 = 30;
-/// The key of the messages: field 1, which has a length.
+/// Protobuf key of the messages: field 1, length-delimited.
 const RESOURCE_SPANS: u64 = (1 << 3) | 2;
 
-/// What a collector has taken.
+/// The collector's answers to all requests.
 #[derive(Debug, Default)]
 pub(super) struct Sent {
     requests: u64,
     pub(super) rejected_spans: u64,
-    /// Why it has rejected some, or what else it had to say.
+    /// Why spans were rejected, or another message of the collector.
     pub(super) message: String,
 }
 
@@ -50,17 +51,17 @@ impl Sent {
     }
 }
 
-/// A collector that spans go to.
+/// A connection to a collector, which receives spans.
 pub(super) struct Collector {
     output: Output,
     sending: JoinHandle<anyhow::Result<Sent>>,
 }
 
 impl Collector {
-    /// Of an address; `None` if it is a file's name.
+    /// Starts sending to the collector at an address; `None` if `path` is a file name.
     ///
     /// # Errors
-    /// It is one that is not spoken to.
+    /// The address has the scheme `https`, which is not supported, or the pipe or the thread cannot be created.
     pub(super) fn of(path: &Path) -> anyhow::Result<Option<Collector>> {
         let Some(url) = path.to_str() else { return Ok(None) };
         if url.starts_with("https://") {
@@ -69,7 +70,7 @@ impl Collector {
             );
         }
         let Some(rest) = url.strip_prefix("http://") else { return Ok(None) };
-        // A base alone has the path that the specification gives to traces.
+        // A base URL without a path gets the path that the specification defines for traces.
         let url = match rest.split_once('/') {
             None => format!("{url}/v1/traces"),
             Some((_, "")) => format!("{url}v1/traces"),
@@ -77,20 +78,20 @@ impl Collector {
         };
         let (reader, writer) = std::io::pipe().context("cannot make a pipe")?;
         let output = Output::to_file(File::from(OwnedFd::from(writer)), url.clone());
-        // It sleeps where a collector asks to be left alone, four times at most and never longer than `WAIT_S_MAX`, see `post`.
+        // The thread sleeps before it retries a request: at most four times, none longer than `WAIT_S_MAX`; see `post`.
         let sending = std::thread::Builder::new().spawn(move || send(&url, reader, std::thread::sleep))?;
         Ok(Some(Collector { output, sending }))
     }
 
-    /// Where spans are written to.
+    /// Returns the output to which spans are written.
     pub(super) fn output(&mut self) -> &mut Output {
         &mut self.output
     }
 
-    /// Gives the bytes of all spans, and what came of them.
+    /// Waits until all spans are sent. Returns their size in bytes, and the collector's answers.
     ///
     /// # Errors
-    /// It could not be reached, or does not take them.
+    /// The collector could not be reached, or does not accept the spans.
     pub(super) fn finish(self) -> anyhow::Result<(u64, Sent)> {
         let written_bytes = self.output.written_bytes();
         let written = self.output.finish();
@@ -99,7 +100,7 @@ impl Collector {
     }
 }
 
-/// Sends what comes, with pauses before what is sent again. When it ends, nothing more can be written to the pipe.
+/// Sends the messages from the pipe, with pauses before retries. When it returns, the pipe is closed for writing.
 fn send(url: &str, pipe: impl Read, mut pause: impl FnMut(Duration)) -> anyhow::Result<Sent> {
     let config = ureq::Agent::config_builder()
         .http_status_as_error(false)
@@ -126,7 +127,7 @@ fn send(url: &str, pipe: impl Read, mut pause: impl FnMut(Duration)) -> anyhow::
     }
 }
 
-/// Appends the next message with its key; false at the end.
+/// Appends the next message with its key to `body`; false at the end of the pipe.
 fn read_message(pipe: &mut impl BufRead, body: &mut Vec<u8>) -> std::io::Result<bool> {
     let Some(key) = read_number(pipe, body)? else { return Ok(false) };
     let len = read_number(pipe, body)?.filter(|len| key == RESOURCE_SPANS && *len <= MESSAGE_BYTES_MAX);
@@ -135,7 +136,7 @@ fn read_message(pipe: &mut impl BufRead, body: &mut Vec<u8>) -> std::io::Result<
     if read as u64 == len { Ok(true) } else { Err(ErrorKind::UnexpectedEof.into()) }
 }
 
-/// A number of seven bits a byte, the lowest ones first, which is appended as it is; `None` at the end.
+/// Reads a protobuf varint (seven bits a byte, lowest bits first), and appends its bytes; `None` at the end.
 fn read_number(from: &mut impl BufRead, bytes: &mut Vec<u8>) -> std::io::Result<Option<u64>> {
     let mut number = 0;
     for shift in (0..64).step_by(7) {
@@ -151,7 +152,7 @@ fn read_number(from: &mut impl BufRead, bytes: &mut Vec<u8>) -> std::io::Result<
     Err(ErrorKind::InvalidData.into())
 }
 
-/// Sends a request, again where that may help.
+/// Sends a request, and retries it on a retryable status.
 fn post(
     agent: &ureq::Agent,
     url: &str,
@@ -178,13 +179,13 @@ fn post(
                 note_partial(&text, sent);
                 return Ok(());
             }
-            // The collector has more than it can do, and asks to be left alone for so long. It ends with the last of the waits, none of which is longer than
-            // `WAIT_S_MAX`.
+            // The collector is overloaded, and may say how long to wait. Retries end after the last of `WAITS_S`. No
+            // wait is longer than `WAIT_S_MAX`.
             (429 | 502 | 503 | 504, Some(next)) => pause(Duration::from_secs(wait.unwrap_or(*next).min(WAIT_S_MAX))),
             (429 | 502 | 503 | 504, None) => {
                 bail!("it answers {status}{}, {} times; try again later", why(), WAITS_S.len() + 1)
             }
-            // Collectors alone answer so.
+            // Only a collector answers in protobuf.
             _ if is_protobuf => bail!("it answers {status}{}; the collector's log says more", why()),
             _ => bail!("it answers {status}{}; {REMEDY}", why()),
         }
@@ -194,7 +195,8 @@ fn post(
 const PROTOBUF: &str = "application/x-protobuf";
 const REMEDY: &str = "is a collector there that takes OTLP over HTTP? It has port 4318, and 4317 for gRPC";
 
-/// What an `ExportTraceServiceResponse` says: its field 1 has how many spans were rejected (1), and why (2).
+/// Notes the partial success in an `ExportTraceServiceResponse`: its field 1 has the number of rejected spans (1), and
+/// the reason (2).
 fn note_partial(answer: &[u8], sent: &mut Sent) {
     each_field(answer, |number, _, partial| {
         if number == 1 {
@@ -207,7 +209,7 @@ fn note_partial(answer: &[u8], sent: &mut Sent) {
     });
 }
 
-/// What a collector says of an error: field 2 of a `google.rpc.Status`.
+/// Returns the collector's error message: field 2 of a `google.rpc.Status`.
 fn status_message(answer: &[u8]) -> String {
     let mut message = String::new();
     each_field(answer, |number, _, text| {
@@ -218,7 +220,7 @@ fn status_message(answer: &[u8]) -> String {
     message
 }
 
-/// Shows the fields of a message, as far as it can be read: number, value or length, bytes.
+/// Calls `see` for each field of a message, as far as it can be read: number, value or length, bytes.
 fn each_field(mut message: &[u8], mut see: impl FnMut(u64, u64, &[u8])) -> Option<()> {
     let number = |message: &mut &[u8]| read_number(message, &mut Vec::new()).ok().flatten();
     while let Some(key) = number(&mut message) {
@@ -244,7 +246,8 @@ mod tests {
 
     use super::*;
 
-    /// Sends one message to a collector that answers as often as it is asked: status and headers, body. Gives the pauses, and what came of it.
+    /// Sends one message to a collector that gives `answers` in turn: status and headers, body. Returns the pauses, in
+    /// seconds, and the result.
     fn send_to(answers: &[(&str, &str)]) -> (Vec<u64>, anyhow::Result<Sent>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -254,7 +257,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 sent = Some(send(&url, &message[..], |pause| pauses.push(pause.as_secs())));
-                // It is not to be waited for where it has given up too early.
+                // If the sender gives up too early, this lets the listener's `accept` return.
                 drop(TcpStream::connect(address));
             });
             for (head, body) in answers {
@@ -281,7 +284,7 @@ mod tests {
             ("429 Too Many Requests\r\nRetry-After: 7", ""),
             ("503 Service Unavailable\r\nRetry-After: 86400", ""),
             ("502 Bad Gateway", ""),
-            // A date is no number of seconds.
+            // A date is not a number of seconds, so it is ignored.
             ("504 Gateway Timeout\r\nRetry-After: Fri, 27 Nov 2026 16:00:00 GMT", ""),
             ("200 OK", ""),
         ]);

@@ -1,4 +1,4 @@
-//! A trace with its metadata in CTF 2. The streams stay what they are, byte by byte: both versions describe the same bits.
+//! Writes a trace with its metadata in CTF 2. The streams are copied as they are: both versions describe the same bits.
 
 use std::fs::{self, DirBuilder, OpenOptions, Permissions};
 use std::io::{BufWriter, Write};
@@ -10,10 +10,11 @@ use dormouse_reader::TraceFiles;
 
 use crate::target::{Watch, Watched, partial_prefix};
 
-/// Writes a trace into a directory that is not there yet. Gives how many bytes its files have.
+/// Writes a trace into a directory that does not exist yet. Returns the total size of its files, in bytes.
 ///
 /// # Errors
-/// There is another thing of that name, there are several traces, CTF 2 has no words for one, or a file cannot be read or written: then nothing is there.
+/// `path` exists, there are several traces, CTF 2 cannot express the metadata, or a file cannot be read or written.
+/// On an error nothing is left at `path`.
 pub(super) fn write(files: &TraceFiles, path: &Path) -> anyhow::Result<u64> {
     let [trace] = files.described() else {
         bail!("--to ctf2 writes one trace, and there are {}; name one of them", files.described().len());
@@ -25,7 +26,7 @@ pub(super) fn write(files: &TraceFiles, path: &Path) -> anyhow::Result<u64> {
     let failed = || format!("cannot write to {}", path.display());
     let parent = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let watch = Watch::new().with_context(failed)?;
-    // Where it is not kept, it is removed.
+    // The directory is removed when it is dropped, unless `keep` is called.
     let mut partial = tempfile::Builder::new();
     let partial = partial.prefix(&partial_prefix(path)).permissions(Permissions::from_mode(0o700)).tempdir_in(parent);
     let partial = partial.with_context(failed)?;
@@ -33,13 +34,13 @@ pub(super) fn write(files: &TraceFiles, path: &Path) -> anyhow::Result<u64> {
     let written_bytes = in_directory(files, &metadata, partial.path(), &watched)?;
     let _making = watched.making();
     fs::rename(partial.path(), path).with_context(failed)?;
-    // It has gone from there.
+    // The directory was renamed: it must not be removed under its old name.
     let _ = partial.keep();
     Ok(written_bytes)
 }
 
 fn in_directory(files: &TraceFiles, metadata: &str, dir: &Path, watched: &Watched) -> anyhow::Result<u64> {
-    // A trace lies below what was named, its streams beside its metadata.
+    // Names of streams may begin with the trace's directory below the one that was given. The copy has no such prefix.
     let names: Vec<&Path> = files.names().map(Path::new).collect();
     let prefix = names.first().and_then(|name| name.parent()).unwrap_or(Path::new(""));
     let mut written_bytes = metadata.len() as u64;
@@ -55,9 +56,9 @@ fn in_directory(files: &TraceFiles, metadata: &str, dir: &Path, watched: &Watche
     Ok(written_bytes)
 }
 
-/// A file below a directory, private as those of traces are.
+/// Creates a file below a directory, with the private modes of traces (0700, 0600).
 fn create(dir: &Path, name: &Path, watched: &Watched) -> anyhow::Result<(fs::File, PathBuf)> {
-    // Names come from archives too.
+    // Names may come from archives, so they are checked.
     if !name.components().all(|part| matches!(part, Component::Normal(_))) {
         bail!("{} is no name of a stream", name.display());
     }

@@ -1,5 +1,6 @@
-//! Lines as babeltrace2 prints them, made by several threads: one reads the events in their order and keeps them in blocks, others make
-//! text of the blocks ([`Hands`]), and the first writes it in the order of the blocks.
+//! Lines in the format of babeltrace2, made by several threads. One thread reads the events in order and gathers them
+//! in blocks, worker threads ([`Hands`]) format the blocks, and the first thread writes the text in the order of the
+//! blocks.
 
 use std::thread::Scope;
 
@@ -11,18 +12,20 @@ use super::printer::utc_offset;
 use super::sink::Sink;
 use crate::hands::Hands;
 
-/// A block is full with so many events, or so many bytes of them: then handing it over costs little, and all blocks are in the caches.
+/// Number of events at which a block is full; `BYTES_MAX`: number of their bytes. Handing over a block of this size
+/// costs little, and all blocks fit into the caches.
 const EVENTS_MAX: usize = 4096;
 const BYTES_MAX: usize = 256 << 10;
-/// Blocks that a thread has at a time, so that neither it nor who reads waits for the other: a thread that sleeps is woken late, above all in a virtual
-/// machine. Of 28 million events `dormouse view` takes 1.29 s with 2 and 1.19 s with 8 (two CPUs, medians of eight runs, 27 November 2026).
+/// Blocks queued for each thread, so that neither it nor the reading thread waits for the other: a sleeping thread is
+/// woken late, above all in a virtual machine. `dormouse view` takes 1.29 s for 28 million events with 2 blocks, and
+/// 1.19 s with 8 (two CPUs, medians of eight runs, 27 November 2026).
 const BLOCKS_EACH: usize = 8;
 
-/// The threads, and the block that is being filled.
+/// The worker threads, and the block that is being filled.
 pub(super) struct Crew<'f> {
     hands: Hands<Job<'f>>,
     job: Job<'f>,
-    /// Of the last event that was handed over.
+    /// Time of the last event that was handed over, in nanoseconds.
     last_ns: Option<i64>,
 }
 
@@ -30,7 +33,7 @@ pub(super) struct Crew<'f> {
 #[derive(Default)]
 struct Job<'f> {
     block: Block<'f>,
-    /// Of the event before.
+    /// Time of the event before the block, in nanoseconds.
     last_ns: Option<i64>,
     text: Buffer,
 }
@@ -41,7 +44,7 @@ fn write(job: &mut Job<'_>, sink: &mut Sink<'_>) {
 }
 
 impl<'f> Crew<'f> {
-    /// Starts the threads, which end when the crew is gone; `None` where one thread is all that can run.
+    /// Starts the threads, which end when the crew is dropped; `None` if only one thread can run at a time.
     pub(super) fn start<'s>(scope: &'s Scope<'s, '_>, clock: ClockFormat) -> Option<Crew<'f>>
     where
         'f: 's,
@@ -59,7 +62,7 @@ impl<'f> Crew<'f> {
         Some(Crew { hands, job: Job::default(), last_ns: None })
     }
 
-    /// Takes the event that was read last.
+    /// Adds the event that was read last.
     pub(super) fn take(&mut self, reading: &Reading<'f>, sink: &mut Sink<'_>) {
         reading.keep(&mut self.job.block);
         if self.is_full() {
@@ -67,8 +70,8 @@ impl<'f> Crew<'f> {
         }
     }
 
-    /// Where all events are wanted, takes them up to the next notice, or to an event of the session owner. Those are next then. `done` is called for
-    /// each block.
+    /// Adds events up to the next notice or event of the session owner, which is then read next. Adds none unless all
+    /// events are wanted. `done` is called for each block.
     pub(super) fn take_all(
         &mut self,
         reading: &mut Reading<'f>,
@@ -100,7 +103,7 @@ impl<'f> Crew<'f> {
         self.job = self.hands.give(job, &mut |job| write(job, sink));
     }
 
-    /// Writes all that has been taken.
+    /// Writes all events that were added.
     pub(super) fn finish(&mut self, sink: &mut Sink<'_>) {
         self.hand_over(sink);
         self.hands.finish(&mut |job| write(job, sink));

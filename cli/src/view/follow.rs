@@ -1,8 +1,9 @@
-//! `dormouse view --follow`: a trace that is still recorded.
+//! `dormouse view --follow`: prints a trace while it is recorded.
 //!
-//! The directory is opened again and again, and each stream is read on from where it was read to: whole packets alone, and of these those that were
-//! there one round before, so that the metadata, which are read later, declare what they hold. Events behind the [`Horizon`] are left where they are,
-//! and read when their time has come: memory is that of one reading.
+//! Each round opens the directory again, and continues each stream at its last position. A round reads only whole
+//! packets that were there one round before: the metadata are read after them, so they declare all classes in the
+//! packets. Events later than the [`Horizon`] are not kept: a later round reads them again, so memory is that of one
+//! reading.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -20,17 +21,17 @@ use super::horizon::Horizon;
 use super::printer::Printer;
 use super::sink::Sink;
 
-/// Between two looks at the directory: a person does not notice it, and opening costs little of it.
+/// Time between two rounds: short enough that a user does not notice it, and long against the cost of opening.
 const ROUND: Duration = Duration::from_millis(200);
-/// Between two looks for an interrupt.
+/// Time between two checks for an interrupt.
 const NAP: Duration = Duration::from_millis(20);
-/// After so many events of one look it is asked whether the user has interrupted, which ends it there. A shorter look goes to its end, and what is held
-/// back is printed then.
+/// Number of events after which a round checks whether the user has interrupted, and ends if so. A round with fewer
+/// events is completed, and then the events that were held back are printed.
 const INTERRUPTED_EVERY: u64 = 1024;
-/// Rounds in which the metadata cannot be read, because a declaration is being written.
+/// Maximum number of retries while the metadata cannot be read because a declaration is being written.
 const FAILURES_MAX: u32 = 25;
 
-/// Why it ends.
+/// Why following ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
     Closed,
@@ -51,11 +52,11 @@ impl Ending {
     }
 }
 
-/// How far everything has been read.
+/// State of following a trace.
 struct Progress {
-    /// By the name of the stream.
+    /// Positions up to which streams were read, by name of the stream.
     positions: HashMap<String, Position>,
-    /// Bytes of each stream one round before.
+    /// Size of each stream one round before, in bytes.
     sizes: HashMap<String, u64>,
     started: Instant,
     horizon: Horizon,
@@ -100,7 +101,7 @@ impl View {
         sink.write(&head);
         files.left_out.iter().for_each(|line| sink.say(format!("warning: {line}")));
         let ending = loop {
-            // What has been held back until an interrupt is printed; a second one ends that too.
+            // After an interrupt, events that were held back are printed. A second interrupt ends that too.
             let ending = if has_waited { ending(dir, &files) } else { Some(Ending::Interrupted) };
             let selection = self.wanted.selection_of_live()?;
             let ended = progress.round(&files, ending, selection, &mut bounds, &mut left, printer, sink);
@@ -132,7 +133,7 @@ impl View {
     }
 }
 
-/// Whether nothing will be written any more.
+/// Returns how the session has ended, if it will write nothing more.
 fn ending(dir: &Path, files: &TraceFiles) -> Option<Ending> {
     let mut own = files.described().iter().filter_map(|trace| trace.own.as_ref()).peekable();
     own.peek()?;
@@ -142,19 +143,19 @@ fn ending(dir: &Path, files: &TraceFiles) -> Option<Ending> {
     }
 }
 
-/// Waits until the next round; true if the user has interrupted.
+/// Waits until the next round. Returns whether the user has interrupted.
 fn wait(is_interrupted: &AtomicBool) -> bool {
     for _ in 0..ROUND.as_millis() / NAP.as_millis() {
         if is_interrupted.load(Ordering::Relaxed) {
             return true;
         }
-        // Whoever writes a file does not tell its readers on every file system, and a signal's flag wakes nobody: both are looked at.
+        // Not every file system notifies readers of writes, and a signal's flag wakes no thread, so both are polled.
         std::thread::sleep(NAP);
     }
     is_interrupted.load(Ordering::Relaxed)
 }
 
-/// Opens the directory again. A declaration that is being written is whole a moment later.
+/// Opens the directory again. Retries on an error: a declaration that is being written will soon be complete.
 fn reopen(dir: &Path, is_interrupted: &AtomicBool) -> anyhow::Result<TraceFiles> {
     let mut failures = 0;
     loop {
@@ -168,10 +169,10 @@ fn reopen(dir: &Path, is_interrupted: &AtomicBool) -> anyhow::Result<TraceFiles>
 }
 
 impl Progress {
-    /// Up to which time events are printed now.
+    /// Returns the time up to which events are printed now, in nanoseconds.
     fn until_ns(&mut self, files: &TraceFiles, names: &[&str]) -> i64 {
         let now = self.started.elapsed();
-        // What a session says of itself comes seldom.
+        // State streams are skipped: the session owner writes to them rarely.
         for (index, name) in names.iter().enumerate().filter(|(index, _)| !files.is_state(*index)) {
             let size_bytes = self.size_bytes(name);
             let reader =
@@ -181,12 +182,12 @@ impl Progress {
         self.horizon.until_ns(now)
     }
 
-    /// Bytes of a stream that are read: those that were there one round before.
+    /// Returns the number of bytes of a stream that are read: its size one round before.
     fn size_bytes(&self, name: &str) -> u64 {
         self.sizes.get(name).copied().unwrap_or(0)
     }
 
-    /// Prints what has come; with an `ending`, all that is there.
+    /// Prints new events up to the horizon; with an `ending`, all remaining events.
     #[allow(clippy::too_many_arguments)]
     fn round(
         &mut self,
@@ -200,7 +201,7 @@ impl Progress {
     ) -> Option<Ending> {
         let names: Vec<&str> = files.names().collect();
         let until_ns = if ending.is_some() { i64::MAX } else { self.until_ns(files, &names) };
-        // Of a session that goes on, the last packet can still be written.
+        // While a session continues, it may still be writing the last packet.
         let is_whole = ending.is_some_and(|ending| ending != Ending::Interrupted);
         let readers = names.iter().enumerate().map(|(index, name)| {
             let size_bytes = if is_whole { u64::MAX } else { self.size_bytes(name) };
@@ -217,7 +218,7 @@ impl Progress {
                 break;
             }
             match item {
-                // It is left where it is, and so are the events of the other streams.
+                // This event and the remaining ones of all streams are left for a later round.
                 Ok(event) if event.time_ns.is_some_and(|ns| ns > until_ns) => break,
                 Ok(event) => {
                     if let Some(record) = StateRecord::decode(&event) {

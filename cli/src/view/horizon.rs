@@ -1,12 +1,13 @@
-//! Up to which time the events of a trace that grows are printed.
+//! The time up to which events of a growing trace are printed.
 //!
-//! A stream's packets come in order, but each when it is full, so that of two streams one can be far behind. Events are held back until every
-//! stream has shown a later time. A stream in which nothing has come for a while holds nobody back: it may never have an event again.
+//! The packets of a stream are written in order, but each only when it is full, so one stream can be far behind
+//! another. Events are held back until every stream has shown a later time. A stream without new events for a while
+//! holds nothing back: it may never have an event again.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// What the streams of a trace have shown.
+/// Progress of the streams of a trace.
 #[derive(Debug)]
 pub(super) struct Horizon {
     delay: Duration,
@@ -17,18 +18,18 @@ pub(super) struct Horizon {
 struct Shown {
     size_bytes: u64,
     last_ns: Option<i64>,
-    /// When events have come last.
+    /// Time of the last look that found new events, since following started.
     came: Duration,
 }
 
 impl Horizon {
-    /// Streams in which nothing comes for `delay` hold nobody back.
+    /// Returns a horizon that ignores streams without new events for `delay`.
     pub(super) fn new(delay: Duration) -> Horizon {
         Horizon { delay, streams: HashMap::new() }
     }
 
-    /// At `now` a stream has so many bytes. Where these have become more, `last_ns` is asked for the time of the last event in them, if they have one:
-    /// packets without events, and what cannot be read, come in streams that are idle.
+    /// Notes the size of a stream at `now`. If the stream has grown, `last_ns` is called for the time of the last event
+    /// in it. Packets without events and unreadable packets return `None`, and count as idle.
     pub(super) fn see(&mut self, name: &str, size_bytes: u64, now: Duration, last_ns: impl FnOnce() -> Option<i64>) {
         let shown = self.streams.entry(name.to_string()).or_default();
         if size_bytes > std::mem::replace(&mut shown.size_bytes, size_bytes)
@@ -55,7 +56,7 @@ mod tests {
         let at = Duration::from_secs;
         assert_eq!(horizon.until_ns(at(0)), i64::MAX);
         horizon.see("a", 10, at(0), || Some(100));
-        // Without an event it holds nobody back.
+        // A stream without an event holds nothing back.
         horizon.see("b", 0, at(0), || unreachable!("it has not grown"));
         horizon.see("c", 10, at(0), || None);
         assert_eq!(horizon.until_ns(at(0)), 100);
@@ -64,12 +65,12 @@ mod tests {
         assert_eq!(horizon.until_ns(at(2)), 70);
         horizon.see("b", 10, at(3), || unreachable!("it has not grown"));
         assert_eq!(horizon.until_ns(at(3)), 70);
-        // `b` is idle; then `a` is, and then it has more.
+        // First `b` becomes idle, then `a`; then `b` has more events.
         assert_eq!(horizon.until_ns(at(4)), 200);
         assert_eq!(horizon.until_ns(at(5)), i64::MAX);
         horizon.see("b", 20, at(6), || Some(90));
         assert_eq!(horizon.until_ns(at(6)), 90);
-        // Packets without events are nothing that comes.
+        // Packets without events do not count as new events.
         horizon.see("b", 30, at(8), || None);
         assert_eq!((horizon.until_ns(at(8)), horizon.until_ns(at(9))), (90, i64::MAX));
     }

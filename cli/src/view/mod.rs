@@ -1,4 +1,4 @@
-//! `dormouse view`: the events of traces on disk.
+//! `dormouse view`: prints the events of traces.
 
 mod crew;
 mod follow;
@@ -119,11 +119,12 @@ enum ClockArgument {
     Relative,
 }
 
-/// What was printed.
+/// Result of printing.
 pub(crate) struct Printed {
-    /// Whether the trace is damaged, or something of it is missing.
+    /// Whether the trace is damaged, or a part of it is missing.
     pub is_damaged: bool,
-    /// How many events; of those that are handed on unseen (all of a trace as babeltrace2 prints it), and of --follow, none is counted.
+    /// Number of events. Events that are handed on unseen (a whole trace in babeltrace's format) and those of
+    /// `--follow` are not counted.
     pub events: u64,
 }
 
@@ -152,7 +153,7 @@ enum ColorArgument {
     Never,
 }
 
-/// Bytes of text gathered before they are written.
+/// Size at which gathered text is written, in bytes.
 const CHUNK_BYTES: usize = 64 << 10;
 
 impl View {
@@ -160,10 +161,10 @@ impl View {
         Ok(self.print_to(out, std::io::stdout().is_terminal())?.is_damaged.into())
     }
 
-    /// All events that are wanted, as lines for programs.
+    /// Prints all wanted events, as lines for programs.
     ///
     /// # Errors
-    /// As those of the command.
+    /// A trace cannot be opened or read, or an option names an event class or field that does not exist.
     pub(crate) fn export(
         dirs: Vec<PathBuf>,
         wanted: Wanted,
@@ -218,7 +219,7 @@ impl View {
         let width = if is_terminal { dormouse_terminal::style::width() } else { None };
         let columns = || self.columns(&files, selection);
         let mut printer = Printer::new(format, clock, width, has_color, self.fields.clone(), columns);
-        // The session's own are few.
+        // Classes of the session's state events are left out.
         let classes = files.traces().flat_map(ClassRef::all);
         let classes = classes.filter(|class| !class.is_state() && selection.may_want(class));
         printer.expect(classes.map(|class| class.class.full_name.as_str()));
@@ -255,11 +256,11 @@ impl View {
         sink.write(&text);
         text.clear();
         self.verbose.notes(files, std::mem::take(&mut reading.index_notes)).for_each(|line| sink.say(line));
-        // A terminal is busy with the events themselves.
+        // No progress bar on a terminal, which shows the events themselves.
         let mut progress = Progress::of(&reading, !std::io::stdout().is_terminal());
         let (mut shown, mut last_ns, mut is_damaged) = (0, None, !files.left_out.is_empty());
         while left > 0 {
-            // Where all are wanted, those of programs need not be looked at.
+            // If all events are wanted, those of programs need not be checked one by one.
             if let Some(crew) = crew.as_mut().filter(|_| is_all) {
                 crew.take_all(&mut reading, sink, |reading| progress.show(reading));
             }
@@ -278,15 +279,16 @@ impl View {
                     }
                 }
                 Some(Item::Other(_)) => {}
-                // The sum is said at the end.
+                // With `--tail`, the sum of lost events is printed at the end.
                 Some(Item::Notice(Notice { problem: Problem::Discarded { .. }, .. })) if self.tail.is_some() => {}
                 Some(Item::Notice(notice)) => {
-                    // What comes before the notice comes out before it.
+                    // Events before the notice are printed before it.
                     crew.iter_mut().for_each(|crew| crew.finish(sink));
                     sink.write(&text);
                     text.clear();
                     sink.flush();
-                    // Events are read ahead of their lines: what is wrong behind the lines that were wanted is not told.
+                    // Events are read ahead of their lines. If the reader is gone, notices after its last line are not
+                    // printed.
                     if !sink.is_over() {
                         is_damaged |= !matches!(notice.problem, Problem::Discarded { .. });
                         let line = printer.warning(&notice, reading.stream_name(notice.stream));
@@ -326,12 +328,12 @@ impl View {
         Ok(Printed { is_damaged: !said.warnings.is_empty(), events: shown })
     }
 
-    /// How many events from the end on are printed, in reverse.
+    /// Returns the number of events to print in reverse, counted from the end.
     fn tail_count(&self) -> Option<usize> {
         self.tail.or(self.count.map(|count| usize::try_from(count).unwrap_or(usize::MAX)))
     }
 
-    /// Fields that no class has are mistakes.
+    /// Returns an error if `--fields` names a field that no class has.
     fn check_fields(&self, files: &TraceFiles) -> anyhow::Result<()> {
         let classes: Vec<ClassRef<'_>> = files.traces().flat_map(ClassRef::all).collect();
         let mut fields: Vec<String> =
@@ -345,7 +347,7 @@ impl View {
         Ok(())
     }
 
-    /// The columns of a table: the fields that are asked for, or those of all classes that can be wanted.
+    /// Returns the columns of a table: the fields of `--fields`, or those of all classes that can be selected.
     fn columns(&self, files: &TraceFiles, selection: &Selection) -> Vec<String> {
         if let Some(fields) = &self.fields {
             return fields.clone();

@@ -1,4 +1,4 @@
-//! Lines in the order in which they come, the last of them, or the last one first.
+//! Order of the printed lines: all of them in order of time, the last ones, or in reverse.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -7,17 +7,18 @@ use std::os::unix::fs::FileExt;
 
 use anyhow::Context;
 
-/// Which lines come out, and in which order.
+/// The lines that are printed, and their order.
 pub(super) enum Order {
-    /// As they come.
+    /// All lines, each at once.
     AsTheyCome,
-    /// The last ones; whether the last comes first.
+    /// The last `count` lines, in reverse if `is_reverse`.
     Last { count: usize, is_reverse: bool, lines: VecDeque<(Option<i64>, Vec<u8>)>, has_dropped: bool },
-    /// All of them, the last one first. They wait in a file, each with its length behind it: a trace can be larger than memory.
+    /// All lines, the last one first. They are kept in a file, each followed by its length, because a trace can be
+    /// larger than memory.
     Reverse { file: BufWriter<File>, size_bytes: u64 },
 }
 
-/// Bytes of a length.
+/// Size of a stored length, in bytes.
 const LEN_BYTES: u64 = size_of::<u64>() as u64;
 
 impl Order {
@@ -32,7 +33,7 @@ impl Order {
         })
     }
 
-    /// Takes the line from `begin` on out of the text, unless it may come out now. `ns`: its time.
+    /// Moves the line that starts at `begin` out of the text, unless it can be printed now. `ns`: time of its event.
     pub(super) fn take(&mut self, text: &mut Vec<u8>, begin: usize, ns: Option<i64>) -> anyhow::Result<()> {
         match self {
             Order::AsTheyCome => return Ok(()),
@@ -54,7 +55,7 @@ impl Order {
         Ok(())
     }
 
-    /// The time of the first line that is left, if there were others before it.
+    /// Returns the time of the first line that is kept, if earlier lines were dropped.
     pub(super) fn first_ns(&self) -> Option<i64> {
         match self {
             Order::Last { lines, has_dropped: true, .. } => Some(lines.front()?.0.unwrap_or(i64::MIN)),
@@ -62,7 +63,7 @@ impl Order {
         }
     }
 
-    /// Gives the lines that are left, as long as `put` says that somebody reads.
+    /// Calls `put` for each line that is kept, until it returns false because the reader is gone.
     pub(super) fn finish(self, mut put: impl FnMut(&[u8]) -> bool) -> anyhow::Result<()> {
         match self {
             Order::AsTheyCome => {}

@@ -1,13 +1,13 @@
-//! Events as text, in any of the formats.
+//! Formats events as text.
 
 use dormouse_ctf::text::{ClockFormat, Formatter, LineFormat, Lines, People};
 use dormouse_ctf::{Event, Notice, Writers};
 
 use super::Format;
 
-/// Events as text.
+/// A formatter for events, in one of the formats.
 pub(super) struct Printer {
-    /// It tells of notices in all formats.
+    /// Formats events for babeltrace's format, and notices for all formats.
     formatter: Formatter<'static>,
     other: Option<Other>,
 }
@@ -18,7 +18,7 @@ enum Other {
 }
 
 impl Printer {
-    /// `columns` are those of a table.
+    /// Returns a printer for `format`. `columns` is called for the columns of a table.
     pub(super) fn new(
         format: Format,
         clock: ClockFormat,
@@ -40,14 +40,14 @@ impl Printer {
         Printer { formatter: Formatter::new(clock, utc_offset()), other }
     }
 
-    /// Of these classes are the events that can come.
+    /// Announces the names of the event classes that can be printed.
     pub(super) fn expect<'n>(&mut self, names: impl Iterator<Item = &'n str>) {
         if let Some(Other::People(people)) = &mut self.other {
             people.expect(names);
         }
     }
 
-    /// Appends what stands before all events.
+    /// Appends the text that precedes all events.
     pub(super) fn begin(&mut self, out: &mut Vec<u8>) {
         if let Some(Other::Lines(lines)) = &mut self.other {
             lines.begin(out);
@@ -68,7 +68,7 @@ impl Printer {
     }
 }
 
-/// The offset of the local time at a time in seconds since the epoch.
+/// Returns a function that gives the offset of local time from UTC, in seconds, at a time in seconds since the epoch.
 pub(super) fn utc_offset() -> impl Fn(i64) -> i32 {
     let zone = jiff::tz::TimeZone::system();
     move |epoch_s| jiff::Timestamp::from_second(epoch_s).map_or(0, |timestamp| zone.to_offset(timestamp).seconds())

@@ -1,4 +1,4 @@
-//! Where the lines go: to standard output, or to a pager.
+//! The sink of printed lines: standard output, or a pager.
 
 use std::io::{ErrorKind, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -10,43 +10,45 @@ use std::time::Duration;
 use dormouse_terminal::{Output, printable_lines, say};
 use signal_hook::consts::SIGINT;
 
-/// Where the lines go.
+/// A sink of printed lines: standard output, or a pager.
 pub(super) struct Sink<'o> {
     out: &'o mut Output,
     pager: Option<Pager>,
-    /// Whether nothing in the lines moves a cursor, but for colours that are meant.
+    /// Whether the lines contain no control sequences except intended colours.
     is_printable: bool,
 }
 
 struct Pager {
-    /// As the environment names it.
+    /// Name of the pager, from the environment or [`PAGER`].
     name: String,
     child: Child,
     input: ChildStdin,
-    /// Whether it reads no more.
+    /// Whether the pager has stopped reading.
     is_left: bool,
-    /// All that was written, until it has read something: should it fail before, this is printed in its place.
+    /// Text written so far; `None` once the pager has read something. If the pager fails before, this text is printed
+    /// instead.
     unread: Option<Vec<u8>>,
     written_bytes: u64,
-    /// What standard error would have got in the middle of the pager's screen.
+    /// Lines for standard error, held back until the pager has ended.
     said: Vec<String>,
     is_interrupted: Arc<AtomicBool>,
-    /// Whether it has failed, so that an interrupt is for this process.
+    /// Whether the pager has failed. An interrupt then ends this process.
     has_failed: Arc<AtomicBool>,
 }
 
-/// The pager of people who have named none. It ends by itself if all fits on the screen, keeps colours, does not wrap lines and leaves them on the screen.
+/// Default pager. With [`LESS`] it exits if everything fits on the screen, keeps colours, does not wrap lines, and
+/// leaves them on the screen.
 const PAGER: &str = "less";
-/// What `less` is told where nobody else does.
+/// Options for `less`, unless the environment has some in `LESS`.
 const LESS: &str = "FRSX";
 
 impl<'o> Sink<'o> {
-    /// Starts a pager, if one is wanted and there.
+    /// Starts a pager, if `is_paged` and one is available.
     pub(super) fn new(out: &'o mut Output, is_paged: bool, is_printable: bool) -> Sink<'o> {
         Sink { out, pager: if is_paged { Pager::start() } else { None }, is_printable }
     }
 
-    /// Whether nobody reads any more.
+    /// Whether the reader of the lines is gone.
     pub(super) fn is_over(&self) -> bool {
         match &self.pager {
             Some(pager) => pager.is_left || pager.is_interrupted.load(Ordering::Relaxed),
@@ -67,19 +69,19 @@ impl<'o> Sink<'o> {
                     self.wait_for_pager();
                 }
             }
-            // `Output` keeps its errors for the end.
+            // `Output` reports errors at the end.
             None if is_printable => drop(self.out.write_all(text)),
             None => drop(self.out.lines(text)),
         }
     }
 
-    /// Has what was written read now.
+    /// Flushes the lines written so far.
     pub(super) fn flush(&mut self) {
-        // `Output` keeps its errors for the end.
+        // `Output` reports errors at the end.
         let _ = self.out.flush();
     }
 
-    /// Says a line on standard error, or as soon as no pager is in its way.
+    /// Prints a line on standard error, after the pager has ended if there is one.
     pub(super) fn say(&mut self, line: String) {
         match &mut self.pager {
             Some(pager) => pager.said.push(line),
@@ -96,7 +98,8 @@ impl<'o> Sink<'o> {
         said.iter().for_each(say);
     }
 
-    /// Waits until the pager has read something, or has ended without. If it has failed then, what it was to show is printed.
+    /// Waits until the pager has read something or has ended. If it has failed without reading anything, its text is
+    /// printed.
     fn wait_for_pager(&mut self) {
         let Some(pager) = &mut self.pager else { return };
         let Some(status) = pager.failure() else { return };
@@ -105,13 +108,13 @@ impl<'o> Sink<'o> {
         say(format_args!(
             "the pager `{name}` has failed ({status}) and has read nothing; here is its text. PAGER names another one, --no-pager has none"
         ));
-        // `Output` keeps its errors for the end.
+        // `Output` reports errors at the end.
         let _ = self.out.write_all(&unread.unwrap_or_default());
         said.iter().for_each(say);
     }
 }
 
-/// Between two looks at a pager that has not read anything.
+/// Time between two checks of a pager that has not read anything.
 const LOOK: Duration = Duration::from_millis(5);
 
 impl Pager {
@@ -131,7 +134,8 @@ impl Pager {
         }
         let mut child = command.stdin(Stdio::piped()).spawn().ok()?;
         let input = child.stdin.take()?;
-        // An interrupt is for the pager, which shares the terminal: it ends the reading of the trace, and not this process before the pager.
+        // An interrupt reaches the pager too, because it shares the terminal. Here it only ends the reading of the
+        // trace: this process must not exit before the pager.
         let [is_interrupted, has_failed] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
         let _ = signal_hook::flag::register_conditional_default(SIGINT, Arc::clone(&has_failed));
         let _ = signal_hook::flag::register(SIGINT, Arc::clone(&is_interrupted));
@@ -149,12 +153,12 @@ impl Pager {
         })
     }
 
-    /// A pager that has been left reads no more.
+    /// Writes text to the pager, unless it has stopped reading.
     fn write(&mut self, text: &[u8]) {
         if self.is_left {
             return;
         }
-        // A pipe takes no more than it has room for, so until something is read this is little.
+        // This is bounded by the capacity of the pipe until the pager reads something.
         self.unread.iter_mut().for_each(|unread| unread.extend_from_slice(text));
         let mut rest = text;
         while !rest.is_empty() && !self.is_left {
@@ -170,7 +174,7 @@ impl Pager {
         self.look();
     }
 
-    /// Sees whether it has read something.
+    /// Drops the unread text if the pager has read something.
     fn look(&mut self) {
         let in_pipe = rustix::io::ioctl_fionread(&self.input);
         if in_pipe.is_ok_and(|bytes| bytes < self.written_bytes) {
@@ -178,13 +182,14 @@ impl Pager {
         }
     }
 
-    /// Waits until it has read something of what there is, or has ended; gives how, if that is a failure and it has read nothing.
+    /// Waits until the pager has read something or has ended. Returns its exit status if it failed without reading
+    /// anything.
     fn failure(&mut self) -> Option<ExitStatus> {
         loop {
             if self.unread.as_ref().is_none_or(Vec::is_empty) {
                 return None;
             }
-            // In this order: what has ended reads no more.
+            // In this order: a pager that has ended cannot read between the two checks.
             let ended = self.child.try_wait();
             self.look();
             match ended {

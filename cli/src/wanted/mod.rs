@@ -1,4 +1,4 @@
-//! Which events are wanted: the options that commands share which read traces.
+//! The options that select events, shared by the commands that read traces.
 
 mod when;
 
@@ -17,7 +17,7 @@ use crate::patterns::{instead, unmatched};
 use when::When;
 pub(crate) use when::begin_ns;
 
-/// Which events are wanted.
+/// Options that select events.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Which events")]
 pub(crate) struct Wanted {
@@ -54,23 +54,23 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// By what their clocks are corrected.
+    /// Returns the file of clock corrections, if one was given.
     pub(crate) fn clocks(&self) -> Option<&PathBuf> {
         self.clocks.as_ref()
     }
 
-    /// Opens traces, and corrects their clocks.
+    /// Opens traces, corrects their clocks and prints each correction.
     pub(crate) fn open(&self, dirs: &[PathBuf]) -> anyhow::Result<TraceFiles> {
         self.corrected(TraceFiles::open_all(dirs.iter().map(PathBuf::as_path))?)
     }
 
-    /// The same of traces that are open.
+    /// Corrects the clocks of open traces, and prints each correction.
     pub(crate) fn corrected(&self, mut files: TraceFiles) -> anyhow::Result<TraceFiles> {
         self.correct(&mut files)?.iter().for_each(say);
         Ok(files)
     }
 
-    /// Corrects the clocks of traces that are open; gives by what, a line each.
+    /// Corrects the clocks of open traces. Returns a line for each correction.
     pub(crate) fn correct(&self, files: &mut TraceFiles) -> anyhow::Result<Vec<String>> {
         let Some(path) = &self.clocks else { return Ok(Vec::new()) };
         let found = File::read(path, files.described()).map_err(anyhow::Error::msg)?;
@@ -81,14 +81,14 @@ impl Wanted {
         Ok(found.into_iter().map(correct).collect())
     }
 
-    /// Whether some events of a class can be wanted and others not.
+    /// Whether the options can select some events of a class and not others.
     pub(crate) fn is_choosy(&self) -> bool {
         let numbers = [&self.pid, &self.tid, &self.cpu].into_iter().any(|numbers| !numbers.is_empty());
         let texts = [&self.conditions, &self.process].into_iter().any(|texts| !texts.is_empty());
         numbers || texts || self.since.is_some() || self.until.is_some() || self.last.is_some()
     }
 
-    /// Patterns that match no class are mistakes.
+    /// Returns an error if a pattern matches no event class.
     fn check_patterns(&self, files: &TraceFiles) -> anyhow::Result<()> {
         let mut names: Vec<String> =
             files.traces().flat_map(ClassRef::all).map(|class| class.class.full_name.clone()).collect();
@@ -102,25 +102,26 @@ impl Wanted {
         Ok(())
     }
 
-    /// What classes and values of events say.
+    /// Returns the selection by event class and by values.
     fn selection(&self, files: &TraceFiles) -> anyhow::Result<Selection> {
         let mut filters = Vec::new();
         for (option, text) in self.questions() {
             let filter = Filter::parse(&text).with_context(|| option.clone())?;
-            // Each by itself, so that an error is told of its option.
+            // Each filter is checked by itself, so that an error names its option.
             Selection::new(Vec::new(), vec![filter.clone()], files.traces()).context(option)?;
             filters.push(filter);
         }
         Ok(Selection::new(self.events.clone(), filters, files.traces())?)
     }
 
-    /// The same of a trace of which classes can still come.
+    /// Returns the selection for a trace to which event classes may still be added. It is not checked against the
+    /// classes.
     pub(crate) fn selection_of_live(&self) -> anyhow::Result<Selection> {
         let filters = self.questions().map(|(option, text)| Filter::parse(&text).context(option));
         Ok(Selection::unchecked(self.events.clone(), filters.collect::<Result<_, _>>()?))
     }
 
-    /// Options, and what they ask in the language of filters.
+    /// Returns the options that were given, each with its filter expression.
     fn questions(&self) -> impl Iterator<Item = (String, String)> {
         let number = |name: &str, numbers: &[u64]| {
             let each: Vec<_> = numbers.iter().map(|number| format!("{name} == {number}")).collect();
@@ -138,24 +139,24 @@ impl Wanted {
         options.chain(self.conditions.iter().map(|text| ("--where".to_string(), text.clone())))
     }
 
-    /// From when until when.
+    /// Returns the time range in which events are wanted.
     pub(crate) fn bounds(&self, files: &TraceFiles) -> anyhow::Result<Bounds> {
         when::bounds(files, self.since.as_ref(), self.until.as_ref(), self.last)
     }
 
-    /// Begins to read what is wanted.
+    /// Begins to read the wanted events. Returns an error if a pattern matches no event class.
     pub(crate) fn reading<'f>(&self, files: &'f TraceFiles) -> anyhow::Result<Reading<'f>> {
         self.check_patterns(files)?;
         self.reading_within(files, self.bounds(files)?)
     }
 
-    /// The same of some time.
+    /// Begins to read the wanted events within `bounds`.
     pub(crate) fn reading_within<'f>(&self, files: &'f TraceFiles, bounds: Bounds) -> anyhow::Result<Reading<'f>> {
         Ok(Reading::new(files, self.selection(files)?, bounds))
     }
 }
 
-/// Whether what is no warning is said.
+/// The option that prints notes besides warnings.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct Verbose {
     /// Say on standard error what was passed over, which index files were of no use, and how clocks were taken
@@ -164,7 +165,7 @@ pub(crate) struct Verbose {
 }
 
 impl Verbose {
-    /// What is worth knowing of traces, a line each; `indexes`: of index files.
+    /// Returns notes on traces, a line each, if `--verbose` was given. `indexes`: notes on index files.
     pub(crate) fn notes(self, files: &TraceFiles, indexes: Vec<String>) -> impl Iterator<Item = String> + use<'_> {
         self.verbose.then(|| notes(files, indexes)).into_iter().flatten()
     }

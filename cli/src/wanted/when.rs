@@ -1,4 +1,4 @@
-//! From when and until when: times as they are written on a command line, and what they are in a trace.
+//! Times as the user writes them on the command line, and the times of a trace that they stand for.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use jiff::civil::{DateTime, Time};
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan};
 
-/// A time as it is written.
+/// A time as the user writes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum When {
     /// Nanoseconds since the epoch.
     At(i64),
-    /// Local.
+    /// Time of day, local.
     TimeOfDay(Time),
     /// Nanoseconds from the first event.
     FromBegin(i64),
@@ -29,7 +29,7 @@ pub(super) enum When {
 const NS: i64 = 1_000_000_000;
 
 impl When {
-    /// The pattern of an event.
+    /// Returns the pattern of an event class, if the time is given by an event.
     pub(super) fn event(&self) -> Option<&str> {
         if let When::Event(pattern) = self { Some(pattern) } else { None }
     }
@@ -69,7 +69,7 @@ pub(super) fn parse(text: &str) -> Result<When, String> {
     text.parse().map(When::TimeOfDay).map_err(|_| wrong())
 }
 
-/// `1700000000.25`, exactly.
+/// Parses seconds with up to nine decimals, such as `1700000000.25`, into nanoseconds, without rounding.
 fn seconds(text: &str) -> Option<i64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
@@ -80,7 +80,7 @@ fn seconds(text: &str) -> Option<i64> {
     whole.parse::<i64>().ok()?.checked_mul(NS)?.checked_add(fraction_ns)
 }
 
-/// The time of the first event that has one.
+/// Returns the time of the first event that has one, in nanoseconds.
 pub(crate) fn begin_ns(files: &TraceFiles) -> Option<i64> {
     let mut events = files.events();
     while let Some(item) = events.next_event() {
@@ -91,7 +91,7 @@ pub(crate) fn begin_ns(files: &TraceFiles) -> Option<i64> {
     None
 }
 
-/// Why a trace has no time from which others could be counted.
+/// Returns an error that says why the trace has no time to which others could be relative.
 fn no_time(files: &TraceFiles) -> anyhow::Error {
     let mut events = files.events();
     while let Some(item) = events.next_event() {
@@ -104,7 +104,7 @@ fn no_time(files: &TraceFiles) -> anyhow::Error {
     anyhow::anyhow!("this trace has no event with a time")
 }
 
-/// From when until when events are wanted.
+/// Returns the time range in which events are wanted.
 pub(super) fn bounds(
     files: &TraceFiles,
     since: Option<&When>,
@@ -133,7 +133,7 @@ fn resolve(files: &TraceFiles, when: &When, without: i64) -> anyhow::Result<i64>
     })
 }
 
-/// That time on the day on which the trace begins, or on the next if the trace has it only there.
+/// Returns `time` on the day on which the trace begins, or on the next day if only that lies within the trace.
 fn time_of_day(time: Time, begin_ns: i64, end_ns: Option<i64>) -> anyhow::Result<i64> {
     let begin = Timestamp::from_nanosecond(begin_ns.into())?.to_zoned(TimeZone::system());
     let on_day = |date: jiff::civil::Date| -> anyhow::Result<i64> {

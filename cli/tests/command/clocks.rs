@@ -1,4 +1,4 @@
-//! `dormouse clocks`, and `--clocks` of others.
+//! `dormouse clocks`, and the option `--clocks` of other commands.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -15,7 +15,7 @@ use crate::DORMOUSE;
 
 const MESSAGES: [&str; 4] = ["--messages", "msg:sent..msg:received", "--key", "id"];
 
-/// A host's trace, whose clock begins at a second, with messages `(time, id, is_sent)`.
+/// Writes a host's trace, whose clock begins at `offset_s`, with messages `(time, id, is_sent)`.
 fn host(place: &Path, name: &str, uuid: u8, offset_s: i64, messages: &[(u64, u64, bool)]) -> String {
     let clock = Clock {
         name: "monotonic".into(),
@@ -45,7 +45,8 @@ fn host(place: &Path, name: &str, uuid: u8, offset_s: i64, messages: &[(u64, u64
     dir.to_str().expect("text").into()
 }
 
-/// Two hosts, of which `b` is ten seconds behind; a message takes 100 ns there, and 300 ns back.
+/// Writes the traces of two hosts. The clock of `b` is ten seconds behind; a message takes 100 ns to `b`, and 300 ns
+/// back.
 fn hosts(place: &Path) -> [String; 2] {
     let a = [(1_000, 1, true), (2_000, 2, false), (9_000, 3, true), (9_900, 4, false)];
     let b = [(1_100, 1, false), (1_700, 2, true), (9_100, 3, false), (9_600, 4, true)];
@@ -111,7 +112,7 @@ fn two_hosts_are_brought_together_in_every_command() {
             assert_eq!(report["rows"][0]["count"], 4, "all of them are in that second: {report}");
         }
     }
-    // The page says it too.
+    // The page shows the correction too.
     let Some(program) = browser::program() else { return };
     let page = place.path().join("page.html");
     let output = run(&[&["report", &a, &b, "--clocks", file, "-o", page.to_str().expect("text")]]);

@@ -1,5 +1,5 @@
-//! `dormouse view` and `dormouse stats` of traces that are not as the session has left them: what is there is printed, what is missing is
-//! said, and the exit code tells.
+//! `dormouse view` and `dormouse stats` of damaged traces: both print what is there, warn of what is missing, and exit
+//! with 1.
 
 use std::io::Read;
 use std::path::Path;
@@ -13,12 +13,12 @@ use serde_json::Value as Json;
 
 use crate::DORMOUSE;
 
-/// Bytes of a packet of events.
+/// Size of a packet of events, in bytes.
 const PACKET_BYTES: usize = 4096;
-/// Events in it: a record has 16 bytes of header and 8 of its field.
+/// Number of events in a packet: a record has 16 bytes of header and 8 of its field.
 const PACKET_EVENTS: u64 = 100;
 
-/// Writes a closed trace: a state stream with one record, and a stream of so many packets for each of `packets`.
+/// Writes a closed trace: a state stream with one record, and for each of `packets` a stream of that many packets.
 fn write(dir: &Path, packets: &[u64]) {
     let mut trace = TraceBuilder::new();
     let class = trace.class("shop", "order", &[("n", FieldType::scalar(Kind::U64))]);
@@ -65,7 +65,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).expect("text")
 }
 
-/// Both commands, which have to agree. Gives the exit code, the number of events and the warnings.
+/// Runs both commands, which must agree. Returns the exit code, the number of events and the warnings.
 fn read(dir: &Path) -> (i32, u64, Vec<String>) {
     let stats = dormouse(&["stats", "--json"], dir);
     let code = stats.status.code().unwrap_or_else(|| panic!("{stats:?}"));
@@ -74,7 +74,7 @@ fn read(dir: &Path) -> (i32, u64, Vec<String>) {
     let errors = stderr(&view);
     if code == 2 {
         assert_eq!(errors, stderr(&stats));
-        // What is wrong with metadata is followed by the line, and a caret below the place.
+        // An error in the metadata is followed by the line, and a caret below the error.
         let is_text = errors.contains(", column ");
         assert_eq!(errors.lines().count(), if is_text { 3 } else { 1 }, "{errors}");
         return (code, 0, errors.lines().take(1).map(String::from).collect());
@@ -86,11 +86,11 @@ fn read(dir: &Path) -> (i32, u64, Vec<String>) {
     assert_eq!(lines, events + number("state_events"));
     let list = json["warnings"].as_array().expect("an array");
     let mut warnings: Vec<String> = list.iter().map(|warning| warning.as_str().expect("text").to_string()).collect();
-    // Losses that packets tell of are warnings of `view` alone.
+    // Only `view` warns of losses that packets state.
     let is_warning = |line: &&str| !line.contains("discarded between");
     let is_warning_of_trace = |line: &&str| line.starts_with("dormouse: warning: ");
     let (mut shown, closing): (Vec<_>, Vec<_>) = errors.lines().filter(is_warning).partition(is_warning_of_trace);
-    // The last line says what was lost, where that is not nothing; `stats` says besides that a trace was not closed.
+    // The last line says what was lost, if anything was. `stats` also says that a trace was not closed.
     let causes = json["loss_possible"].as_array().expect("an array").iter().map(|cause| cause["cause"].to_string());
     let is_loss = number("events_lost") > 0 || causes.filter(|cause| !cause.contains("was not closed")).count() > 0;
     assert_eq!(closing.len(), usize::from(is_loss), "{errors}");
@@ -106,7 +106,7 @@ fn a_whole_trace_has_no_warnings() {
     assert_eq!(read(trace(&[3, 2]).path()), (0, 500, vec![]));
 }
 
-/// A file that `view` reads becomes shorter while nobody takes its output.
+/// A file that `view` reads becomes shorter while the reader of its output waits.
 #[test]
 fn a_stream_that_is_shortened_under_view_is_read_as_far_as_it_goes() {
     let trace = trace(&[4000]);
@@ -117,7 +117,7 @@ fn a_stream_that_is_shortened_under_view_is_read_as_far_as_it_goes() {
     let mut stdout = view.stdout.take().expect("a pipe");
     let mut text = vec![0];
     stdout.read_exact(&mut text).expect("it has begun");
-    // All that it can have read until now are a pipe and some blocks full, not half of 16 MB.
+    // Until now `view` has read at most the capacity of a pipe and some blocks, less than half of 16 MB.
     let file = std::fs::OpenOptions::new().write(true).open(&path).expect("a stream");
     file.set_len(2000 * PACKET_BYTES as u64 + 80 + 24 * 7 + 1).expect("it is shortened");
     stdout.read_to_end(&mut text).expect("text");
@@ -169,7 +169,7 @@ fn streams_that_are_missing_empty_doubled_or_short_are_told_of() {
             500,
             vec!["cpu_1 and a_0 are the same stream: a_0 is left out".into()],
         ),
-        // Another name alone is no damage.
+        // A renamed stream is not damage.
         ("renamed", |dir| std::fs::rename(dir.join("cpu_1"), dir.join("cpu_7")).unwrap(), 500, vec![]),
         (
             "one is the other",
@@ -196,7 +196,7 @@ fn streams_that_are_missing_empty_doubled_or_short_are_told_of() {
                 format!("cpu_1: packet 0 at byte 0 {another}"),
             ],
         ),
-        // Between two packets, which no packet tells of.
+        // Cut between two packets: no remaining packet shows it.
         (
             "cut off",
             |dir| shorten(&dir.join("cpu_0"), 2 * PACKET_BYTES),
@@ -262,14 +262,14 @@ fn a_packet_of_another_trace_costs_itself_and_no_more() {
     assert_eq!(read(trace.path()), (1, 400, warnings.map(String::from).to_vec()));
 }
 
-/// Takes packets out of a stream.
+/// Removes packets from a stream.
 fn take_out(path: &Path, packets: std::ops::Range<usize>) {
     let mut bytes = std::fs::read(path).unwrap();
     bytes.drain(packets.start * PACKET_BYTES..packets.end * PACKET_BYTES);
     std::fs::write(path, bytes).unwrap();
 }
 
-/// Removes what the session has said at its end.
+/// Removes the totals that the session has written at its end.
 fn open_again(dir: &Path) {
     let path = dir.join("metadata");
     let metadata = Metadata::parse(&std::fs::read_to_string(&path).unwrap()).unwrap();
@@ -286,7 +286,8 @@ fn packets_whose_numbers_jump_are_told_of_where_they_are_missing() {
     warnings.sort();
     assert_eq!((code, events, warnings), (1, 500, vec![totals, gap.clone()]));
 
-    // A row has its place: behind the last event of packet 0, before packet 3. What the packets held nobody has counted.
+    // A row has the range of the gap: after the last event of packet 0, before packet 3. Events in the missing packets
+    // were not counted.
     let place = |ns: u64| 1_700_000_000_000_000_000 + ns;
     let row = serde_json::json!({
         "stream": "cpu_0", "begin_ns": place(10 + 99), "end_ns": place(10 + 300), "events": 0, "packets": 2
@@ -310,13 +311,13 @@ fn packets_whose_numbers_jump_are_told_of_where_they_are_missing() {
         );
     }
 
-    // Without totals the numbers are all that tells; those of the first packets and of the last tell nothing.
+    // Without totals, only packet numbers show gaps. They do not show missing packets at the beginning or the end.
     open_again(trace.path());
     assert_eq!(read(trace.path()), (1, 500, vec![gap]));
     take_out(&trace.path().join("cpu_0"), 0..1);
     take_out(&trace.path().join("cpu_0"), 1..2);
     assert_eq!(read(trace.path()), (0, 300, vec![]));
-    // Of another time nothing is said, and of the time of the gap all of it.
+    // The gap is not reported for a time range outside it, and in full for one that overlaps it.
     let other = self::trace(&[5]);
     take_out(&other.path().join("cpu_0"), 1..3);
     for (options, expected) in [(&["--until", "+50ns"], 0), (&["--since", "+450ns"], 0), (&["--since", "+50ns"], 1)] {
@@ -343,7 +344,7 @@ fn of_a_trace_that_was_not_closed_stats_says_that_streams_may_be_missing() {
     assert!(text(trace.path()).ends_with(note));
     std::fs::remove_file(trace.path().join("cpu_1")).unwrap();
     assert_eq!(read(trace.path()), (0, 100, vec![]));
-    // A doubled one can be told.
+    // A duplicated stream is detected.
     std::fs::copy(trace.path().join("cpu_0"), trace.path().join("cpu_0_copy")).unwrap();
     let warning = "cpu_0 and cpu_0_copy are the same stream: cpu_0_copy is left out".to_string();
     assert_eq!(read(trace.path()), (1, 100, vec![warning]));
@@ -370,7 +371,7 @@ fn metadata_that_cannot_be_read_are_named_with_the_place() {
     let twice_said = "the key hostname is in the env declaration twice; take one of the two away";
     let line = twice.lines().position(|line| line.contains("\"b\"")).unwrap() + 1;
     assert_eq!(error_of(twice.as_bytes()), format!("dormouse: PATH: line {line}, column 2: {twice_said}"));
-    // In packets they are read.
+    // Metadata in packets are read.
     let mut packets = Vec::new();
     for part in text.chunks(1000) {
         let size_bits = 8 * (37 + part.len() as u32);
@@ -398,7 +399,7 @@ fn more_streams_than_files_may_be_open_by_default() {
     assert_eq!(json["events"], 100 * PACKET_EVENTS);
 }
 
-/// Whatever is done to a closed trace: no panic, and nothing is missing unsaid.
+/// Random damage to a closed trace causes no panic, and all missing events are reported.
 #[test]
 fn no_damage_goes_unsaid() {
     let seed = std::env::var("DORMOUSE_DAMAGE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1u64);
@@ -430,7 +431,7 @@ fn no_damage_goes_unsaid() {
                     std::fs::write(&path, bytes).unwrap();
                 }
                 _ => {
-                    // In a header as often as elsewhere.
+                    // Half of the flipped bits are in headers.
                     let offset =
                         if random(2) == 0 { offset / PACKET_BYTES * PACKET_BYTES + random(80) } else { offset };
                     bytes.get_mut(offset).into_iter().for_each(|byte| *byte ^= 1 << random(8));

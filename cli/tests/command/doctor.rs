@@ -1,4 +1,4 @@
-//! `dormouse doctor`: its answer is in the exit code.
+//! `dormouse doctor`: its exit code says whether tracing works.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! Times, sums and names at the edges of what numbers and files hold.
+//! Times, sums and names at the limits of numbers and file names.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -10,7 +10,7 @@ use crate::DORMOUSE;
 
 const MAGIC: u64 = 0xC1FC_1FC1;
 
-/// A trace of another tracer: events of this name, 7 microseconds apart, with these values of a field `n` of 64 bits.
+/// Writes a trace of another tracer: events called `name`, 7 microseconds apart, with `values` in a 64-bit field `n`.
 fn write(dir: &Path, offset_s: i64, name: &str, is_signed: bool, values: &[u64]) {
     let metadata = format!(
         "/* CTF 1.8 */
@@ -34,7 +34,7 @@ fn write(dir: &Path, offset_s: i64, name: &str, is_signed: bool, values: &[u64])
     std::fs::write(dir.join("stream"), writer.finish(size_bytes)).expect("a stream");
 }
 
-/// A directory with such a trace in it, `t`.
+/// Returns a directory that contains a trace written by `write`, called `t`.
 fn place(offset_s: i64, name: &str, is_signed: bool, values: &[u64]) -> tempfile::TempDir {
     let place = tempfile::tempdir().expect("a directory");
     write(&place.path().join("t"), offset_s, name, is_signed, values);
@@ -54,7 +54,7 @@ fn exit(output: &Output) -> Option<i32> {
     output.status.code()
 }
 
-/// What exports to files.
+/// Formats that `export` writes to files.
 const FORMATS: [&str; 7] = ["perfetto", "chrome", "folded", "otlp", "json", "csv", "ctf2"];
 
 #[test]
@@ -81,7 +81,7 @@ fn a_clock_beyond_2262_is_named_by_all_that_read_times() {
         let output = run(&place, &["export", "t", "--to", format, "-o", format]);
         assert_eq!((exit(&output), text(&output.stderr).matches(named).count()), (Some(1), 1), "{format}: {output:?}");
     }
-    // Times that are counted from the first event or the last.
+    // Times relative to the first or last event, or on the day of the first.
     for option in [["--since", "+1s"], ["--last", "1s"], ["--until", "12:00"]] {
         let output = run(&place, &[&["view", "t"], &option[..]].concat());
         assert_eq!(
@@ -90,7 +90,7 @@ fn a_clock_beyond_2262_is_named_by_all_that_read_times() {
             "{option:?}: {output:?}"
         );
     }
-    // The streams are copied as they are.
+    // An export to CTF 2 copies the streams as they are.
     assert_eq!(exit(&run(&place, &["export", "t", "--to", "ctf2", "-o", "c"])), Some(0));
     assert_eq!(
         std::fs::read(place.path().join("c/stream")).unwrap(),
@@ -113,7 +113,7 @@ fn times_before_1970_are_right_or_refused() {
     let lines = lines.expect("a file");
     let found: Vec<_> = text(&lines).lines().map(|line| json(line.as_bytes())["time_ns"].as_i64()).collect();
     assert_eq!((code, found), (Some(0), times.iter().map(|ns| Some(*ns)).collect()), "{said}");
-    // By GNU date: `date -u -d @-100`.
+    // The expected time is that of GNU date: `date -u -d @-100`.
     assert!(text(&lines).starts_with(r#"{"time":"1969-12-31T23:58:20.000000000Z","#), "{}", text(&lines));
     let (_, said, table) = export("csv", &[]);
     let table = text(&table.expect("a file"));
@@ -131,7 +131,7 @@ fn times_before_1970_are_right_or_refused() {
             format!("{named} holds no time before 1970, and there is one of 1969-12-31 ({BEGIN_NS} ns since 1970)");
         assert_eq!((code, file), (Some(2), None), "{said}");
         assert!(said.contains(&expected), "{said}");
-        // What it names as the remedy works.
+        // The remedy that the message names works.
         assert_eq!(export(format, &["--since", "1970-01-01T00:00:00Z"]).0, Some(0));
     }
     let copied = run(&place, &["export", "t", "--to", "ctf2", "-o", "c"]);
@@ -148,7 +148,7 @@ fn times_before_1970_are_right_or_refused() {
     );
 }
 
-/// Python adds whole numbers of any size; these are its sums.
+/// The expected sums were computed with Python's unbounded integers.
 #[test]
 fn sums_have_all_their_digits() {
     let least = i64::MIN as u64;
@@ -179,7 +179,7 @@ fn long_names_are_exported_by_all() {
             assert_eq!(exit(&output), Some(0), "{format}: {output:?}");
             let file = place.path().join(format);
             let bytes = std::fs::read(if format == "ctf2" { file.join("metadata") } else { file }).expect("a file");
-            // Of slices alone.
+            // These formats contain only slices.
             let has_names = !["folded", "otlp"].contains(&format);
             assert!(!has_names || text(&bytes).contains(&"n".repeat(250)), "{format}");
         }
@@ -189,7 +189,7 @@ fn long_names_are_exported_by_all() {
     }
 }
 
-/// What is written beside a file before it has its name may have no longer name than files can have.
+/// The name of a temporary file must not exceed the maximum length of a file name.
 #[test]
 fn files_can_have_names_as_long_as_names_can_be() {
     let place = place(1_700_000_000, "e", false, &[1, 2]);

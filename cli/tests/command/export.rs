@@ -1,4 +1,5 @@
-//! `dormouse export`: where it writes to, what it says, and which events it takes. What the formats hold is tested beside their encoders.
+//! `dormouse export`: its targets, its messages and its selection of events. The contents of the formats are tested
+//! beside their encoders.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -16,7 +17,8 @@ use tempfile::TempDir;
 
 use crate::DORMOUSE;
 
-/// A directory with the trace `t`: 200 requests of two threads, one of which has queries within; two events lost; damage, if there is to be.
+/// Returns a directory with the trace `t`: 200 requests of two threads, one of which has nested queries; two events
+/// lost; damage, if `is_damaged`.
 fn place(is_damaged: bool) -> TempDir {
     let mut builder = TraceBuilder::new();
     let fields = [("id", FieldType::scalar(Kind::U64)), ("len", FieldType::scalar(Kind::I32))];
@@ -76,7 +78,7 @@ fn a_file_is_whole_and_what_it_has_is_told() {
         assert!(told["losses"].as_str().unwrap().contains("2 lost"), "{told}");
         assert!(text(&output.stderr).contains("2 lost"));
         assert_eq!(names(dir.path()), ["out", "t"]);
-        // As that of a trace.
+        // The file is private, as files of a trace are.
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o077, 0);
         std::fs::remove_file(file).unwrap();
     }
@@ -99,7 +101,7 @@ fn json_and_csv_are_what_view_prints() {
     }
 }
 
-/// What a trace id of OpenTelemetry leads to: the events of the request, and its spans.
+/// A trace id of OpenTelemetry selects the events and the spans of a request.
 #[test]
 fn a_request_is_found_by_its_trace_id() {
     let mut builder = TraceBuilder::new();
@@ -135,7 +137,8 @@ fn a_request_is_found_by_its_trace_id() {
     assert!(has("00f067aa0ba902b7"));
 }
 
-/// Has a collector answer its requests in turn, the last answer again and again, while something is done with its address. Gives head and body of each.
+/// Runs `act` with the address of a collector that gives `answers` in turn, and repeats the last one. Returns head and
+/// body of each request.
 fn collect(answers: &[&[u8]], act: impl FnOnce(&str)) -> Vec<(String, Vec<u8>)> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -155,7 +158,7 @@ fn collect(answers: &[&[u8]], act: impl FnOnce(&str)) -> Vec<(String, Vec<u8>)> 
             requests
         });
         act(&format!("http://{address}"));
-        // Without a request: the end.
+        // A connection without a request ends the collector.
         drop(TcpStream::connect(address).unwrap());
         requests.join().unwrap()
     })
@@ -186,7 +189,7 @@ fn spans_go_to_a_collector() {
     let expected = std::fs::read(dir.path().join("out")).unwrap();
     let send = |url: &str| export(dir.path(), &["--to", "otlp", "-o", url, "--json"]);
 
-    // What it has no time for comes again.
+    // A request that a busy collector refuses is sent again.
     let busy = b"HTTP/1.1 503 Busy\r\nRetry-After: 0\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
     let mut output = None;
     let requests = collect(&[TAKEN, busy, TAKEN], |url| output = Some(send(url)));
@@ -220,7 +223,7 @@ fn spans_go_to_a_collector() {
         assert!(errors.contains("it answers 404 Not Found (move)") && errors.lines().count() == 1, "{errors}");
     });
     assert_eq!(requests.len(), 1);
-    // Nobody listens there any more.
+    // No process listens at this address any more.
     let mut gone = String::new();
     collect(&[TAKEN], |url| gone = url.to_owned());
     let output = send(&gone);
@@ -242,14 +245,14 @@ fn options_select_events_and_say_what_is_drawn() {
     assert_eq!(timeline(&["--until", "+1us"])["events"], 101);
     assert_eq!(timeline(&["--counter", "http:*/len"])["counter_values"], 601);
     let keyed = timeline(&["--pairs", "http:begin..http:query_end", "--key", "id"]);
-    // What has lost its other end to them neither begins nor ends anything.
+    // An event whose other end was lost neither begins nor ends a slice.
     assert_eq!(
         (&keyed["slices"], &keyed["slices_unfinished"], &keyed["ends_unpaired"]),
         (&json!(100), &json!(101), &json!(0))
     );
 }
 
-/// The same streams, other metadata: everything prints the same.
+/// A copy with the same streams and metadata in CTF 2 is printed in the same way.
 #[test]
 fn a_trace_is_written_with_metadata_of_ctf_2() {
     let dir = place(true);
@@ -274,7 +277,7 @@ fn a_trace_is_written_with_metadata_of_ctf_2() {
         (output.status.code(), text(&output.stdout), text(&output.stderr).replace("two", "t"))
     };
     assert_eq!(view("two"), view("t"));
-    // Of several it is not known which.
+    // Several traces are refused.
     let both = Command::new(DORMOUSE)
         .current_dir(dir.path())
         .args(["export", ".", "--to", "ctf2", "-o", "x"])
@@ -333,7 +336,7 @@ fn a_file_is_replaced_when_all_is_written() {
     let dir = place(false);
     std::fs::write(dir.path().join("out"), "before").unwrap();
     std::os::unix::fs::symlink("out", dir.path().join("link")).unwrap();
-    // Less than the export has: what does not fit is as on a full disk.
+    // The limit is smaller than the export: writing beyond it fails as on a full disk.
     let limited = |size: &str| {
         let script = format!("ulimit -f {size}; trap '' XFSZ; exec \"$0\" export t --to chrome -o link");
         Command::new("sh").current_dir(dir.path()).args(["-c", &script, DORMOUSE]).output().unwrap()
@@ -373,7 +376,7 @@ fn a_pipe_that_is_closed_is_no_error() {
     }
 }
 
-/// More events than are looked at at a time.
+/// The trace has more events than one batch.
 #[test]
 fn long_traces_are_written_to_their_end() {
     let mut builder = TraceBuilder::new();
@@ -409,7 +412,7 @@ fn what_is_left_of_a_damaged_trace_is_written() {
     }
 }
 
-/// A trace that does not end is read from standard input; the command is told to end as soon as its file is there.
+/// The command reads a trace without an end from standard input, and gets a signal as soon as its file exists.
 #[test]
 fn what_is_interrupted_leaves_no_file() {
     let dir = tempfile::tempdir().unwrap();
@@ -440,7 +443,8 @@ fn what_does_not_fit_leaves_no_directory() {
     builder.packet(stream, 0, 0);
     std::fs::create_dir(dir.path().join("t")).unwrap();
     builder.finish().write(&dir.path().join("t"));
-    // Of 512 or 1,024 bytes each: too few for the metadata, and for the stream. What does not fit is as on a full disk.
+    // Blocks have 512 or 1,024 bytes. The first limit is too small for the metadata, the second for the stream. Writing
+    // beyond it fails as on a full disk.
     for (blocks, expected) in [(1, "metadata: File too large"), (64, "cpu_0: File too large")] {
         let script = format!("ulimit -f {blocks}; trap '' XFSZ; exec \"$0\" export t --to ctf2 -o it");
         let output = Command::new("sh").current_dir(dir.path()).args(["-c", &script, DORMOUSE]).output().unwrap();
@@ -451,7 +455,7 @@ fn what_does_not_fit_leaves_no_directory() {
     }
 }
 
-/// A directory with a file for each stream: the command is told to end while it makes them.
+/// The command gets a signal while it creates a directory with a file for each stream.
 #[test]
 fn what_is_interrupted_leaves_no_directory() {
     let dir = tempfile::tempdir().unwrap();
@@ -470,7 +474,7 @@ fn what_is_interrupted_leaves_no_directory() {
         child.current_dir(dir.path()).args(["export", "t", "--to", "ctf2", "-o", "it"]);
         let mut child = child.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("dormouse runs");
         let begun = Instant::now();
-        // It has made so many files, or all.
+        // Whether the command has created more than `25 * round` files, or all.
         let has_made = || {
             let names = names(dir.path());
             let made = std::fs::read_dir(dir.path().join(&names[0])).map_or(0, Iterator::count);
@@ -487,7 +491,7 @@ fn what_is_interrupted_leaves_no_directory() {
             assert_eq!(status.signal(), Some(15));
             interrupted_count += 1;
         } else {
-            // All was written before.
+            // The export was complete before the signal.
             assert_eq!(names, ["it", "t"]);
             std::fs::remove_dir_all(dir.path().join("it")).unwrap();
         }

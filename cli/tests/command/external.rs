@@ -1,4 +1,4 @@
-//! `dormouse X` runs `dormouse-X`, from beside itself or from `PATH`, where X is none of its own sub-commands.
+//! `dormouse X` runs `dormouse-X` from its own directory or from `PATH`, if X is not one of its own sub-commands.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use crate::DORMOUSE;
 
-/// A copy of the command in a directory of its own, and another directory, which is all of `PATH`.
+/// A copy of the command in a directory of its own, and another directory, the only one in `PATH`.
 struct Place {
     dir: TempDir,
 }
@@ -55,7 +55,7 @@ fn arguments_and_exit_code_pass_through() {
     assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(7), "--version|two words|-x|"));
     // `help X` is X's own help.
     assert_eq!(stdout(&place.run(&["help", "greet"])), "--help|");
-    // What lies beside the command goes first.
+    // A program beside the command takes precedence.
     place.script("bin/dormouse-greet", "echo beside");
     assert_eq!(stdout(&place.run(&["greet"])), "beside\n");
 }

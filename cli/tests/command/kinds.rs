@@ -1,11 +1,11 @@
-//! Kinds of fields that only CTF 2 has, in everything that is asked of a trace.
+//! Field types that only CTF 2 has: printing, filters and statistics.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use crate::DORMOUSE;
 
-/// A directory with a trace in it, and nothing else.
+/// Returns a directory that contains only a trace, and the trace's path.
 fn trace() -> (tempfile::TempDir, PathBuf) {
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path().join("trace");
@@ -52,7 +52,7 @@ fn statistics_are_of_them() {
     assert!(numbers.to_string().contains("\"sum\":7"), "{numbers}");
 }
 
-/// The last moment that a clock has is a time like any other.
+/// The greatest value of a clock is a valid time.
 #[test]
 fn an_event_at_the_last_moment_of_its_clock_counts() {
     let time = r#"{"type":"fixed-length-unsigned-integer","length":64,"byte-order":"little-endian","alignment":8,"roles":["default-clock-timestamp"]}"#;

@@ -1,4 +1,4 @@
-//! The command `dormouse`.
+//! Tests of the command `dormouse`.
 
 mod clocks;
 mod damage;

@@ -1,4 +1,4 @@
-//! `--memory` of `dormouse export` and `dormouse report`: traces that have nothing but what has to be kept.
+//! `--memory` of `dormouse export` and `dormouse report`, with traces of which everything must be kept.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -11,12 +11,12 @@ use tempfile::TempDir;
 
 use crate::DORMOUSE;
 
-/// What is kept at most.
+/// Value of `--memory`.
 const LIMIT: &str = "8M";
-/// Memory of the process besides: windows and blocks of the reader, stacks of threads, what is written.
+/// Data limit of the process, in KiB. It includes windows and blocks of the reader, stacks of threads, and output.
 const DATA_KIB: u64 = 40 << 10;
 
-/// Events of a trace; `DORMOUSE_HOSTILE` says another number.
+/// Returns the number of events of a trace, which `DORMOUSE_HOSTILE` overrides.
 fn count() -> u64 {
     std::env::var("DORMOUSE_HOSTILE").ok().and_then(|count| count.parse().ok()).unwrap_or(100_000)
 }
@@ -27,7 +27,7 @@ fn written(builder: TraceBuilder) -> TempDir {
     dir
 }
 
-/// Begins in begins without an end, of as many threads as it takes.
+/// Returns a trace of nested begins without an end, in as many threads as needed.
 fn begins(count: u64) -> TempDir {
     let mut builder = TraceBuilder::new();
     let class = builder.class("a", "x_begin", &[("n", FieldType::scalar(Kind::U64))]);
@@ -39,7 +39,7 @@ fn begins(count: u64) -> TempDir {
     written(builder)
 }
 
-/// Processes that have a name each, and a thread.
+/// Returns a trace of processes, each with a name and a thread.
 fn names() -> TempDir {
     let mut builder = TraceBuilder::new();
     let class = builder.class("a", "x_begin", &[]);
@@ -54,7 +54,7 @@ fn names() -> TempDir {
     written(builder)
 }
 
-/// Begins with a key each that has no end, of as many processes as it takes.
+/// Returns a trace of begins without an end, each with a key of its own, in as many processes as needed.
 fn keys() -> TempDir {
     let mut builder = TraceBuilder::new();
     let class = builder.class("a", "x_in", &[("id", FieldType::scalar(Kind::Str))]);
@@ -67,14 +67,14 @@ fn keys() -> TempDir {
     written(builder)
 }
 
-/// Runs the command with no more memory than this.
+/// Runs the command with a limit of `data_kib` on its data (`ulimit -d`).
 fn run(command: &str, trace: &Path, options: &[&str], data_kib: u64) -> Output {
     let mut shell = Command::new("sh");
     shell.args(["-c", "ulimit -d \"$0\" && exec \"$@\"", &data_kib.to_string(), DORMOUSE, command]);
     shell.arg(trace).args(options).output().expect("sh runs")
 }
 
-/// What is told of the timeline.
+/// Returns the totals of the timeline from the command's JSON.
 fn told(output: &Output, what: &str) -> Json {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(matches!(output.status.code(), Some(0 | 1)), "{what}: {:?} {errors}", output.status);
@@ -101,7 +101,7 @@ fn what_does_not_fit_is_counted_and_told() {
             let errors = String::from_utf8_lossy(&output.stderr);
             assert!(errors.contains("--memory"), "{errors}");
         }
-        // A report keeps its items too.
+        // A report also keeps its items in memory.
         let report = ["-o", out, "--json", "--memory", LIMIT];
         let output = run("report", trace.path(), &[&report[..], options].concat(), DATA_KIB);
         let told = told(&output, "report");
@@ -112,7 +112,7 @@ fn what_does_not_fit_is_counted_and_told() {
 
 #[test]
 fn the_limit_is_what_holds_it() {
-    // Without it they need more than 256 MiB.
+    // Without --memory, the export exceeds the limit.
     let trace = begins(1_000_000);
     let output = run("export", trace.path(), &["--to", "perfetto", "-o", "/dev/null"], DATA_KIB);
     assert!(!output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));

@@ -1,4 +1,4 @@
-//! `dormouse open`: the program around the page.
+//! `dormouse open`: the program that serves the page.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -23,13 +23,13 @@ fn trace() -> TempDir {
     dir
 }
 
-/// Starts it, and reads the address.
+/// Starts the command, and reads the address that it prints.
 fn open(trace: &TempDir, options: &[&str]) -> (Child, String) {
     let mut child = Command::new(DORMOUSE)
         .arg("open")
         .arg(trace.path())
         .args(options)
-        // A browser is not opened where standard output is no terminal.
+        // No browser is opened, because standard output is not a terminal.
         .env("DISPLAY", ":0")
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -49,7 +49,8 @@ fn get(host: &str, target: &str) -> String {
 }
 
 fn end(child: Child, signal: i32) -> (Option<i32>, String) {
-    // SAFETY: kill(2) has no requirements but a process that is the caller's to signal: this child has not been waited for, so its id is not another's.
+    // SAFETY: kill(2) accesses no memory of this process. The child has not been waited for, so its id cannot belong to
+    // another process.
     unsafe { libc::kill(child.id() as i32, signal) };
     let output = child.wait_with_output().unwrap();
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
@@ -65,7 +66,7 @@ fn an_address_is_printed_and_signals_end_it() {
         let answer = get(host, &format!("/{one_time}"));
         let page = answer.lines().find_map(|line| line.strip_prefix("Location: ")).unwrap().to_owned();
         assert!(get(host, &page).contains("<!doctype html>"));
-        // The trace is not written any more: there is nothing to read on.
+        // The trace is closed, so there is nothing more to read.
         assert!(get(host, &format!("{page}again")).starts_with("HTTP/1.1 404"));
         let (code, errors) = end(child, signal);
         assert_eq!(code, Some(0), "{errors}");

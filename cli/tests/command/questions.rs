@@ -1,4 +1,4 @@
-//! `dormouse stats` with questions: what it prints, and what babeltrace2 says to the same trace.
+//! `dormouse stats` with questions: its answers, and a comparison with babeltrace2's output for the same trace.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::DORMOUSE;
 
-/// A trace on disk: requests of two programs on two CPUs, with sizes, and three events lost.
+/// Writes a trace: requests of two programs on two CPUs, with sizes, and three events lost.
 fn trace() -> TempDir {
     let mut builder = TraceBuilder::new();
     let fields = [("bytes", FieldType::scalar(Kind::U64)), ("path", FieldType::scalar(Kind::Str))];
@@ -39,7 +39,7 @@ fn trace() -> TempDir {
     dir
 }
 
-/// What it prints, and the exit code with the last line of errors.
+/// Runs `dormouse stats`. Returns its output, its exit code and the last line of errors.
 fn stats(dir: &TempDir, options: &[&str]) -> (String, Option<i32>, String) {
     let output = Command::new(DORMOUSE).arg("stats").arg(dir.path()).args(options).output().expect("dormouse runs");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
@@ -137,7 +137,7 @@ fn a_trace_differs_from_itself_in_nothing() {
     assert!(text.contains("B IS            FIGURE    EVENT\n"), "{text}");
 }
 
-/// What restricts events does so in all questions.
+/// Options that select events apply to all questions.
 #[test]
 fn options_select_events() {
     let trace = trace();
@@ -165,7 +165,7 @@ fn options_select_events() {
     let (text, ..) = stats(&trace, &["--last", "2ms"]);
     let edge = "lost      unknown\n          because events were lost at the edge of this time, in it or not (3)";
     assert!(text.contains(edge), "{text}");
-    // A trace twice has everything twice.
+    // A trace that is given twice has all events twice.
     let path = trace.path().display().to_string();
     assert_eq!(count(&[&path, "--by", "event"]).0, 2 * 81);
     let (_, code, error) = stats(&trace, &["--where", "byts > 1"]);
@@ -209,7 +209,7 @@ fn damage_is_told_and_nothing_is_printed_into_a_closed_pipe() {
     assert_eq!((code, json["warnings"].as_array().map(Vec::len)), (Some(1), Some(1)));
 }
 
-/// The same trace in another reader's words, counted by this test.
+/// This test counts events in babeltrace2's output, and compares.
 #[test]
 fn babeltrace2_says_the_same() {
     if !dormouse_testing::has("babeltrace2") {

@@ -1,4 +1,4 @@
-//! `dormouse record`: where the command begins, and whose options are whose.
+//! `dormouse record`: which arguments are its own, and which are the command's.
 
 use std::process::{Command, Output};
 
@@ -13,7 +13,7 @@ fn record(arguments: &[&str]) -> (tempfile::TempDir, Output) {
     (place, output)
 }
 
-/// With `--` in front of the command and without, everything behind its name is the command's.
+/// With and without `--` before the command, all arguments after its name are the command's.
 #[test]
 fn options_behind_the_command_are_its_own() {
     let said = ["-o", "x", "--libc", "--help", "--", "-e", "--attach"];
@@ -27,7 +27,7 @@ fn options_behind_the_command_are_its_own() {
     }
 }
 
-/// A misspelt option is no command.
+/// A misspelt option is not taken for the command.
 #[test]
 fn what_is_no_option_in_front_of_the_command_is_refused() {
     for arguments in [&["--evnt", "x", "true"][..], &["-o", "t"], &["--attach", "1", "true"], &[]] {

@@ -1,4 +1,4 @@
-//! `dormouse report`: what it writes, where, and what a browser shows of it.
+//! `dormouse report`: its output and messages, and the page as a browser shows it.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -12,10 +12,11 @@ use tempfile::TempDir;
 
 use crate::DORMOUSE;
 
-/// A name that a program has chosen.
+/// A name that a hostile program has chosen.
 const HOSTILE: &str = "</script><img src=x onerror=\"window.hacked=1\">";
 
-/// A trace on disk: jobs with steps in them, of a thread on each of two CPUs; messages from one to the other; three events lost.
+/// Writes a trace: jobs with nested steps, of one thread on each of two CPUs; messages from one to the other; three
+/// events lost.
 fn trace() -> TempDir {
     let mut builder = TraceBuilder::new();
     let text = [("path", FieldType::scalar(Kind::Str))];
@@ -86,7 +87,7 @@ fn what_is_written_is_told() {
     let told: Json = serde_json::from_slice(&report(trace.path(), &page, &some).stdout).unwrap();
     assert_eq!((&told["events"], &told["slices"]), (&json!(40), &json!(20)));
     let output = report(trace.path(), &page, &["--since", "+10ms"]);
-    // They are lost after 39 ms: within this time, and across its end.
+    // Events are lost after 39 ms: within this time range, and in the next one across its end.
     assert!(
         text(&output.stderr).starts_with("dormouse: of the time that is shown: 3 lost\n"),
         "{}",
@@ -170,7 +171,7 @@ fn damage_is_told_in_the_page_and_by_the_exit_code() {
     assert!(notes.as_str().is_some_and(|notes| notes.contains("warning: cpu_1: packet 0")), "{notes}");
 }
 
-/// What a browser shows of the trace: lanes, nested slices, the loss; and nothing that a name asks for.
+/// A browser shows lanes, nested slices and the loss, and does not run script in a name.
 #[test]
 fn a_browser_shows_what_is_in_the_trace() {
     let Some(program) = browser::program() else { return };
@@ -189,7 +190,7 @@ fn a_browser_shows_what_is_in_the_trace() {
         json!([format!("{HOSTILE} 7 (2 threads)"), "thread 7", "thread 8", "msg:sent..msg:received", "msg:sent id"])
     );
     let rows = "dormouseReport.report.rows.filter((row) => !row.is_cpu).map((row) => [row.is_slices, row.depth, row.levels[0].to - row.levels[0].from])";
-    // Of each thread its instants and two rows of slices; messages are in the order in which they were found.
+    // Each thread has its instants and two rows of slices. Messages are in the order in which they were found.
     let expected = json!([
         [false, 0, 21],
         [true, 0, 20],

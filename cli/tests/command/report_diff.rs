@@ -1,4 +1,4 @@
-//! `dormouse report A --diff B`: what differs, told as `dormouse stats --diff` tells it, and shown in a browser.
+//! `dormouse report A --diff B`: its differences are those of `dormouse stats --diff`, and a browser shows them.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -13,10 +13,11 @@ use tempfile::TempDir;
 
 use crate::DORMOUSE;
 
-/// A name that a program has chosen.
+/// A name that a hostile program has chosen.
 const HOSTILE: &str = "</script><img src=x onerror=\"window.hacked=1\">";
 
-/// Jobs with a step in each, which takes so many times as long; of every third an event `app:more`, if there is `more`. A loss at the end.
+/// Writes a trace of jobs with a step in each, which takes `times` times as long. Every third job has an event
+/// `app:more` if `more`, or else `app:less`. Events are lost at the end.
 fn trace(times: u64, more: bool) -> TempDir {
     let mut builder = TraceBuilder::new();
     let [begin, end] = ["begin", "end"].map(|name| builder.class("job", name, &[]));
@@ -90,7 +91,7 @@ fn figures_are_those_of_stats() {
         assert_eq!(of(name, true)["figures"], stats(&["--latency", pair])[0]["figures"], "{name}");
     }
     assert_eq!(differences.len(), 6 + 2);
-    // What one trace alone has differs most, then what takes twice as long; what is the same comes last.
+    // Classes of one trace alone differ most, then slices that take twice as long. Equal rows are last.
     let order: Vec<&str> = differences.iter().map(|row| row["name"].as_str().unwrap()).collect();
     assert_eq!(order[2..4], ["app:step", "job"], "{order:?}");
     assert!(["app:less", "app:more"].iter().all(|name| order[..2].contains(name)), "{order:?}");
@@ -119,7 +120,7 @@ fn damage_of_either_is_told() {
     assert_eq!(output.status.code(), Some(2));
 }
 
-/// What does not fit into the window.
+/// Script that returns the parts of the page that do not fit into the window.
 const FAULTS: &str = "(() => { const faults = [];
   if (document.documentElement.scrollWidth > innerWidth) faults.push('page is wider than the window');
   if (document.documentElement.scrollHeight > innerHeight) faults.push('page is higher than the window');
@@ -139,7 +140,7 @@ fn a_browser_shows_what_differs() {
             browser.open(&page_path);
             browser.wait("document.documentElement.dataset.ready === ''");
             assert_eq!(browser.evaluate(FAULTS), json!([]), "{width} {scheme}");
-            // All of the view is to be seen in the picture.
+            // The picture must show the whole view.
             browser.evaluate("document.getElementById('panel').style.flexBasis = '75%'");
             browser
                 .evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))");
@@ -147,7 +148,7 @@ fn a_browser_shows_what_differs() {
             std::fs::write(&picture, STANDARD.decode(browser.picture("png")).unwrap()).unwrap();
         }
     }
-    // The view is the first that is shown; its rows are in the order of the program, and those that differ have a mark.
+    // The view is shown first. Its rows are in the order of the summary, and those that differ have a mark.
     let rows = "[...document.querySelectorAll('table.diff tbody tr')].map((row) => [row.cells[0].textContent, row.querySelectorAll('td.told').length])";
     let rows = browser.evaluate(rows);
     assert_eq!((&rows[2], &rows[3]), (&json!(["app:step slices", 2]), &json!(["job slices", 2])), "{rows}");
@@ -158,7 +159,7 @@ fn a_browser_shows_what_differs() {
     let notes = browser.evaluate("document.getElementById('notes').textContent");
     let notes = notes.as_str().unwrap();
     assert!(notes.contains("A: 3 events lost between") && notes.contains("B: 5 events lost between"), "{notes}");
-    // Histograms of both: all slices of each.
+    // The histograms contain all slices of both traces.
     let bins = "JSON.parse(document.querySelector('#view canvas').dataset.bins).map((bins) => bins.reduce((sum, [, count]) => sum + count, 0))";
     assert_eq!(browser.evaluate(bins), json!([1500, 1500]));
     browser.evaluate("document.querySelectorAll('table.diff tbody button')[1].click()");
@@ -166,14 +167,14 @@ fn a_browser_shows_what_differs() {
         browser.evaluate("document.querySelector('table.diff tr[aria-selected=true]').cells[0].textContent"),
         "job slices"
     );
-    // The call trees of both: the step is nested in the job, and has more of B.
+    // In the call trees of both traces the step is nested in the job.
     let said = browser.evaluate("(() => { const { flame } = dormouseReport.panel.diff; return flame.nodes.map((node) => [flame.path(node).length, flame.said(node)]); })()");
     assert_eq!((&said[0][0], &said[1][0]), (&json!(1), &json!(2)), "{said}");
     assert!(
         said[1][1].as_str().is_some_and(|said| said.starts_with("app:step: in A ") && said.contains("1,500 slices")),
         "{said}"
     );
-    // By a key, and back from the tables of A.
+    // A key leads to the tables of A, another one back to the view.
     browser.press("2");
     assert_eq!(browser.evaluate("document.querySelectorAll('table.diff').length"), 0);
     browser.press("7");

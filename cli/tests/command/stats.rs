@@ -1,4 +1,4 @@
-//! `dormouse stats` of recorded traces: what was lost, by class, as `dormouse record` has said it.
+//! `dormouse stats` of recorded traces: losses by class are those that `dormouse record` has reported.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -52,7 +52,7 @@ fn record(trace: &Path, budget: &str, arguments: &[&str]) -> (u64, BTreeMap<Stri
     let classes = text.split_once("; lost: ").map_or("", |(_, rest)| rest.split(';').next().unwrap_or_default());
     let mut by_class = BTreeMap::new();
     for (name, count) in classes.trim().split(", ").filter_map(|loss| loss.rsplit_once(' ')) {
-        // Two classes may have one name, and other fields.
+        // Two classes may have the same name and different fields.
         *by_class.entry(name.to_string()).or_default() += number(count);
     }
     (lost, by_class)
@@ -64,7 +64,7 @@ fn stats(trace: &Path, options: &[&str]) -> Output {
     output
 }
 
-/// Takes each stream of events away in turn: all that the trace then lacks is told of.
+/// Removes each stream of events in turn, and checks that the missing events are reported.
 fn is_missed(trace: &Path, events: u64) {
     let entries = std::fs::read_dir(trace).expect("a directory").map(|entry| entry.expect("an entry").path());
     let is_stream = |path: &PathBuf| !path.ends_with("metadata") && !path.ends_with("state");
@@ -105,7 +105,7 @@ fn losses_are_told_by_class() {
             .map(|row| (row["name"].as_str().expect("a name").to_string(), row["count"].as_u64().expect("a count")))
             .collect();
         assert_eq!(told, by_class, "{name}");
-        // Nobody was killed: each lost event is told of its class too.
+        // No program was killed, so each lost event is counted by class too.
         assert_eq!(told.values().sum::<u64>(), lost, "{name}");
         assert!(rows.is_sorted_by_key(|row| std::cmp::Reverse(row["count"].as_u64())), "{rows:?}");
 

@@ -1,4 +1,4 @@
-//! `dormouse view`: which events it prints, and how.
+//! `dormouse view`: the events that it prints, and their formats.
 
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Write};
@@ -13,14 +13,15 @@ use serde_json::Value as Json;
 
 use crate::DORMOUSE;
 
-/// Seconds of the trace's beginning, since the epoch: 2023-11-14 22:13:20 UTC.
+/// Begin of the trace, in seconds since the epoch: 2023-11-14 22:13:20 UTC.
 const BEGIN_S: u64 = 1_700_000_000;
 const MS: u64 = 1_000_000;
-/// Beyond what a `f64` holds.
+/// An integer that an `f64` cannot represent.
 const LARGE: u64 = (1 << 53) + 1;
 const HOSTILE: &[u8] = b"a\x1b[2J\"b\",\n\xff\xc2\x9b";
 
-/// A hundred requests of two processes on two CPUs, one each millisecond; an event with all that is hard to print; and one of no CPU.
+/// Writes a trace: a hundred requests of two processes on two CPUs, one each millisecond; an event with values that are
+/// hard to print; and an event without a CPU.
 fn trace() -> tempfile::TempDir {
     let mut trace = TraceBuilder::new();
     let scalar = FieldType::scalar;
@@ -86,7 +87,7 @@ fn view(dir: &Path, arguments: &[&str]) -> Output {
     command.output().expect("dormouse runs")
 }
 
-/// What it prints.
+/// Runs `dormouse view`, which must succeed, and returns the lines that it prints.
 fn lines(dir: &Path, arguments: &[&str]) -> Vec<String> {
     let output = view(dir, arguments);
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -94,7 +95,7 @@ fn lines(dir: &Path, arguments: &[&str]) -> Vec<String> {
     String::from_utf8_lossy(&output.stdout).lines().map(str::to_string).collect()
 }
 
-/// The ids of the requests that it prints, in their order.
+/// Returns the ids of the requests that `dormouse view` prints, in order.
 fn ids(dir: &Path, arguments: &[&str]) -> Vec<u64> {
     let all = lines(dir, &[&["--format", "json"], arguments].concat());
     let id = |line: &String| serde_json::from_str::<Json>(line).expect("JSON")["fields"]["id"].as_u64();
@@ -142,7 +143,7 @@ fn options_select_events() {
         (&["--until", "event:http:request", "-e", "http:*"], vec![0]),
     ];
     for (arguments, expected) in cases {
-        // Relative times count from the first event, which is the state stream's, at 0.
+        // Relative times count from the first event, which is in the state stream, at 0.
         assert_eq!(ids(dir, arguments), expected, "{arguments:?}");
     }
     assert_eq!(lines(dir, &["--since", "event:http:hard"]).len(), 2);
@@ -156,7 +157,7 @@ fn packets_that_lie_outside_are_not_decoded() {
     let dir = trace();
     let path = dir.path().join("cpu_0");
     let mut bytes = std::fs::read(&path).expect("a stream");
-    // The first packet's second record is of no class: its id is in the header's upper bits.
+    // The second record of the first packet gets an id without a class: the id is in the header's upper bits.
     let record = dormouse_abi::page::HEADER_SIZE_BYTES + 16 + 8 + 4 + "/api/0".len() + 1 + 1;
     bytes[record..record + 8].fill(0xff);
     std::fs::write(&path, &bytes).expect("a stream");
@@ -213,14 +214,14 @@ fn formats_are_what_others_read() {
             "2023-11-14T22:13:20.001000000Z,1700000000001000000,http:request,0,12,12,nginx,/api/0,0"
         ]
     );
-    // A table without rows has its header.
+    // A table without rows has a header.
     assert_eq!(lines(dir, &["--format", "csv", "--where", "id > 1000"]).len(), 1);
 
     let pairs = lines(dir, &["--format", "logfmt", "-e", "http:hard"]);
     let wanted = "event=http:hard cpu=0 pid=12 tid=12 process=nginx vpid=12 vtid=12 large=9007199254740993 float=0.30000000000000004 nan=NaN text=\"a\\u001b[2J\\\"b\\\",\\n\u{fffd}\\u009b\"";
     assert!(pairs.len() == 1 && pairs[0].contains(wanted), "{pairs:?}");
 
-    // For people, though nobody is: no colours, nothing cut, and nothing that moves a cursor.
+    // The format for people in a pipe: no colours, nothing cut, and no control sequences.
     let people = lines(dir, &["--format", "people", "-e", "http:*", "--tail", "1"]);
     let wanted = r#"22:13:20.101000000 nginx  12    [0] http:hard    large=9007199254740993 float=0.30000000000000004 nan=NaN text="a\u{1b}[2J\"b\",\n\xff\u{9b}" raw=[0, 255] address=0xBEEF"#;
     assert_eq!(people, [wanted]);
@@ -269,7 +270,7 @@ fn a_wrong_name_names_the_right_one() {
     assert!(!String::from_utf8_lossy(&output.stderr).contains("disarm"), "{output:?}");
 }
 
-/// Events at 10, 20 and 30 ms, one a packet, and of the second packet three lost in front of it.
+/// Writes a trace of events at 10, 20 and 30 ms, one in each packet. Three events are lost before the second packet.
 fn lossy() -> tempfile::TempDir {
     let mut trace = TraceBuilder::new();
     let class = trace.class("shop", "tick", &[]);
@@ -339,7 +340,7 @@ fn what_is_passed_over_is_a_note() {
     }
 }
 
-/// A trace to which this test writes, half packets and half declarations included.
+/// The test writes to the trace meanwhile, including incomplete packets and declarations.
 #[test]
 fn a_trace_is_followed_until_its_session_ends() {
     let whole = trace();
@@ -347,7 +348,7 @@ fn a_trace_is_followed_until_its_session_ends() {
     let (metadata, state, cpu) = (read("metadata"), read("state"), read("cpu_0"));
     let dir = tempfile::tempdir().expect("a directory");
     let write = |name: &str, bytes: &[u8]| std::fs::write(dir.path().join(name), bytes).expect("it is written");
-    // Not the last class, and so none of the events behind the first packets.
+    // The last class is not written yet, nor are events after the first packets.
     let cut = String::from_utf8_lossy(&metadata).rfind("event {").expect("a class");
     write("metadata", &metadata[..cut]);
     write("state", &state);
@@ -376,7 +377,7 @@ fn a_trace_is_followed_until_its_session_ends() {
     assert_eq!((output.status.code(), lines.next()), (Some(0), None));
 }
 
-/// Two CPUs whose packets come one after another.
+/// The packets of two CPUs are written one after another.
 #[test]
 fn events_are_held_back_until_every_stream_has_shown_a_later_time() {
     let mut trace = TraceBuilder::new();
