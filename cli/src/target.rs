@@ -61,7 +61,8 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    /// Returns a lock: while it is held, a signal does not remove anything. A signal that has taken it ends the program.
+    /// Returns a lock: while it is held, a signal does not remove anything. A signal that has taken it ends the
+    /// program.
     pub(crate) fn making(&self) -> MutexGuard<'_, ()> {
         self.is_making.lock().unwrap_or_else(PoisonError::into_inner)
     }

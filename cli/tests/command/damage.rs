@@ -1,5 +1,5 @@
-//! `dormouse view` and `dormouse stats` of damaged traces: both print what is there, warn of what is missing, and say so
-//! by their exit code.
+//! `dormouse view` and `dormouse stats` of damaged traces: both print what is there, warn of what is missing, and say
+//! so by their exit code.
 
 use std::io::Read;
 use std::path::Path;
