@@ -32,7 +32,7 @@ impl Progress {
         self.bar.suspend(say);
     }
 
-    /// Counts one more item. Updates the bar every [`STEPS`] items.
+    /// Counts one more item. Updates the bar every `STEPS` items.
     pub(crate) fn step(&mut self, reading: &Reading<'_>) {
         self.steps += 1;
         if self.steps >= STEPS {
@@ -41,7 +41,7 @@ impl Progress {
         }
     }
 
-    /// Updates the bar, and shows it once [`PATIENCE`] has passed.
+    /// Updates the bar, and shows it once `PATIENCE` has passed.
     pub(crate) fn show(&mut self, reading: &Reading<'_>) {
         if !self.is_shown && self.begin.elapsed() >= PATIENCE {
             self.is_shown = true;

@@ -444,7 +444,7 @@ impl Record {
     }
 }
 
-/// Prints the first [`NAMED_SHOWN_MAX`] lines, and the number of the others.
+/// Prints the first `NAMED_SHOWN_MAX` lines, and the number of the others.
 fn say_first(lines: impl ExactSizeIterator<Item = impl std::fmt::Display>) {
     let others = lines.len().saturating_sub(NAMED_SHOWN_MAX);
     lines.take(NAMED_SHOWN_MAX).for_each(say);

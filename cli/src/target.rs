@@ -24,7 +24,7 @@ pub(crate) enum Target<'o> {
 
 /// A temporary file beside its final path. Signals that end the program remove it.
 pub(crate) struct Partial {
-    // Declared first, so that the file is removed before the signals have their default effect again.
+    // Declared first, so that the file is removed while signals are still watched.
     file: NamedTempFile,
     watched: Watched,
 }
@@ -61,7 +61,8 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    /// Returns a lock: while it is held, a signal does not remove anything. After the removal it is never released.
+    /// Returns a lock: while it is held, a signal does not remove anything. A signal that has taken it ends the
+    /// program.
     pub(crate) fn making(&self) -> MutexGuard<'_, ()> {
         self.is_making.lock().unwrap_or_else(PoisonError::into_inner)
     }

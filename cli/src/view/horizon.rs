@@ -18,7 +18,7 @@ pub(super) struct Horizon {
 struct Shown {
     size_bytes: u64,
     last_ns: Option<i64>,
-    /// Time of the last look that found new events, since following started.
+    /// Time at which new events were last found, since following started.
     came: Duration,
 }
 

@@ -19,7 +19,7 @@ pub(super) struct Sink<'o> {
 }
 
 struct Pager {
-    /// Name of the pager, from the environment or [`PAGER`].
+    /// Name of the pager, from the environment or `PAGER`.
     name: String,
     child: Child,
     input: ChildStdin,
@@ -36,7 +36,7 @@ struct Pager {
     has_failed: Arc<AtomicBool>,
 }
 
-/// Default pager. With [`LESS`] it exits if everything fits on the screen, keeps colours, does not wrap lines, and
+/// Default pager. With `LESS` it exits if everything fits on the screen, keeps colours, does not wrap lines, and
 /// leaves them on the screen.
 const PAGER: &str = "less";
 /// Options for `less`, unless the environment has some in `LESS`.

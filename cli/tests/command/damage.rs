@@ -1,5 +1,5 @@
-//! `dormouse view` and `dormouse stats` of damaged traces: both print what is there, warn of what is missing, and exit
-//! with 1.
+//! `dormouse view` and `dormouse stats` of damaged traces: both print what is there, warn of what is missing, and say
+//! so by their exit code.
 
 use std::io::Read;
 use std::path::Path;
@@ -431,7 +431,7 @@ fn no_damage_goes_unsaid() {
                     std::fs::write(&path, bytes).unwrap();
                 }
                 _ => {
-                    // Half of the flipped bits are in headers.
+                    // In half of the cases the bit is in a packet's header.
                     let offset =
                         if random(2) == 0 { offset / PACKET_BYTES * PACKET_BYTES + random(80) } else { offset };
                     bytes.get_mut(offset).into_iter().for_each(|byte| *byte ^= 1 << random(8));
