@@ -9,9 +9,6 @@ const RIDDLES: [&str; 8] = ["Of ", "That of ", "Those of ", "The same of ", "Who
 /// Phrases that are no argument. A `SAFETY:` comment argues where it stands.
 const NO_ARGUMENTS: [&str; 4] = ["the caller's word", "as above", "As above", "see above"];
 
-/// Folders whose comments have not all been rewritten yet.
-const NOT_YET: [&str; 1] = ["cli"];
-
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
@@ -25,8 +22,7 @@ fn for_each(extensions: &[&str], mut check: impl FnMut(&Path, &str)) {
             if entry.file_type().unwrap().is_dir() {
                 let is_ours =
                     !name.starts_with('.') && !["target", "node_modules", "vendor", "results"].contains(&&*name);
-                let is_due = NOT_YET.iter().all(|folder| path != root().join(folder));
-                if is_ours && is_due {
+                if is_ours {
                     visit(&path, extensions, check);
                 }
             } else if extensions.iter().any(|extension| path.extension().is_some_and(|found| found == *extension)) {
