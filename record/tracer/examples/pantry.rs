@@ -38,8 +38,8 @@ imv! {
 static SHOW_VERSIONS: StaticKey = StaticKey::new();
 
 tunable!(LOG_LEVEL, "pantry.log_level", "0 errors, 1 bad requests, 2 connections, 3 batches", ERRORS..=BATCHES);
-tunable!(BATCH_SIZE, "pantry.batch_size", "requests answered at once", 1..=1024);
-tunable!(SHOW_VERSIONS, "pantry.show_versions", "answers tell how often a text was written");
+tunable!(BATCH_SIZE, "pantry.batch_size", "requests answered per batch", 1..=1024);
+tunable!(SHOW_VERSIONS, "pantry.show_versions", "answers include a text's write count");
 
 /// Prints a line on stderr. The line is formatted only if its level is logged.
 macro_rules! log {

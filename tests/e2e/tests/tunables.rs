@@ -210,7 +210,7 @@ fn what_there_is_to_tune_is_listed() {
     let words = |line: usize| lines[line].split_whitespace().collect::<Vec<_>>();
     assert_eq!(words(1), ["NAME", "TYPE", "VALUE", "RANGE", "SITES", "DESCRIPTION"]);
     assert_eq!(words(2)[..4], ["pantry.batch_size", "u32", "16", "1..1024"]);
-    assert!(lines[2].ends_with("requests answered at once"), "{text}");
+    assert!(lines[2].ends_with("requests answered per batch"), "{text}");
     assert_eq!(words(3)[..4], ["pantry.log_level", "u8", "1", "0..3"]);
     assert_eq!(words(4)[..5], ["pantry.show_versions", "key", "off", "on,", "off"]);
 
