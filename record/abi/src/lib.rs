@@ -1,12 +1,12 @@
 //! All byte layouts that two parties of Dormouse share, and nothing else.
 //!
-//! The write side (traced programs) and the read side (the session owner) are separate programs, often of different
-//! versions. This crate is all that they share: constants, `repr(C)` structures whose sizes are proven by const
-//! asserts, and pure encoders and decoders. No system calls; no allocation except in [`message`], [`class`], [`text`],
+//! Traced programs, the session owner and the readers of traces are separate programs, often of different versions. This
+//! crate is all that they share: constants, `repr(C)` structures whose sizes are proven by const asserts, and pure
+//! encoders and decoders. No system calls; no allocation except in [`message`], [`class`], [`text`],
 //! [`environment`] and by readers of [`register`]; no policy except that of [`requests`].
 //!
 //! ```text
-//!   one memfd, made by the session owner, sealed against shrinking
+//!   one memfd, made by `dormouse record` before it starts the owner, sealed against shrinking
 //!   ┌────────────────┬─────────────┬───────────────────────┬────────────────────────┬───────────────────┐
 //!   │ SessionHeader  │ owner words │ StreamControl × n     │ ring region × n        │ pages             │
 //!   │ 4 KiB          │ 8 B a page  │ one stride each       │ chain, desc, avail,    │ page_size each:   │

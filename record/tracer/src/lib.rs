@@ -9,47 +9,74 @@
 //! # serve(7, "/");
 //! ```
 //!
-//! A dormant event is a `nop` of five bytes: no load, no branch taken, no argument evaluated. An armed event is one
-//! restartable sequence that reserves, stamps, writes and commits a record in memory that outlives the program.
+//! A dormant event is a `nop` (five bytes on x86-64): no load, no branch taken, no argument evaluated. If the program's
+//! text cannot be changed, a dormant event reads a variable instead. An armed event enters a restartable sequence that
+//! reserves space, takes the time, and writes and commits a record in memory that outlives the program.
 //!
-//! # How to arm events
+//! # How programs are controlled
 //! * `dormouse record -e 'http:*' -- ./server` starts the program in a session. The program inherits the session's
 //!   memory (`DORMOUSE_MEMORY`) and the path of its socket (`DORMOUSE_SESSION`).
-//! * `dormouse arm PID 'http:*'` signals a running program. The next tracepoint starts a thread that listens on a
-//!   socket and ends when no tool has connected for two seconds. `DORMOUSE_LISTEN=thread` makes the program listen from
-//!   the start. A program started by `dormouse record` listens only if `DORMOUSE_LISTEN` says so. `DORMOUSE_LISTEN=0`
-//!   turns listening off in any program, `stop_listening` from some point on, and without the feature `listen` the code
-//!   is left out.
-//! * `dormouse imv list PID` and `dormouse imv set PID NAME VALUE` reach the program's [tunables](imv::tunable) the same way.
-//! * [`snapshot`] and [`Snapshot`] write what a session in overwrite mode retains as a trace, at once or when something
-//!   happens; `DORMOUSE_SNAPSHOT_ON=crash,exit,USR2,event:shop:order_failed` does so without a line of code.
-//! * `DORMOUSE_NO_RSEQ=1` forces the path for machines without restartable sequences.
+//! * `dormouse arm PID 'http:*'` sends a running program a signal. The next thread that passes a tracepoint starts a
+//!   listener thread with a socket. That thread ends two seconds after the last tool has disconnected, but not while the
+//!   program is in a session that it was asked to join.
+//! * `dormouse imv list PID` and `dormouse imv set PID NAME VALUE` contact the program in the same way, and list and set
+//!   its [tunables](imv::tunable).
+//! * [`snapshot`] takes a snapshot: it saves the events that a session in overwrite mode still holds as a trace of their
+//!   own. [`Snapshot`] takes options, and triggers: `Snapshot::on` saves when something happens. So does the variable
+//!   `DORMOUSE_SNAPSHOT_ON=crash,exit,USR2,event:shop:order_failed`, without a line of code.
+//!
+//! | environment variable | effect |
+//! | --- | --- |
+//! | `DORMOUSE_LISTEN=thread` | the listener thread runs from the start |
+//! | `DORMOUSE_LISTEN=0` | the program does not listen |
+//! | `DORMOUSE_LISTEN` not set | as described above; a program that `dormouse record` has started does not listen |
+//! | `DORMOUSE_NO_RSEQ=1` | restartable sequences are not used |
+//!
+//! `stop_listening` turns listening off at run time. Without the cargo feature `listen` there is no code for it.
 //!
 //! # Structure
 //! ```text
-//!   event!  →  gate (imv)  →  value: bytes and types, class: its id  →  record: a direct section,
-//!                                             or the slow path: stream of the CPU (percpu), record (relay), offer (vring)
-//!
-//!   from bottom to top; each line uses the lines before it:
-//!   arch, clock, disposition, environment, membarrier, spawn    thread: ids of the writer
-//!   inherited: the memory's descriptor    presence, session: the memory    value, class, marks    record
-//!   join: joining and leaving    control: registry and lock    tunable: what operators set
-//!   snapshot, crash, watch, trigger: snapshots that the program requests, and their triggers
-//!   listen: the socket    fork    interpose: functions that libraries export in place of libc's    start: constructor
+//!   event! ─▶ gate (imv) ─▶ class: its id; value: its fields as bytes ─▶ record ─▶ direct section
+//!                                                                             └──▶ slow path: percpu, relay, vring
 //! ```
+//! A *direct section* is a restartable sequence that a site enters without a function in between. What it cannot do is
+//! left to the slow path, which finds the CPU's stream, writes the record, switches pages and offers full ones to the
+//! owner.
+//!
+//! The modules, lower ones first:
+//!
+//! | module | contents |
+//! | --- | --- |
+//! | `arch`, `clock` | thread-local words; clocks |
+//! | `disposition`, `membarrier`, `spawn` | signal actions; the barrier that restarts critical sections; threads of the tracer |
+//! | `environment`, `own`, `thread` | variables; what a process finds out about itself; ids of the writing thread |
+//! | `inherited` | the inherited descriptor of the session's memory |
+//! | `presence`, `session` | the session's memory: what is resident; who uses it |
+//! | `value`, `class`, `marks` | fields as bytes; event classes; which classes have triggers |
+//! | `record` | writing a record |
+//! | `unheard`, `join` | joining and leaving a session |
+//! | `control` | the registry of classes and the lock |
+//! | `tunable` | what operators can set |
+//! | `snapshot`, `crash`, `watch`, `trigger` | snapshots that the program requests, and their triggers |
+//! | `wake`, `ordinary`, `listen` | the listener thread and its socket |
+//! | `fork`, `interpose` | forked children; functions that libraries export in place of libc's |
+//! | `start`, `foreign` | the constructor; the interface for libdormouse |
 //!
 //! # What it never does
-//! It never blocks, aborts or prints in the traced program, and the record path never allocates. Events that cannot be
-//! recorded are counted in the session's memory.
+//! It never aborts the traced program, and never prints. Recording neither blocks nor allocates; joining a session blocks
+//! for at most 50 ms. Events that cannot be recorded are counted in the session's memory.
 //!
 //! # Limits
-//! * Patching and rseq are for x86-64; elsewhere the gate is a load and the write path an atomic claim.
-//! * Direct sections need a way to wait for them (`membarrier` with rseq, Linux 5.10); without it all events take the slow path.
+//! * Gates are patched on x86-64 and AArch64; elsewhere they read a variable. Direct sections exist on x86-64; elsewhere
+//!   every record takes the slow path.
+//! * Direct sections need libc's restartable sequences (glibc 2.35) and `membarrier` for them (Linux 5.10): when the
+//!   session changes, running sections must be restarted. Without these, every record takes the slow path.
 //! * An event has at most 32 fields, and a record must fit a page (64 KiB by default).
 //! * A process is in at most one session at a time.
-//! * A child made by a raw `clone(CLONE_VM)` without `CLONE_THREAD` must not trace: it runs on its parent's
-//!   thread-local data. So does a child of `vfork`; libdormouse and the preload library handle that for their own
-//!   events, but a Rust program that calls `vfork` itself must not trace in the child.
+//! * Do not trace in a child made by a raw `clone(CLONE_VM)` without `CLONE_THREAD`, nor, in Rust, in a child of
+//!   `vfork`: it runs on its parent's thread-local data, while the kernel does not restart its sequences. Its records
+//!   would have the parent's ids, and could overwrite those of other threads. libdormouse and the preload library handle
+//!   `vfork` for their own events.
 
 #![cfg_attr(not(feature = "listen"), expect(dead_code, reason = "what tools ask for has nobody who asks"))]
 
