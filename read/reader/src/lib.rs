@@ -1,5 +1,5 @@
-//! Opens traces of Dormouse and of other tracers, and reads their streams: in the order of time, or as fast as
-//! possible.
+//! Opens traces of Dormouse and of other tracers, and reads their streams: in time order, or faster in parallel and
+//! without order.
 //!
 //! ```text
 //!   DIR/…/metadata, streams ─▶ find ─┐                            ┌─▶ Merge: events in order       view
@@ -7,26 +7,26 @@
 //!   stream.zst ─▶ spool (unnamed file) ─┘     Extent ─▶ Window ─▶ └─▶ counts: no order
 //! ```
 //!
-//! * A stream is a part of a file ([`extent`]), of which a window is in memory ([`Window`]): 16 to 128 KiB. All windows
-//!   together have 64 MiB unless there are too many streams; a window grows while a record is longer. Nothing is
-//!   mapped: shortening a file while it is read causes an error of its stream, not SIGBUS. A packet can have any size,
-//!   since it is never in memory as a whole.
+//! * A stream is a range of a file ([`extent`]). A window of it is in memory at a time ([`Window`]), of 16 to 128 KiB. All
+//!   windows together take at most 64 MiB, or 16 KiB for each stream if there are more than 4,096; a window grows for a
+//!   record that is longer. Packets of any size can be read, since no packet is in memory as a whole. Nothing is
+//!   memory-mapped: if a file is truncated while it is read, its stream yields a read error, and there is no SIGBUS.
 //! * Uncompressed archives are read in place. Compressed data is unpacked into an unnamed file in `TMPDIR`, up to half
 //!   of the free space there ([`spool`]).
-//! * Files in a trace that are not streams, or that repeat a stream, are left out and reported. Files that belong to a
-//!   trace without being streams are passed over, and listed in [`TraceFiles::notes`].
-//! * Index files (`index/*.idx` of LTTng) are used to find the packet at which a time begins, if the packet's header
-//!   matches the index ([`index`]).
+//! * A file that could be a stream but does not begin like one, or that repeats another stream, is left out with a
+//!   warning. Directories and hidden files, such as those of editors, are passed over, and listed in
+//!   [`TraceFiles::notes`].
+//! * Index files (`index/*.idx` of LTTng) are used to find the packet at which a time range begins, if the packet's
+//!   header matches the index ([`index`]).
 //! * Events are ordered as in [`dormouse_ctf::merge`]: by time, then by trace and stream in the order of
 //!   [`TraceFiles::names`], then by position.
-//!
-//! * Commands read in one loop, [`Reading`]: it separates selected events from others, tracks the writers of events,
-//!   and collects errors and the losses in the selected time.
+//! * All commands share one loop, [`Reading`]: it separates selected events from others, finds out which process and
+//!   thread wrote each, and collects errors and the losses in the selected time range.
 //!
 //! # Memory
-//! At most 64 MiB, and 1 MiB for each stream. In addition: metadata and counts; while a record is longer than a window,
-//! twice the record (16 MiB at most); and the window of a zstd frame while it is unpacked (32 MiB at most, 8 MiB as
-//! `zstd` writes it).
+//! Reading takes at most 64 MiB plus 1 MiB for each stream, and in addition metadata and counts; twice the length of a
+//! record that is longer than a window (a record has at most 16 MiB); and the window of a zstd frame that is being
+//! unpacked (at most 32 MiB; 8 MiB as `zstd` writes it by default).
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 

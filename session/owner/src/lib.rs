@@ -1,49 +1,54 @@
 //! The session owner: holds a session's memory, hands it out to programs, drains it and writes the trace.
 //!
 //! # The problem
-//! Everything that a program has committed must survive the program, and no reader may slow a program down. So a
+//! Every event that a program has committed must survive the program, and draining must not slow the program down. So a
 //! separate process (or thread) owns the memory; programs only map it. The owner trusts nothing that it reads there.
 //!
 //! # The picture
 //! ```text
-//!   program ── hello ───────────▶ ┌───────────────┐
+//!   program ── asks to join ────▶ ┌───────────────┐
 //!           ◀── memfd ─────────── │ server thread │
 //!                                 └───────────────┘
 //!   program ── itself, classes ─▶ ┌───────────────┐ ── metadata, state ──▶ DIR/metadata, DIR/state
 //!       (in the memory) ── pages ▶│ drain thread  │ ── packets as they are ──▶ DIR/cpu_0, DIR/cpu_1, …
 //!           ◀── used pages ────── └───────────────┘
 //! ```
-//! Programs that the traced command starts have inherited the memfd and send no hello. A connection ends with the
-//! answer to its question. The owner notices the death of a process by its pidfd. The server, its clients and the rules
-//! of trust are in `dormouse-control`.
+//! Programs started by the traced command inherit the memfd and need not ask. Each connection serves one request and is
+//! closed after the answer. The owner learns of the death of a process through its pidfd. The server, its clients and
+//! the rules of trust are in `dormouse-control`.
 //!
 //! # The modules
-//! A module uses only modules above it or to its left.
-//! ```text
-//!   error · clock · fault · points         reasons; the session's clock; memory that disappears; points of tests
-//!   dir · quota · options     directories and their files; how much may be written; options and the plan made of them
-//!   user_disk                 how much all sessions of a user may write
-//!   ledger                    progress of an owner, for the next one
-//!   memory                    the memory pool that programs map, and the budget: the limit of its pages
-//!   pages                     the copy of a page, and the check of a copy; the pages of a stream
-//!   summary                   results of a session
-//!   announced                 announcements of programs about themselves and their classes, checked
-//!   trace · streams · session_file      a trace being written: metadata and state; events; the start of `salvage`
-//!   files                     a trace on disk that is read
-//!   losses                    losses by class
-//!   drain · snapshot · salvage          pages that are offered, that live writers retain, that have no owner → a trace
-//!   register                     entries of programs in the memory
-//!   service                      the session, as the server of `dormouse-control` serves it on the session's socket
-//!   begin                     a new session, with everything that its owners take up
-//!   end · owner               how long a session's end may take; a session from the time it is taken up to its end
-//!   command                   the traced command
-//!   inheritance · notify      arguments and messages of an owner process; messages to a service manager
-//!   supervisor · supervised   the owner as a process that is started again: its two sides
-//! ```
+//! Lower ones first:
+//!
+//! | module | contents |
+//! | --- | --- |
+//! | `error`, `clock` | errors; the session's clock |
+//! | `fault` | SIGBUS when a file that is mapped as memory is truncated |
+//! | `points` | points at which tests kill the owner |
+//! | `dir` | the directory of a trace and its files |
+//! | `quota`, `user_disk` | how much a session, and all sessions of a user, may write to disk |
+//! | `options` | options, and the plan that is made of them on this machine |
+//! | `ledger` | an owner's progress, for the next owner |
+//! | `memory` | the memory that programs map, and the budget of its pages |
+//! | `pages` | the pages of a stream; the copy of a page and its check |
+//! | `summary` | the results of a session |
+//! | `announced` | checks what programs say of themselves and their classes |
+//! | `trace`, `streams` | a trace that is being written: metadata and state stream; the streams of events |
+//! | `session_file` | the file from which `salvage` starts |
+//! | `follow`, `followed` | recorded programs that do not report themselves, such as after `exec` |
+//! | `losses` | losses by event class |
+//! | `drain`, `snapshot`, `salvage` | write pages that are offered; pages that live writers retain; pages without an owner |
+//! | `register` | entries of programs in the memory |
+//! | `service` | the session, as the server of `dormouse-control` serves it on the session's socket |
+//! | `begin`, `end` | a new session, with everything that its owners take up; how long its end may take |
+//! | `owner` | a session, from when an owner takes it up until it ends |
+//! | `command` | the traced command |
+//! | `inheritance`, `notify` | arguments and messages of an owner process; messages to a service manager |
+//! | `supervisor`, `supervised` | restarts the owner process; the owner's side of that |
 //!
 //! # States of a session
-//! *open* (programs join, pages are offered) → *stopped* (the flag in the header is set: producers leave at their next
-//! page switch) → *drained* (everything that the state words cover is on disk; nothing else is touched).
+//! *open* (programs join, pages are offered) → *stopped* (the flag in the header is set: programs leave at their next
+//! page switch) → *drained* (every committed record is on disk; nothing else was written).
 //!
 //! If an owner is killed in any of these states, another one takes the session up (`ledger`, `supervisor`).
 //!
@@ -51,19 +56,21 @@
 //! them.
 //!
 //! # Checks
-//! Ring indices and descriptors (by `vring`), page addresses and sizes, every packet's header, class ids and field
-//! types by the metadata, messages by `abi::message`, and connecting processes by peer credentials. A packet that fails
-//! a check is counted, not written.
+//! The owner checks ring indices and descriptors (in `vring`), page addresses and sizes, the header of each packet, class
+//! ids and field types (against the metadata), messages (in `abi::message`), and who connects (peer credentials). A
+//! packet that fails a check is counted, not written.
 //!
 //! # Cost
-//! The owner runs on the CPUs of the programs that it records. The drain thread looks for pages at least every 50 ms,
-//! and more often with a small budget or after pages have come. Each page is copied once, its records are counted by
-//! their classes' sizes, and it is written into space that was set aside for many pages. `dormouse lab run compile-job`
+//! The owner competes for CPU time with the programs that it records. The drain thread polls for pages: with the default
+//! budget every 8 ms, 2 ms after pages have come; less often with a larger budget and in overwrite mode, but at least
+//! every 50 ms. It copies each page once, counts its records by stepping over them with the sizes that their classes
+//! give, and writes it into file space that is allocated for many pages at a time. `dormouse lab run compile-job`
 //! measures the cost (`armed-discard.owner`).
 //!
 //! # Limits
-//! A session has one owner at a time. In overwrite mode the trace consists of the pages retained when the session ends;
-//! `dormouse_tools::ask_for_snapshot` takes them earlier. A snapshot copies: it needs memory for the retained pages, up to 64 MiB.
+//! A session has one owner at a time. In overwrite mode the trace consists of what is still in memory when the session
+//! ends; `dormouse_tools::ask_for_snapshot` saves it earlier. A snapshot copies pages into a buffer before it writes
+//! them: 4 MiB if the budget may grow meanwhile, so that pages can be held; 64 MiB otherwise.
 
 // The caller decides what to print.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
