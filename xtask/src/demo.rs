@@ -99,13 +99,13 @@ impl Demo {
 
     /// 2. A Rust program that is already running.
     fn bakery(&mut self) -> Result<()> {
-        heading("A Rust program that runs already");
+        heading("A Rust program that is already running");
         self.live(&["bakery", PROGRAM_SECONDS], "bakery")
     }
 
     /// 3. A C program that is already running.
     fn shop(&mut self) -> Result<()> {
-        heading("A C program that runs already");
+        heading("A C program that is already running");
         let source = run::root().join("record/capi/examples/shop.c");
         fs::copy(&source, self.dir.join("shop.c")).with_context(|| format!("cannot copy {}", source.display()))?;
         let flags =

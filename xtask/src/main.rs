@@ -3,7 +3,7 @@
 //! ```text
 //!   demo         a live tour: a real build, a Rust program and a C program, each checked against babeltrace2
 //!   install      installs everything that a user needs below a prefix
-//!   test         runs and counts every test of all workspaces, on request repeatedly or next to busy processes
+//!   test         runs and counts the tests of all workspaces except that of SQL, on request repeatedly or next to busy processes
 //!   soak         runs the randomised and sampling tests for hours
 //!   fuzz         runs the fuzz targets for a while
 //!   lab          runs every experiment, compared with other tracers
@@ -54,7 +54,7 @@ enum Task {
     Demo,
     /// Install the command, the C libraries, manual pages and completions below a directory
     Install(install::Install),
-    /// Run every test of all workspaces
+    /// Run the tests of all workspaces except that of SQL
     Test(test::Test),
     /// Run the randomised and sampling tests in their exhaustive form
     Soak(soak::Soak),

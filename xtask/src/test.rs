@@ -79,7 +79,7 @@ pub(crate) struct Test {
 
 const AFTER_HELP: &str = "\
 Examples:
-  cargo xtask test                               every test; as root it installs what is missing
+  cargo xtask test                               all tests except those of SQL; as root it installs what is missing
   cargo xtask test -- snapshot                   those with `snapshot` in their names
   cargo xtask test -p dormouse-percpu --test alloc -- valgrind
   cargo xtask test --repeat 5 --load 4           five runs beside four busy processes
