@@ -137,7 +137,7 @@ pub struct COptions {
 const ROBUST: c_uint = 1;
 const LAZY: c_uint = 2;
 
-// `tests/percpu/pool.c` checks these sizes for the structures of the header.
+// `../tests/c_programs/pool.c` checks these sizes for the structures of the header.
 const _: () = assert!(size_of::<Node>() == 8 && size_of::<ListSlot>() == 24 && align_of::<ListSlot>() == 8);
 const _: () = assert!(size_of::<CObject>() == 8 && size_of::<COptions>() == 24 && size_of::<CError>() == 256);
 const _: () = assert!(size_of::<Leak>() == 16 && size_of::<Usage>() == 56 && size_of::<Copying>() == 56);

@@ -1,6 +1,6 @@
 //! Immediate values in C and C++: one program and its libraries, compiled and linked in every common way, and each run.
 //!
-//! The program's actions and checks are in `imv/main.c`. `DORMOUSE_REQUIRE_TOOLS=1` makes ways that are left out
+//! The program's actions and checks are in `c_programs/main.c`. `DORMOUSE_REQUIRE_TOOLS=1` makes ways that are left out
 //! because of a missing compiler or linker failures.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
@@ -9,10 +9,8 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use dormouse_testing::c_programs::{install, pkg_config, stdout, succeed};
 use dormouse_testing::{Lack, has, has_part, has_target, include_dirs, is_installed, skip_part};
-
-mod common;
-use common::{install, pkg_config, stdout, succeed};
 
 fn prefix() -> &'static Path {
     static PREFIX: OnceLock<PathBuf> = OnceLock::new();
@@ -20,7 +18,7 @@ fn prefix() -> &'static Path {
 }
 
 fn source(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/imv").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c_programs").join(name)
 }
 
 /// Products of the sources.

@@ -1,19 +1,20 @@
 //! Memory in C and C++: one program, compiled and linked in every common way, with either library. Its checks are in
-//! `backing/main.c`. The example of the manual page is compiled and run too.
+//! `c_programs/main.c`. The example of the manual page is compiled and run too.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::sync::OnceLock;
 
-mod common;
-#[path = "common/library.rs"]
-mod library;
-#[path = "common/manual.rs"]
-mod manual;
-use library::Library;
+use dormouse_testing::c_library::Library;
 
-static BACKING: Library = Library { name: "backing", inline: &[], ways: &["-UNDEBUG"], prefix: OnceLock::new() };
+static BACKING: Library = Library {
+    name: "backing",
+    source: concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c_programs/main.c"),
+    inline: &[],
+    ways: &["-UNDEBUG"],
+    prefix: OnceLock::new(),
+};
 
 /// Returns flags for the library without the tracer.
 fn alone() -> Vec<String> {

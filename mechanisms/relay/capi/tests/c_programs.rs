@@ -1,6 +1,6 @@
 //! Page chains in C and C++: one program, compiled and linked in every common way, with either library, with both ways
-//! to copy, and for 32-bit machines. Its checks are in `relay/main.c`. The examples of the manual page are compiled and
-//! run too.
+//! to copy, and for 32-bit machines. Its checks are in `c_programs/main.c`. The examples of the manual page are compiled
+//! and run too.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use std::path::{Path, PathBuf};
@@ -8,15 +8,9 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use dormouse_relay_chain::{Chain, LAYOUT, PAGE_SIZE_BYTES_MAX, PAGE_SIZE_BYTES_MIN};
+use dormouse_testing::c_library::Library;
+use dormouse_testing::c_programs::{stdout, succeed};
 use dormouse_testing::{Lack, has, has_part, has_target, include_dirs, skip};
-
-mod common;
-#[path = "common/library.rs"]
-mod library;
-#[path = "common/manual.rs"]
-mod manual;
-use common::{stdout, succeed};
-use library::Library;
 
 /// Selects the copy for machines without efficient unaligned access.
 const ALIGNED: &str = "-DDORMOUSE_RELAY_ALIGNED=1";
@@ -24,6 +18,7 @@ const I686: &str = "i686-unknown-linux-gnu";
 
 static RELAY: Library = Library {
     name: "relay",
+    source: concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c_programs/main.c"),
     inline: &["dormouse_relay_address", "dormouse_relay_chain_size_bytes", "dormouse_relay_write"],
     ways: &["-UDORMOUSE_RELAY_ALIGNED", ALIGNED],
     prefix: OnceLock::new(),
