@@ -159,7 +159,7 @@ pub(crate) fn check_by(table: &PageTable, start: usize, size_bytes: usize) -> Re
             kind if kind.is(PageKind::ZERO) => &mut missing.zero_bytes,
             kind if kind.is(PageKind::SWAPPED) => &mut missing.swapped_bytes,
             kind if !kind.is(PageKind::PRESENT) => &mut missing.untouched_bytes,
-            kind if !table.way().sees_zero() && !kind.is(PageKind::EXCLUSIVE) => &mut missing.unknown_bytes,
+            kind if !table.interface().sees_zero() && !kind.is(PageKind::EXCLUSIVE) => &mut missing.unknown_bytes,
             _ => return,
         };
         *bytes += to - from;

@@ -56,7 +56,7 @@ mod watch;
 
 pub use buffers::{Buffer, Limits, What};
 pub use census::{Census, Mapping, Name, Pages, ZeroVariable};
-pub use dormouse_backing::page_table::Way;
+pub use dormouse_backing::page_table::KernelInterface;
 pub use html::{html, html_of_run};
 pub use speed::Speed;
 pub use text::{run_table, table};
