@@ -197,27 +197,27 @@ impl CPool {
 const MAPPING_SIZE: usize = 4096;
 const _: () = assert!(size_of::<CPool>() <= MAPPING_SIZE);
 
-/// The ways in which C creates a pool.
+/// How C creates a pool.
 #[derive(Clone, Copy)]
-enum Way {
+enum CreationMode {
     Private,
-    In(Region),
-    To(Region),
+    InRegion(Region),
+    AttachedTo(Region),
 }
 
-fn create(options: &COptions, way: Way) -> Result<NonNull<CPool>, AllocError> {
+fn create(options: &COptions, mode: CreationMode) -> Result<NonNull<CPool>, AllocError> {
     let options = options.to_rust()?;
-    let memory = match way {
-        Way::Private => Memory::Pool(Pool::new(&options)?),
-        Way::In(region) => Memory::Pool(Pool::in_region(region, &options)?),
-        Way::To(region) => Memory::Attached(Attached::new(region, &options)?),
+    let memory = match mode {
+        CreationMode::Private => Memory::Pool(Pool::new(&options)?),
+        CreationMode::InRegion(region) => Memory::Pool(Pool::in_region(region, &options)?),
+        CreationMode::AttachedTo(region) => Memory::Attached(Attached::new(region, &options)?),
     };
     let view = match &memory {
         Memory::Pool(pool) => pool.view(),
         Memory::Attached(attached) => attached.view(),
     };
-    let words = match (way, &memory) {
-        (Way::Private, Memory::Pool(pool)) => Some(Words::new(pool)),
+    let words = match (mode, &memory) {
+        (CreationMode::Private, Memory::Pool(pool)) => Some(Words::new(pool)),
         _ => Words::shared(view),
     };
     let Some(pool) = super::map(MAPPING_SIZE).map(NonNull::cast::<CPool>) else {
@@ -230,8 +230,8 @@ fn create(options: &COptions, way: Way) -> Result<NonNull<CPool>, AllocError> {
 }
 
 /// Creates a pool and returns it in C's form: a pointer, or NULL and `errno`.
-fn answer(options: Option<&COptions>, way: Way, told: Option<&mut CError>) -> Option<NonNull<CPool>> {
-    create(options.unwrap_or(&COptions::DEFAULT), way)
+fn answer(options: Option<&COptions>, mode: CreationMode, told: Option<&mut CError>) -> Option<NonNull<CPool>> {
+    create(options.unwrap_or(&COptions::DEFAULT), mode)
         .inspect_err(|error| super::set_errno(-tell(told, &of_alloc(error))))
         .ok()
 }
@@ -242,7 +242,7 @@ pub extern "C" fn dormouse_percpu_pool_create(
     options: Option<&COptions>,
     told: Option<&mut CError>,
 ) -> Option<NonNull<CPool>> {
-    answer(options, Way::Private, told)
+    answer(options, CreationMode::Private, told)
 }
 
 /// Creates a pool of the caller's memory; NULL and `errno` on failure.
@@ -258,7 +258,7 @@ pub unsafe extern "C" fn dormouse_percpu_pool_create_in_region(
 ) -> Option<NonNull<CPool>> {
     // SAFETY: the caller guarantees that the bytes stay mapped, and that nothing else writes to them.
     let region = unsafe { Region::new(base, size_bytes) };
-    answer(options, Way::In(region), told)
+    answer(options, CreationMode::InRegion(region), told)
 }
 
 /// Attaches to a pool in the caller's memory; NULL and `errno` on failure.
@@ -274,7 +274,7 @@ pub unsafe extern "C" fn dormouse_percpu_pool_attach(
 ) -> Option<NonNull<CPool>> {
     // SAFETY: the caller guarantees that the bytes stay mapped, and that they are only written through objects.
     let region = unsafe { Region::new(base, size_bytes) };
-    answer(options, Way::To(region), told)
+    answer(options, CreationMode::AttachedTo(region), told)
 }
 
 /// Frees the pool's memory.

@@ -137,7 +137,7 @@ mod txn;
 mod words;
 
 pub use alloc::{
-    AllocError, Attached, Corruption, Leak, Need, OBJECT_SIZE_BYTES_MAX, Object, Part, Pool, PoolOptions, Region,
+    AllocError, Attached, Corruption, Leak, MemoryKind, Need, OBJECT_SIZE_BYTES_MAX, Object, Pool, PoolOptions, Region,
     Shortage, Usage, View, possible_cpus,
 };
 pub use area::{Area, PerCpu};

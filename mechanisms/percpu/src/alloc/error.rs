@@ -106,8 +106,8 @@ pub enum Shortage {
 /// A byte that was overwritten by faulty code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Corruption {
-    /// Part of the pool to which the byte belongs.
-    pub part: Part,
+    /// Kind of memory to which the byte belongs.
+    pub kind: MemoryKind,
     /// CPU in whose stride the byte is.
     pub cpu: u32,
     /// Address of the first corrupted byte.
@@ -118,10 +118,10 @@ pub struct Corruption {
     pub expected: u8,
 }
 
-/// The part of a pool to which a corrupted byte belongs.
+/// A kind of pool memory that no program may write to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Part {
+pub enum MemoryKind {
     /// The red zone after an object: a write went past the object's end.
     RedZone,
     /// Free memory: a write went to an object that was freed, or far past another.
@@ -190,8 +190,8 @@ impl fmt::Display for Shortage {
 
 impl fmt::Display for Corruption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Corruption { part, cpu, address, found, expected } = self;
-        let place = if *part == Part::RedZone { "the red zone behind an object" } else { "free memory" };
+        let Corruption { kind, cpu, address, found, expected } = self;
+        let place = if *kind == MemoryKind::RedZone { "the red zone behind an object" } else { "free memory" };
         write!(f, "{place} of CPU {cpu} was written to: {address:#x} holds {found:#04x} instead of {expected:#04x}")
     }
 }

@@ -22,7 +22,7 @@ use dormouse_locks::{OwnerLock, Rank, Reentered};
 
 use super::bitmap;
 use super::directory::{self, Full};
-use super::error::{AllocError, Corruption, Need, Part, Shortage};
+use super::error::{AllocError, Corruption, MemoryKind, Need, Shortage};
 use super::memory::{self, Mapping};
 use super::{Leak, OBJECT_SIZE_BYTES_MAX, PoolOptions, Region, Usage};
 
@@ -44,31 +44,31 @@ const CHUNK_COUNT_MAX: usize = 1 << 15;
 /// A granule's record: it describes the object that starts there, or the last one that did.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Record {
-    kind: Kind,
+    state: GranuleState,
     size: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum GranuleState {
     None,
     Object,
     Freed,
 }
 
 impl Record {
-    const NONE: Record = Record { kind: Kind::None, size: 0 };
+    const NONE: Record = Record { state: GranuleState::None, size: 0 };
 
     fn to_word(self) -> u32 {
-        self.size as u32 | (self.kind as u32) << 16
+        self.size as u32 | (self.state as u32) << 16
     }
 
     fn from_word(word: u32) -> Record {
-        let kind = match word >> 16 {
-            0 => Kind::None,
-            1 => Kind::Object,
-            _ => Kind::Freed,
+        let state = match word >> 16 {
+            0 => GranuleState::None,
+            1 => GranuleState::Object,
+            _ => GranuleState::Freed,
         };
-        Record { kind, size: (word & 0xffff) as usize }
+        Record { state, size: (word & 0xffff) as usize }
     }
 }
 
@@ -166,7 +166,7 @@ struct Bytes {
     start: *mut u8,
     len: usize,
     cpu: u32,
-    part: Part,
+    kind: MemoryKind,
 }
 
 impl Bytes {
@@ -180,7 +180,7 @@ impl Bytes {
         });
         match wrong {
             None => Ok(()),
-            Some((address, found)) => Err(Corruption { part: self.part, cpu: self.cpu, address, found, expected }),
+            Some((address, found)) => Err(Corruption { kind: self.kind, cpu: self.cpu, address, found, expected }),
         }
     }
 
@@ -395,14 +395,14 @@ impl Heap {
         let offset = address - chunk.base.addr();
         let granule = offset / GRANULE;
         let record = chunk.record(granule);
-        let is_handle = offset.is_multiple_of(GRANULE) && record.kind != Kind::None;
+        let is_handle = offset.is_multiple_of(GRANULE) && record.state != GranuleState::None;
         is_handle.then_some((chunk, granule, record))
     }
 
     /// Returns the size with which an allocated object was allocated, in bytes. Wait-free.
     pub(crate) fn size_of(&self, address: usize) -> Option<usize> {
         let (_, _, record) = self.look_up(address)?;
-        (record.kind == Kind::Object).then_some(record.size)
+        (record.state == GranuleState::Object).then_some(record.size)
     }
 
     // Adds a chunk.
@@ -566,7 +566,7 @@ impl Heap {
         if shape.is_robust {
             self.red_zones(chunk, start, size).for_each(|bytes| bytes.fill(RED_ZONE));
         }
-        chunk.set_record(start, Record { kind: Kind::Object, size });
+        chunk.set_record(start, Record { state: GranuleState::Object, size });
         add(&self.totals.object_count, 1);
         add(&self.totals.object_bytes, size);
         add(&self.live()[size], 1);
@@ -580,10 +580,10 @@ impl Heap {
     fn free_locked(&self, address: usize) -> Result<(), AllocError> {
         let shape = &self.shape;
         let (chunk, start, record) = self.look_up(address).ok_or(AllocError::Foreign { address })?;
-        if record.kind == Kind::Freed {
+        if record.state == GranuleState::Freed {
             return Err(AllocError::DoubleFree { address });
         }
-        chunk.set_record(start, Record { kind: Kind::Freed, ..record });
+        chunk.set_record(start, Record { state: GranuleState::Freed, ..record });
         subtract(&self.totals.object_count, 1);
         subtract(&self.totals.object_bytes, record.size);
         subtract(&self.live()[record.size], 1);
@@ -615,20 +615,20 @@ impl Heap {
     /// Returns the bytes after each copy of an object of that size.
     fn red_zones(&self, chunk: &Chunk, start: usize, size: usize) -> impl Iterator<Item = Bytes> {
         let len = self.shape.granules(size) * GRANULE - size;
-        self.on_each_cpu(self.at(chunk, start).wrapping_add(size), len, Part::RedZone)
+        self.on_each_cpu(self.at(chunk, start).wrapping_add(size), len, MemoryKind::RedZone)
     }
 
     /// Returns the bytes of granules in every stride, for granules that are free or are being freed or allocated.
     fn images(&self, chunk: &Chunk, granules: Range<usize>) -> impl Iterator<Item = Bytes> {
-        self.on_each_cpu(self.at(chunk, granules.start), granules.len() * GRANULE, Part::Free)
+        self.on_each_cpu(self.at(chunk, granules.start), granules.len() * GRANULE, MemoryKind::Free)
     }
 
     /// Returns the `len` bytes from `start`, which is in the stride of CPU 0, and their counterparts in the other
     /// strides.
-    fn on_each_cpu(&self, start: *mut u8, len: usize, part: Part) -> impl Iterator<Item = Bytes> {
+    fn on_each_cpu(&self, start: *mut u8, len: usize, kind: MemoryKind) -> impl Iterator<Item = Bytes> {
         (0..self.shape.cpu_count).map(move |cpu| {
             let start = start.wrapping_add(cpu * self.shape.stride_bytes);
-            Bytes { start, len, cpu: cpu as u32, part }
+            Bytes { start, len, cpu: cpu as u32, kind }
         })
     }
 
@@ -667,7 +667,7 @@ impl Heap {
                     }
                     for granule in granules {
                         let record = chunk.record(granule);
-                        if record.kind == Kind::Object {
+                        if record.state == GranuleState::Object {
                             self.check_red_zones(chunk, granule, record.size)?;
                         }
                     }
@@ -739,7 +739,7 @@ mod tests {
         let mut copies = Vec::new();
         for size in [8, 100, 1000, 8] {
             let handle = heap.alloc(size, 8).unwrap();
-            for copy in heap.on_each_cpu(handle.as_ptr(), size, Part::Free) {
+            for copy in heap.on_each_cpu(handle.as_ptr(), size, MemoryKind::Free) {
                 copy.fill(copy.cpu as u8 + 1);
                 copies.push((copy.start.addr(), copy.start.addr() + size));
             }
@@ -766,9 +766,9 @@ mod tests {
 
     #[test]
     fn records_are_what_they_were() {
-        for kind in [Kind::None, Kind::Object, Kind::Freed] {
+        for state in [GranuleState::None, GranuleState::Object, GranuleState::Freed] {
             for size in [0, 1, 4095, OBJECT_SIZE_BYTES_MAX] {
-                let record = Record { kind, size };
+                let record = Record { state, size };
                 assert!(Record::from_word(record.to_word()) == record);
             }
         }

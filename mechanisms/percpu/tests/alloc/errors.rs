@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use dormouse_percpu::{AllocError, Need, OBJECT_SIZE_BYTES_MAX, Object, Part, Pool, PoolOptions, Shortage};
+use dormouse_percpu::{AllocError, MemoryKind, Need, OBJECT_SIZE_BYTES_MAX, Object, Pool, PoolOptions, Shortage};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 use crate::{Backing, OS_PAGE, addresses, flip, free, in_child, layout};
@@ -181,7 +181,10 @@ fn a_corrupted_red_zone() {
         let found = flip(end);
         let error = free(&pool, object).unwrap_err();
         let AllocError::Corrupted(corruption) = error else { panic!("{error}") };
-        assert_eq!((corruption.part, corruption.cpu, corruption.address), (Part::RedZone, cpu as u32, end.addr()));
+        assert_eq!(
+            (corruption.kind, corruption.cpu, corruption.address),
+            (MemoryKind::RedZone, cpu as u32, end.addr())
+        );
         let expected = format!(
             "the red zone behind an object of CPU {cpu} was written to: {end:p} holds {found:#04x} instead of {:#04x}",
             !found
@@ -205,7 +208,7 @@ fn corrupted_poison() {
     let found = flip(at[1].wrapping_add(39));
     let error = pool.alloc(layout(40, 8)).unwrap_err();
     let AllocError::Corrupted(corruption) = error else { panic!("{error}") };
-    assert_eq!((corruption.part, corruption.address), (Part::Free, at[1].addr() + 39));
+    assert_eq!((corruption.kind, corruption.address), (MemoryKind::Free, at[1].addr() + 39));
     assert_eq!((corruption.found, corruption.expected), (found, 0x5a));
     assert_eq!(corruption.cpu, 1);
     assert!(text(error).starts_with("free memory of CPU 1"));
@@ -223,7 +226,7 @@ fn writes_where_nothing_has_ever_been() {
     let far = addresses(&pool, object)[1].wrapping_add(1000);
     flip(far);
     let Err(AllocError::Corrupted(corruption)) = pool.audit() else { panic!("not noticed") };
-    assert_eq!((corruption.part, corruption.address, corruption.expected), (Part::Free, far.addr(), 0));
+    assert_eq!((corruption.kind, corruption.address, corruption.expected), (MemoryKind::Free, far.addr(), 0));
     let (_, error) = fill(&pool);
     assert_eq!(error, AllocError::Corrupted(corruption));
 }
