@@ -66,7 +66,7 @@ impl Write for Text<'_> {
 }
 
 /// Stores the failure for the caller, and returns the function's result.
-fn tell(to: Option<&mut CError>, failure: &Failure<'_>) -> c_int {
+fn report(to: Option<&mut CError>, failure: &Failure<'_>) -> c_int {
     if let Some(to) = to {
         (to.error, to.cause, to.text) = (failure.errno, failure.cause as u32, [0; TEXT_SIZE]);
         // A text that is too long is truncated.
@@ -97,8 +97,8 @@ fn of_alloc(error: &AllocError) -> Failure<'_> {
 }
 
 /// Returns the result of a function that only succeeds or fails.
-fn answer_of(done: Result<(), AllocError>, told: Option<&mut CError>) -> c_int {
-    done.map_or_else(|error| tell(told, &of_alloc(&error)), |()| 0)
+fn answer_of(done: Result<(), AllocError>, error_out: Option<&mut CError>) -> c_int {
+    done.map_or_else(|error| report(error_out, &of_alloc(&error)), |()| 0)
 }
 
 const ATTACHED: Failure<'static> = Failure {
@@ -230,9 +230,9 @@ fn create(options: &COptions, mode: CreationMode) -> Result<NonNull<CPool>, Allo
 }
 
 /// Creates a pool and returns it in C's form: a pointer, or NULL and `errno`.
-fn answer(options: Option<&COptions>, mode: CreationMode, told: Option<&mut CError>) -> Option<NonNull<CPool>> {
+fn answer(options: Option<&COptions>, mode: CreationMode, error_out: Option<&mut CError>) -> Option<NonNull<CPool>> {
     create(options.unwrap_or(&COptions::DEFAULT), mode)
-        .inspect_err(|error| super::set_errno(-tell(told, &of_alloc(error))))
+        .inspect_err(|error| super::set_errno(-report(error_out, &of_alloc(error))))
         .ok()
 }
 
@@ -240,9 +240,9 @@ fn answer(options: Option<&COptions>, mode: CreationMode, told: Option<&mut CErr
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_percpu_pool_create(
     options: Option<&COptions>,
-    told: Option<&mut CError>,
+    error_out: Option<&mut CError>,
 ) -> Option<NonNull<CPool>> {
-    answer(options, CreationMode::Private, told)
+    answer(options, CreationMode::Private, error_out)
 }
 
 /// Creates a pool of the caller's memory; NULL and `errno` on failure.
@@ -254,11 +254,11 @@ pub unsafe extern "C" fn dormouse_percpu_pool_create_in_region(
     base: *mut u8,
     size_bytes: usize,
     options: Option<&COptions>,
-    told: Option<&mut CError>,
+    error_out: Option<&mut CError>,
 ) -> Option<NonNull<CPool>> {
     // SAFETY: the caller guarantees that the bytes stay mapped, and that nothing else writes to them.
     let region = unsafe { Region::new(base, size_bytes) };
-    answer(options, CreationMode::InRegion(region), told)
+    answer(options, CreationMode::InRegion(region), error_out)
 }
 
 /// Attaches to a pool in the caller's memory; NULL and `errno` on failure.
@@ -270,11 +270,11 @@ pub unsafe extern "C" fn dormouse_percpu_pool_attach(
     base: *mut u8,
     size_bytes: usize,
     options: Option<&COptions>,
-    told: Option<&mut CError>,
+    error_out: Option<&mut CError>,
 ) -> Option<NonNull<CPool>> {
     // SAFETY: the caller guarantees that the bytes stay mapped, and that they are only written through objects.
     let region = unsafe { Region::new(base, size_bytes) };
-    answer(options, CreationMode::AttachedTo(region), told)
+    answer(options, CreationMode::AttachedTo(region), error_out)
 }
 
 /// Frees the pool's memory.
@@ -297,28 +297,28 @@ pub extern "C" fn dormouse_percpu_pool_alloc(
     size_bytes: usize,
     align_bytes: usize,
     object: Option<&mut MaybeUninit<CObject>>,
-    told: Option<&mut CError>,
+    error_out: Option<&mut CError>,
 ) -> c_int {
     let Some(object) = object else {
         let text = &"there is no place to store the object's handle in";
-        return tell(told, &Failure { cause: Cause::BadOption, errno: libc::EINVAL, text });
+        return report(error_out, &Failure { cause: Cause::BadOption, errno: libc::EINVAL, text });
     };
     // With size 0, `Layout` refuses only bad alignments.
     if Layout::from_size_align(0, align_bytes).is_err() {
         let text = &format_args!("alignment to {align_bytes} bytes cannot be met: it is not a power of two");
-        return tell(told, &Failure { cause: Cause::BadAlignment, errno: libc::EINVAL, text });
+        return report(error_out, &Failure { cause: Cause::BadAlignment, errno: libc::EINVAL, text });
     }
     let Ok(layout) = Layout::from_size_align(size_bytes, align_bytes) else {
         let text = &format_args!("an object of {size_bytes} bytes does not fit: there are not so many addresses");
-        return tell(told, &Failure { cause: Cause::TooBig, errno: libc::E2BIG, text });
+        return report(error_out, &Failure { cause: Cause::TooBig, errno: libc::E2BIG, text });
     };
-    let Some(pool) = pool.pool() else { return tell(told, &ATTACHED) };
+    let Some(pool) = pool.pool() else { return report(error_out, &ATTACHED) };
     match pool.alloc(layout) {
         Ok(allocated) => {
             object.write(CObject::of(allocated));
             0
         }
-        Err(error) => tell(told, &of_alloc(&error)),
+        Err(error) => report(error_out, &of_alloc(&error)),
     }
 }
 
@@ -327,14 +327,18 @@ pub extern "C" fn dormouse_percpu_pool_alloc(
 /// # Safety
 /// The conditions of [`Pool::free`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dormouse_percpu_pool_free(pool: &CPool, object: CObject, told: Option<&mut CError>) -> c_int {
+pub unsafe extern "C" fn dormouse_percpu_pool_free(
+    pool: &CPool,
+    object: CObject,
+    error_out: Option<&mut CError>,
+) -> c_int {
     let Some(object) = object.get() else {
         let text = &"a handle of zeroes is no object";
-        return tell(told, &Failure { cause: Cause::Foreign, errno: libc::ENOENT, text });
+        return report(error_out, &Failure { cause: Cause::Foreign, errno: libc::ENOENT, text });
     };
-    let Some(pool) = pool.pool() else { return tell(told, &ATTACHED) };
+    let Some(pool) = pool.pool() else { return report(error_out, &ATTACHED) };
     // SAFETY: the caller guarantees that the object's bytes are not used from now on.
-    answer_of(unsafe { pool.free(object) }, told)
+    answer_of(unsafe { pool.free(object) }, error_out)
 }
 
 /// [`View::address`]; NULL for a CPU that the pool does not have.
@@ -394,9 +398,9 @@ pub extern "C" fn dormouse_percpu_pool_object_at(
 
 /// [`Pool::audit`]; returns 0 or a negative errno.
 #[unsafe(no_mangle)]
-pub extern "C" fn dormouse_percpu_pool_audit(pool: &CPool, told: Option<&mut CError>) -> c_int {
-    let Some(pool) = pool.pool() else { return tell(told, &ATTACHED) };
-    answer_of(pool.audit(), told)
+pub extern "C" fn dormouse_percpu_pool_audit(pool: &CPool, error_out: Option<&mut CError>) -> c_int {
+    let Some(pool) = pool.pool() else { return report(error_out, &ATTACHED) };
+    answer_of(pool.audit(), error_out)
 }
 
 /// [`Pool::usage`]; returns 0 or a negative errno.

@@ -11,7 +11,7 @@ use core::sync::atomic::Ordering::{Relaxed, Release};
 use dormouse_abi::vring::RING_SIZE_MAX;
 
 use crate::area::Area;
-use crate::bus::{Areas, Bus, IN_LINE, Part, check_areas};
+use crate::bus::{AreaLocation, Areas, Bus, IN_LINE, check_areas};
 use crate::error::RingError;
 
 /// `VIRTQ_DESC_F_AVAIL` (2.8.1).
@@ -423,9 +423,9 @@ pub fn contiguous(base: *mut u8, size: u32) -> Result<Areas, RingError> {
         return Err(RingError::Alignment { address: base.addr() });
     }
     Ok(Areas {
-        descriptor: Part(base, 16 * size as usize),
-        driver: Part(base.wrapping_add(len - 2 * LINE), 4),
-        device: Part(base.wrapping_add(len - LINE), 4),
+        descriptor: AreaLocation(base, 16 * size as usize),
+        driver: AreaLocation(base.wrapping_add(len - 2 * LINE), 4),
+        device: AreaLocation(base.wrapping_add(len - LINE), 4),
     })
 }
 

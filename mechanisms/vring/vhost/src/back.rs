@@ -343,11 +343,11 @@ impl<D: Served> Connection<D> {
         }
         let size = ring.size as usize;
         let lens = if is_packed { [16 * size, 4, 4] } else { [16 * size, 6 + 2 * size, 6 + 8 * size] };
-        let part = |index: usize| {
-            let part = self.memory.ring_part(addrs[index], lens[index]);
-            part.ok_or(Message::InvalidOperation("a queue outside of the memory that was shared"))
+        let location = |index: usize| {
+            let found = self.memory.ring_area(addrs[index], lens[index]);
+            found.ok_or(Message::InvalidOperation("a queue outside of the memory that was shared"))
         };
-        let areas = Areas { descriptor: part(0)?, driver: part(1)?, device: part(2)? };
+        let areas = Areas { descriptor: location(0)?, driver: location(1)?, device: location(2)? };
         // SAFETY: the areas are in the driver's memory, which the worker keeps mapped as long as the ring; Rust code
         // accesses it only atomically.
         let bus = unsafe { Direct::new(areas) };
@@ -416,7 +416,7 @@ struct Serving<D> {
 
 /// Result of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Turn {
+enum TurnResult {
     /// There may be more buffers.
     More,
     /// There were no more buffers.
@@ -426,7 +426,7 @@ enum Turn {
 }
 
 /// Maximum number of buffers that are served between two checks of the stop event.
-const TURN: u32 = 256;
+const TURN_BUFFERS_MAX: u32 = 256;
 
 impl<D: Served> Serving<D> {
     fn run(mut self) -> u16 {
@@ -442,7 +442,7 @@ impl<D: Served> Serving<D> {
             self.ring.disarm_notification();
             let end = loop {
                 let end = self.serve_some();
-                if end != Turn::More {
+                if end != TurnResult::More {
                     break end;
                 }
                 if self.is_woken(Some(&AT_ONCE)).is_none() {
@@ -450,7 +450,7 @@ impl<D: Served> Serving<D> {
                 }
             };
             // A violation that is not skipped makes the ring always look non-empty. A driver that repairs it must kick.
-            let has_more = self.ring.arm_notification() && end != Turn::Stuck;
+            let has_more = self.ring.arm_notification() && end != TurnResult::Stuck;
             match self.is_woken(has_more.then_some(&AT_ONCE)) {
                 None => return,
                 Some(is_kicked) => self.shared.count(|counters| counters.kicks += u64::from(is_kicked)),
@@ -469,21 +469,21 @@ impl<D: Served> Serving<D> {
         }
     }
 
-    /// Serves at most [`TURN`] buffers.
-    fn serve_some(&mut self) -> Turn {
-        let mut end = Turn::More;
+    /// Serves at most [`TURN_BUFFERS_MAX`] buffers.
+    fn serve_some(&mut self) -> TurnResult {
+        let mut end = TurnResult::More;
         let (mut buffers, mut invalid) = (0, 0);
         let mut last_lie = None;
-        for _ in 0..TURN {
+        for _ in 0..TURN_BUFFERS_MAX {
             match self.ring.pop(&*self.memory, &mut self.chain) {
                 Ok(true) => {}
                 Ok(false) => {
-                    end = Turn::Empty;
+                    end = TurnResult::Empty;
                     break;
                 }
                 // A violation that can be skipped differs from the next one.
                 Err(lie) if last_lie.replace(lie) == Some(lie) => {
-                    end = Turn::Stuck;
+                    end = TurnResult::Stuck;
                     break;
                 }
                 Err(_) => continue,

@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use dormouse_backing::Pool;
-use dormouse_vring::{Areas, Features, Part};
+use dormouse_vring::{AreaLocation, Areas, Features};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserHeaderFlag};
@@ -155,7 +155,7 @@ impl FrontEnd {
     /// [`either::Device`](dormouse_vring::either::Device).
     pub(crate) fn start_queue(&mut self, index: usize, ring: Ring<'_>) -> Result<(), Error> {
         // A ring's own addresses are those of the front end's process, unlike the addresses in it.
-        let here = |Part(at, _)| at.addr() as u64;
+        let here = |AreaLocation(at, _)| at.addr() as u64;
         let config = VringConfigData {
             queue_max_size: ring.size,
             queue_size: ring.size,
