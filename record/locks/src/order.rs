@@ -17,7 +17,7 @@ pub enum Rank {
 
 /// Records that the thread holds a lock or waits for it, until dropped. Empty in release builds.
 #[derive(Debug)]
-pub struct Held {
+pub struct HeldLock {
     /// Slot in which the thread is recorded, and the amount by which it was increased.
     noted: Option<(&'static AtomicU64, u64)>,
 }
@@ -45,9 +45,9 @@ impl Rank {
     ///
     /// Ends the program if the calling thread holds a lock that is below this one. Lock-free; async-signal-safe.
     #[inline]
-    pub fn hold(self) -> Held {
+    pub fn hold(self) -> HeldLock {
         if !cfg!(debug_assertions) {
-            return Held { noted: None };
+            return HeldLock { noted: None };
         }
         let me = tid();
         let slot = slot_of(me);
@@ -55,14 +55,14 @@ impl Rank {
             end(rule);
         }
         // A thread without a slot is not checked.
-        let Some(slot) = slot.or_else(|| free_slot(me)) else { return Held { noted: None } };
+        let Some(slot) = slot.or_else(|| free_slot(me)) else { return HeldLock { noted: None } };
         // A signal handler on this thread may have run in between; it leaves the word unchanged.
         slot.fetch_add(one(self), Relaxed);
-        Held { noted: Some((slot, one(self))) }
+        HeldLock { noted: Some((slot, one(self))) }
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldLock {
     #[inline]
     fn drop(&mut self) {
         let Some((slot, one)) = self.noted else { return };

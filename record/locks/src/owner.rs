@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use rustix::thread::{futex, gettid};
 
-use crate::order::{Held, Rank};
+use crate::order::{HeldLock, Rank};
 
 /// Set when a thread sleeps on the word. Thread ids are smaller (`PID_MAX_LIMIT` is 2^22).
 const WAITERS: u32 = 1 << 31;
@@ -111,7 +111,7 @@ impl OwnerLock {
 /// another thread id.
 struct Owned<'a> {
     lock: &'a OwnerLock,
-    held: Option<Held>,
+    held: Option<HeldLock>,
 }
 
 impl Owned<'_> {

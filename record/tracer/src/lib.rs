@@ -94,7 +94,7 @@ mod watch;
 /// Static branches, immediate values and tunables, which this crate itself uses.
 pub use dormouse_imv as imv;
 #[cfg(feature = "listen")]
-pub use environment::Way;
+pub use environment::ListenMode;
 #[doc(hidden)]
 pub use fork::{announce_vfork, real_vfork};
 #[cfg(feature = "listen")]

@@ -47,7 +47,7 @@ static BELL: AtomicU32 = AtomicU32::new(0);
 static IS_ATTENDED: AtomicBool = AtomicBool::new(false);
 /// Right to send requests, held by the thread or, at the end of the program, by the exiting thread, which does not give
 /// it back.
-static TURN: Turn = Turn::new();
+static SENDING_RIGHT: SendingRight = SendingRight::new();
 static EXIT_HANDLED: AtomicBool = AtomicBool::new(false);
 
 fn watch(mark: usize) -> Option<&'static Watch> {
@@ -154,9 +154,9 @@ impl Watch {
     /// Requests a snapshot, and waits for it.
     fn ask(&self) {
         let firings = self.firings().load(Ordering::Relaxed);
-        // Before taking the turn: a thread that waits for the turn should not also wait for an allocator.
+        // Before taking the right: a thread that waits for it should not also wait for an allocator.
         let prepared = self.prepare(firings);
-        if !TURN.take() {
+        if !SENDING_RIGHT.take() {
             return;
         }
         let sent = prepared.send();
@@ -165,7 +165,7 @@ impl Watch {
         if !matches!(sent, Err(Errno::AGAIN)) {
             self.firings().fetch_sub(firings, Ordering::Relaxed);
         }
-        TURN.give_back();
+        SENDING_RIGHT.give_back();
         if let Ok(socket) = sent {
             let mut stream = UnixStream::from(socket);
             let answered = stream.set_nonblocking(false).and_then(|()| stream.set_read_timeout(Some(PATIENCE)));
@@ -176,10 +176,10 @@ impl Watch {
 }
 
 /// Interval at which the thread checks whether the program has other threads.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Right to send requests and to subtract the firings that they report.
-struct Turn {
+struct SendingRight {
     /// Futex: id of the thread that holds the right; 0 if no thread does.
     holder: AtomicU32,
 }
@@ -189,9 +189,9 @@ struct Turn {
 const NAP: futex::Timespec = futex::Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 const NAPS_MAX: u32 = 50;
 
-impl Turn {
-    const fn new() -> Turn {
-        Turn { holder: AtomicU32::new(0) }
+impl SendingRight {
+    const fn new() -> SendingRight {
+        SendingRight { holder: AtomicU32::new(0) }
     }
 
     /// Takes the right for the calling thread if no thread holds it. Wait-free.
@@ -301,7 +301,7 @@ fn serve() {
                 soonest = Some(soonest.map_or(wait, |soonest| soonest.min(wait)));
             }
         }
-        let wait = soonest.map_or(LOOK, |soonest| soonest.min(LOOK));
+        let wait = soonest.map_or(CHECK_INTERVAL, |soonest| soonest.min(CHECK_INTERVAL));
         let timeout = futex::Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) as _ };
         // The next round checks, whatever ended the wait.
         let is_over =
@@ -317,7 +317,7 @@ fn serve() {
 /// reported once, but not for snapshots.
 extern "C" fn at_exit() {
     let _inside = thread::enter_tracer();
-    TURN.wait_and_take(is_other_thread);
+    SENDING_RIGHT.wait_and_take(is_other_thread);
     for watch in watches() {
         let firings = watch.firings().swap(0, Ordering::Relaxed);
         if firings != 0 {
@@ -330,7 +330,7 @@ extern "C" fn at_exit() {
 pub(crate) fn after_fork() {
     FIRINGS.iter().for_each(|firings| firings.store(0, Ordering::Relaxed));
     IS_ATTENDED.store(false, Ordering::Relaxed);
-    TURN.holder.store(0, Ordering::Relaxed);
+    SENDING_RIGHT.holder.store(0, Ordering::Relaxed);
 }
 
 #[cfg(test)]
@@ -339,39 +339,39 @@ mod tests {
 
     #[test]
     fn the_end_waits_for_a_request_that_is_on_its_way() {
-        let (turn, counted) = (Turn::new(), AtomicU64::new(5));
+        let (right, counted) = (SendingRight::new(), AtomicU64::new(5));
         let (begun, is_begun) = std::sync::mpsc::channel();
         let (looked, is_looked) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
-            let (turn, counted) = (&turn, &counted);
+            let (right, counted) = (&right, &counted);
             scope.spawn(move || {
-                assert!(turn.take());
+                assert!(right.take());
                 begun.send(tid()).unwrap();
                 // As if the thread were not scheduled, until the exiting thread has found out the holder.
                 is_looked.recv().unwrap();
                 counted.fetch_sub(5, Ordering::Relaxed);
-                turn.give_back();
+                right.give_back();
             });
             let holder = is_begun.recv().unwrap();
-            assert!(!turn.take());
-            turn.wait_and_take(|tid| {
+            assert!(!right.take());
+            right.wait_and_take(|tid| {
                 assert_eq!(tid, holder);
                 let _ = looked.send(());
                 is_other_thread(tid)
             });
             assert_eq!(counted.load(Ordering::Relaxed), 0, "told of again");
         });
-        assert!(!turn.take(), "it is not given back");
+        assert!(!right.take(), "it is not given back");
     }
 
     #[test]
     fn nobody_waits_for_a_thread_that_is_not_there() {
-        let turn = Turn::new();
-        turn.holder.store(std::thread::spawn(tid).join().unwrap(), Ordering::Relaxed);
-        turn.wait_and_take(|_| false);
-        assert_eq!(turn.holder.load(Ordering::Relaxed), tid());
+        let right = SendingRight::new();
+        right.holder.store(std::thread::spawn(tid).join().unwrap(), Ordering::Relaxed);
+        right.wait_and_take(|_| false);
+        assert_eq!(right.holder.load(Ordering::Relaxed), tid());
         // Nor for itself.
-        turn.wait_and_take(is_other_thread);
+        right.wait_and_take(is_other_thread);
         assert!(!is_other_thread(tid()) && !is_other_thread(i32::MAX as u32));
     }
 
