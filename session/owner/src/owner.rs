@@ -16,7 +16,7 @@ use dormouse_control::{Processes, SessionListener, SessionServer, is_dead, no_th
 use dormouse_ctf::{Cause, Losses};
 use dormouse_tools::Program;
 
-use crate::begin::{Estate, NewSession};
+use crate::begin::{NewSession, SessionParts};
 use crate::command::inheritable;
 use crate::drain::{self, Drained, Drainer};
 use crate::end::{Deadline, END_MAX, since};
@@ -56,8 +56,8 @@ impl Session {
     /// # Errors
     /// One line with the reason; only an empty directory is left.
     pub fn create(options: &Options) -> Result<Session, Error> {
-        let NewSession { estate, .. } = NewSession::create(options)?;
-        Session::take_up(estate)
+        let NewSession { parts, .. } = NewSession::create(options)?;
+        Session::take_up(parts)
     }
 
     /// Takes up a session without an owner: a new one, or one whose owner was killed. Continues from the progress of
@@ -65,8 +65,8 @@ impl Session {
     ///
     /// # Errors
     /// One line with the reason. If nothing has happened in the session yet, only an empty directory is left.
-    pub(crate) fn take_up(estate: Estate) -> Result<Session, Error> {
-        let Estate { dir, memory, ledger, listener, buffers, files } = estate;
+    pub(crate) fn take_up(parts: SessionParts) -> Result<Session, Error> {
+        let SessionParts { dir, memory, ledger, listener, buffers, files } = parts;
         let ledger = Arc::new(ledger);
         fault::survive_file_size_limits();
         ledger.count_owner();

@@ -150,7 +150,7 @@ impl Supervisor {
         remote: &Remote,
     ) -> Result<Supervisor, Error> {
         // The owner must remove them.
-        session.estate.files.leave();
+        session.parts.files.leave();
         let session = Arc::new(session);
         let (sender, events) = channel();
         let watch = Watch { session: Arc::clone(&session), arguments, summary, remote: remote.clone(), sender };
@@ -179,7 +179,7 @@ impl Supervisor {
 
     /// Notes the recorded command. If this process dies, the session lasts as long as the command.
     pub fn note_command(&self, pid: u32) {
-        let ledger = &self.session.estate.ledger;
+        let ledger = &self.session.parts.ledger;
         ledger.set_command_start(start_of(pid).parse().unwrap_or(0));
         ledger.set_command(pid.into());
     }
@@ -257,7 +257,7 @@ impl Watch {
     }
 
     fn ledger(&self) -> &Ledger {
-        &self.session.estate.ledger
+        &self.session.parts.ledger
     }
 
     fn tell(&self, event: Event) {
@@ -268,7 +268,7 @@ impl Watch {
     fn start(&self) -> Result<(Child, UnixStream), Error> {
         let failed = |error: std::io::Error| Error::from(format!("cannot start the session's owner: {error}"));
         let (control, of_owner) = UnixStream::pair().map_err(failed)?;
-        let inheritance = Inheritance::of(&self.session.estate, &of_owner, self.summary.as_ref());
+        let inheritance = Inheritance::of(&self.session.parts, &of_owner, self.summary.as_ref());
         let mut command = Command::new("/proc/self/exe");
         command.arg0("dormouse").arg(COMMAND).args(inheritance.to_arguments()).args(&self.arguments);
         // A terminal's signals are meant for the command, and the supervisor responds to them.
