@@ -23,12 +23,12 @@ use crate::end::{Deadline, END_MAX, since};
 use crate::error::Error;
 use crate::fault;
 use crate::follow;
-use crate::followed::Followed;
+use crate::followed::FollowedProcesses;
 use crate::ledger::Ledger;
 use crate::losses;
 use crate::memory::SessionMemory;
 use crate::options::Options;
-use crate::register::{TakenIn, ended_amid_write};
+use crate::register::{RegisterReader, ended_amid_write};
 use crate::service::{NAMED_COUNT_MAX, Shared};
 use crate::session_file::OwnerFiles;
 use crate::summary::{NAMED_SHOWN_MAX, NotJoined, Running, Summary};
@@ -81,14 +81,14 @@ impl Session {
         let processes = Processes::new().map_err(|error| format!("cannot watch processes: {error}"))?;
         processes.count_joined(ledger.written().joined);
         trace.follow(memory.view());
-        let (register, unheard) = (TakenIn::default(), listener.unheard());
+        let (register, unheard) = (RegisterReader::default(), listener.unheard());
         let shared = Arc::new(Shared {
             memory,
             trace,
             processes: Arc::new(processes),
             register,
             unheard,
-            followed: Followed::default(),
+            followed: FollowedProcesses::default(),
         });
         Session::open(listener, Arc::clone(&shared), files).inspect_err(|_| {
             if is_new {
