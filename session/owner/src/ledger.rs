@@ -109,7 +109,7 @@ const DRAINED_WORDS: usize = 1 + ENTRY_WORDS + 3 + Cause::COUNT;
 
 /// Contents of the trace beside its streams of events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Written {
+pub(crate) struct TraceContents {
     /// Length of the metadata and of the state stream, in bytes.
     pub(crate) metadata_len: u64,
     pub(crate) state_len: u64,
@@ -356,19 +356,19 @@ impl Ledger {
     }
 
     /// Returns the contents of the trace beside its streams of events.
-    pub(crate) fn written(&self) -> Written {
+    pub(crate) fn written(&self) -> TraceContents {
         let [metadata_len, state_len, joined, number, key] = self.head().written.load();
-        Written { metadata_len, state_len, joined, process: (number as u16, key) }
+        TraceContents { metadata_len, state_len, joined, process: (number as u16, key) }
     }
 
     /// Commits the contents of the trace. Only one thread at a time may call it.
-    pub(crate) fn commit_written(&self, written: Written) {
-        let Written { metadata_len, state_len, joined, process: (number, key) } = written;
+    pub(crate) fn commit_written(&self, written: TraceContents) {
+        let TraceContents { metadata_len, state_len, joined, process: (number, key) } = written;
         self.head().written.store([metadata_len, state_len, joined, number.into(), key]);
         self.note(written);
     }
 
-    fn note(&self, Written { process: (number, key), .. }: Written) {
+    fn note(&self, TraceContents { process: (number, key), .. }: TraceContents) {
         if let Some(place) = self.head().processes.get(usize::from(number)) {
             place.store(key, Ordering::Relaxed);
         }
@@ -467,7 +467,7 @@ mod tests {
     fn a_process_is_noted_with_the_record_of_it() {
         let ledger = ledger();
         assert!(!ledger.is_noted(7, 0) && !ledger.is_noted(0, 0));
-        let written = Written { metadata_len: 1, state_len: 2, joined: 3, process: (7, key_of(40)) };
+        let written = TraceContents { metadata_len: 1, state_len: 2, joined: 3, process: (7, key_of(40)) };
         ledger.head().written.store([1, 2, 3, 7, key_of(40)]);
         assert!(!ledger.is_noted(7, 40));
         let next = inherited(&ledger);

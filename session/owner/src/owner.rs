@@ -18,7 +18,7 @@ use dormouse_tools::Program;
 
 use crate::begin::{NewSession, SessionParts};
 use crate::command::inheritable;
-use crate::drain::{self, Drained, Drainer};
+use crate::drain::{self, DrainResult, Drainer};
 use crate::end::{Deadline, END_MAX, since};
 use crate::error::Error;
 use crate::fault;
@@ -45,7 +45,7 @@ pub struct Session {
     files: OwnerFiles,
     server: SessionServer,
     stop: Arc<AtomicBool>,
-    drainer: Option<JoinHandle<Drained>>,
+    drainer: Option<JoinHandle<DrainResult>>,
     /// The memory, at a descriptor that processes started by this one inherit.
     inheritable: OnceLock<OwnedFd>,
 }
@@ -114,7 +114,7 @@ impl Session {
                 Ok(drainer) => drainer,
                 Err(error) => {
                     let _ = is_ready.send(Err(error));
-                    return Drained::default();
+                    return DrainResult::default();
                 }
             };
             let _ = is_ready.send(Ok(()));
@@ -233,7 +233,7 @@ impl Session {
         let drained = drainer.and_then(|drainer| drainer.join().ok()).unwrap_or_else(|| {
             losses.add(Cause::Unfinished, 1);
             let write_error = Some("the drain thread has failed; the trace ends where it did".into());
-            Drained { summary: Summary { write_error, ..Summary::default() }, ..Drained::default() }
+            DrainResult { summary: Summary { write_error, ..Summary::default() }, ..DrainResult::default() }
         });
         // Every process whose events were drained has its record: even a program that a process executed last of all.
         shared.look();

@@ -75,10 +75,10 @@ enum Event {
 
 /// Handle by which a session's supervisor is controlled, even before the session begins.
 #[derive(Debug, Clone, Default)]
-pub struct Remote(Arc<Mutex<State>>);
+pub struct Remote(Arc<Mutex<RemoteState>>);
 
 #[derive(Debug, Default)]
-struct State {
+struct RemoteState {
     /// The connection to the current owner, and the pidfd by which it can be killed.
     owner: Option<(UnixStream, OwnedFd)>,
     /// The request that the owner has been sent, or that the next one will be sent.
@@ -88,7 +88,7 @@ struct State {
 }
 
 impl Remote {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, RemoteState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -119,7 +119,7 @@ impl Remote {
     }
 }
 
-impl State {
+impl RemoteState {
     fn tell(&mut self) {
         if let (Some((control, _)), Some(asked)) = (&mut self.owner, self.asked) {
             // If the owner is dead, the next one is told.
@@ -153,8 +153,9 @@ impl Supervisor {
         session.parts.files.leave();
         let session = Arc::new(session);
         let (sender, events) = channel();
-        let watch = Watch { session: Arc::clone(&session), arguments, summary, remote: remote.clone(), sender };
-        let thread = std::thread::Builder::new().name("dormouse-owner".into()).spawn(move || watch.run());
+        let runner =
+            SupervisorThread { session: Arc::clone(&session), arguments, summary, remote: remote.clone(), sender };
+        let thread = std::thread::Builder::new().name("dormouse-owner".into()).spawn(move || runner.run());
         let supervisor = Supervisor { session, remote: remote.clone(), events, thread: thread.map_err(no_thread)? };
         match supervisor.events.recv() {
             Ok(Event::Over(outcome)) => Err(supervisor.failed(outcome)),
@@ -218,7 +219,7 @@ impl Supervisor {
 }
 
 /// The supervisor's thread.
-struct Watch {
+struct SupervisorThread {
     session: Arc<NewSession>,
     arguments: Vec<OsString>,
     summary: Option<File>,
@@ -226,7 +227,7 @@ struct Watch {
     sender: Sender<Event>,
 }
 
-impl Watch {
+impl SupervisorThread {
     fn run(self) {
         let (mut failures, mut was_ready, mut restarts) = (0, false, 0_u64);
         let mut reason = String::new();

@@ -22,7 +22,7 @@ use crate::announced::{class_of, program_of, refusal_of};
 use crate::clock::Clock;
 use crate::dir::{Dir, not_read, not_written};
 use crate::error::Error;
-use crate::ledger::{Ledger, Written, key_of};
+use crate::ledger::{Ledger, TraceContents, key_of};
 use crate::options::Plan;
 use crate::points::point;
 use crate::quota::{KEPT_FOR_END_BYTES, KEPT_FOR_STATE_BYTES, Quota};
@@ -122,7 +122,7 @@ impl Trace {
         trace.quota().begin(plan.options.disk_bytes_max);
         // There is room for it even with the smallest allowed maximum.
         trace.quota().take(preamble.len() as u64, 0);
-        trace.ledger.commit_written(Written { metadata_len: preamble.len() as u64, ..Written::default() });
+        trace.ledger.commit_written(TraceContents { metadata_len: preamble.len() as u64, ..TraceContents::default() });
         let record = StateRecord::Session {
             mode: plan.options.mode.name(),
             budget_bytes: plan.options.budget_bytes,
@@ -136,7 +136,7 @@ impl Trace {
     /// Takes up the trace in `dir`, as far as the ledger goes. Anything written after that is written again.
     pub(crate) fn take_up(dir: Dir, ledger: Arc<Ledger>) -> Result<Trace, Error> {
         let clock = Clock::from_words(ledger.clock());
-        let Written { metadata_len, state_len, .. } = ledger.written();
+        let TraceContents { metadata_len, state_len, .. } = ledger.written();
         let mut metadata = GrowingFile::take_up_if(&dir, "metadata", metadata_len, ledger.metadata_inode())?;
         let mut state = GrowingFile::take_up(&dir, "state", state_len)?;
         let text = metadata.read().map_err(not_read(&dir.path_of("metadata")))?;
@@ -371,7 +371,7 @@ impl Trace {
     pub(crate) fn state_at(&self, moment: u64, records: &[StateRecord<'_>]) -> Result<(), Error> {
         let mut inner = self.lock();
         self.append(&mut inner, moment, records, KEPT_FOR_END_BYTES)?;
-        self.ledger.commit_written(Written { state_len: inner.state.len, ..self.ledger.written() });
+        self.ledger.commit_written(TraceContents { state_len: inner.state.len, ..self.ledger.written() });
         Ok(())
     }
 
@@ -382,7 +382,7 @@ impl Trace {
         let _ = self.append(&mut inner, joined_at, std::slice::from_ref(record), KEPT_FOR_END_BYTES);
         let written = self.ledger.written();
         let (joined, process) = (written.joined + 1, (number, key_of(joined_at)));
-        self.ledger.commit_written(Written { state_len: inner.state.len, joined, process, ..written });
+        self.ledger.commit_written(TraceContents { state_len: inner.state.len, joined, process, ..written });
     }
 
     /// Appends a packet. It is kept once it is committed.
@@ -514,7 +514,7 @@ impl Inner {
             quota.give_back(size_bytes);
             format!("the metadata cannot be written: {error}; free space or give another directory with -o")
         })?;
-        ledger.commit_written(Written { metadata_len: self.metadata.len, ..ledger.written() });
+        ledger.commit_written(TraceContents { metadata_len: self.metadata.len, ..ledger.written() });
         Ok(())
     }
 

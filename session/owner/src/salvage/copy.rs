@@ -14,7 +14,7 @@ use super::directory::Directory;
 use super::memory::OwnerlessMemory;
 use super::packets::Packets;
 use crate::clock::ticks;
-use crate::pages::{Current, Page, Pages};
+use crate::pages::{CurrentPage, Page, Pages};
 use dormouse_control::boot;
 
 /// Whether a page with this begin was plausibly begun after the moment. A begin that is later still is damage.
@@ -32,7 +32,7 @@ fn is_late(seq: u64, begin: Option<u64>, moment: Option<u64>) -> bool {
 const LOOKS_MAX: u32 = 100;
 
 /// The relevant parts of a session's memory, copied into private memory.
-pub(super) struct Copied {
+pub(super) struct CopiedMemory {
     pub(super) pages: Pages,
     /// Keeps `pages` mapped.
     _mapping: MmapRaw,
@@ -50,9 +50,9 @@ pub(super) struct Copied {
     pub(super) streams_outrun: u64,
 }
 
-impl Copied {
+impl CopiedMemory {
     /// Copies control blocks, chains, and the pages that are not on disk.
-    pub(super) fn of(source: &OwnerlessMemory, directory: &Directory) -> Result<Copied, String> {
+    pub(super) fn of(source: &OwnerlessMemory, directory: &Directory) -> Result<CopiedMemory, String> {
         let mut copying = Copying::begin(source, directory.uuid())?;
         let memory = copying.memory;
         let geometry = *memory.geometry();
@@ -135,7 +135,7 @@ impl Copied {
         }
         let Copying { mapping, .. } = copying;
         let is_live = source.is_live();
-        Ok(Copied {
+        Ok(CopiedMemory {
             pages,
             _mapping: mapping,
             found,
@@ -296,7 +296,7 @@ impl<'a> Copying<'a> {
         let mut bytes = vec![0; len];
         self.source.read(range.start as u64, &mut bytes)?;
         let seq = word(&bytes, page::OFFSET_SEQ);
-        let page = Page { stream, seq, unit: state.unit, len, current: Some(Current { state, discarded }) };
+        let page = Page { stream, seq, unit: state.unit, len, current: Some(CurrentPage { state, discarded }) };
         let is_its_own = seq as u16 == state.seq && Pages { memory }.was_drawn_for(stream, &bytes);
         if is_its_own && !self.is_overwritten(&page, &bytes)? {
             let is_kept = self.keep(state.unit, &bytes);
