@@ -29,7 +29,7 @@ struct Table {
     by_pid: HashMap<u32, u64>,
     last_key: u64,
     /// Live processes, by their number in the session's register.
-    live: BTreeMap<u16, Joined>,
+    live: BTreeMap<u16, JoinedProcess>,
     joined: u64,
     /// Number of the process whose name was checked last.
     last_named: u16,
@@ -55,7 +55,7 @@ impl Process {
 }
 
 #[derive(Debug)]
-struct Joined {
+struct JoinedProcess {
     pid: Option<u32>,
     /// Identifies the process's program: see [`dormouse_abi::register::Process::image`].
     image: u64,
@@ -68,7 +68,7 @@ struct Joined {
 
 /// A process that joins.
 #[derive(Debug)]
-pub struct Entering {
+pub struct NewProcess {
     /// Its number in the session's register.
     pub number: u16,
     /// Its id as the owner sees it, if it is visible.
@@ -103,7 +103,7 @@ impl Processes {
     ///
     /// A process that has executed another program leaves its former number behind: its threads ended in the middle of
     /// their writes, like those of a killed process, but its pidfd does not report that.
-    pub fn admit(&self, Entering { number, pid, image, name, pidfd }: Entering) -> Vec<u16> {
+    pub fn admit(&self, NewProcess { number, pid, image, name, pidfd }: NewProcess) -> Vec<u16> {
         let mut table = self.lock();
         let mut former = Vec::new();
         let known = pid.and_then(|pid| table.by_pid.get(&pid).copied());
@@ -118,7 +118,7 @@ impl Processes {
             process.numbers.push(number);
         }
         let is_seen = pid.is_some_and(|pid| is_image(pid, image));
-        table.live.insert(number, Joined { pid, image, name, is_seen });
+        table.live.insert(number, JoinedProcess { pid, image, name, is_seen });
         former
     }
 
@@ -218,7 +218,7 @@ impl Processes {
 
     /// Whether a process has joined the session as the program that it currently is, by the address of its stack.
     pub fn is_seen_joined(&self, pid: u32) -> bool {
-        let image = |joined: &Joined| (joined.pid == Some(pid)).then_some(joined.image);
+        let image = |joined: &JoinedProcess| (joined.pid == Some(pid)).then_some(joined.image);
         let images: Vec<u64> = self.lock().live.values().filter_map(image).collect();
         images.into_iter().any(|image| is_image(pid, image))
     }
@@ -226,7 +226,7 @@ impl Processes {
     /// Returns ids of processes that have executed another program since they joined, if the new program has not
     /// joined.
     pub fn executed(&self) -> Vec<u32> {
-        let seen = |joined: &Joined| joined.pid.filter(|_| joined.is_seen).map(|pid| (pid, joined.image));
+        let seen = |joined: &JoinedProcess| joined.pid.filter(|_| joined.is_seen).map(|pid| (pid, joined.image));
         let mut all: Vec<(u32, u64)> = self.lock().live.values().filter_map(seen).collect();
         all.sort();
         all.dedup();
@@ -274,7 +274,7 @@ impl Table {
     fn next_named(&mut self, count_max: usize) -> Vec<(u16, u32, String, u64)> {
         let Table { live, last_named, .. } = self;
         let behind = (Bound::Excluded(*last_named), Bound::Unbounded);
-        let entry = |(number, joined): (&u16, &Joined)| (*number, joined.pid, joined.name.clone(), joined.image);
+        let entry = |(number, joined): (&u16, &JoinedProcess)| (*number, joined.pid, joined.name.clone(), joined.image);
         let all = live.range(behind).chain(live.range(..=*last_named)).map(entry).take(count_max);
         let looked_at: Vec<(u16, Option<u32>, String, u64)> = all.collect();
         *last_named = looked_at.last().map_or(*last_named, |(number, ..)| *number);
@@ -308,8 +308,8 @@ mod tests {
         numbers
     }
 
-    fn entering(number: u16, pid: u32, image: u64) -> Entering {
-        Entering { number, pid: Some(pid), image, name: "x".into(), pidfd: process::open(pid).ok() }
+    fn entering(number: u16, pid: u32, image: u64) -> NewProcess {
+        NewProcess { number, pid: Some(pid), image, name: "x".into(), pidfd: process::open(pid).ok() }
     }
 
     #[test]
@@ -352,9 +352,9 @@ mod tests {
     fn one_without_a_descriptor_is_looked_for() {
         let processes = Processes::new().unwrap();
         let mut child = sleep();
-        processes.admit(Entering { pidfd: None, ..entering(1, child.id(), 5) });
+        processes.admit(NewProcess { pidfd: None, ..entering(1, child.id(), 5) });
         // This one is not visible at all: its end cannot be noticed.
-        processes.admit(Entering { pid: None, pidfd: None, ..entering(2, 1, 5) });
+        processes.admit(NewProcess { pid: None, pidfd: None, ..entering(2, 1, 5) });
         assert_eq!(processes.ended_unwatched(), [0_u16; 0]);
         child.kill().unwrap();
         child.wait().unwrap();

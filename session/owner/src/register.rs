@@ -13,7 +13,7 @@ use dormouse_abi::register::{
 };
 use dormouse_abi::text::printable;
 use dormouse_control::{
-    Entering, Joining, Processes, Stat, is_image, open, pid_in_namespace, pid_namespace, process_name,
+    Joining, NewProcess, Processes, Stat, is_image, open, pid_in_namespace, pid_namespace, process_name,
 };
 use dormouse_ctf::{Refusal, StateRecord};
 use dormouse_relay::Memory;
@@ -150,7 +150,7 @@ impl RegisterReader {
         }
         let pid_seen = Some(pid).filter(|pid| *pid != 0);
         let (name, pidfd) = (name.to_string(), Some(pidfd));
-        let entering = Entering { number, pid: pid_seen, image, name, pidfd };
+        let entering = NewProcess { number, pid: pid_seen, image, name, pidfd };
         processes.admit(entering).into_iter().for_each(|number| self.take_back(session, number));
         let record =
             StateRecord::Process { process: number.into(), pid, vpid, name: joining.name, program, command_line };
@@ -187,7 +187,7 @@ impl RegisterReader {
         }
         match found {
             Some((pid, pidfd)) if process.phase != Phase::Left => {
-                let entering = Entering { number, pid: Some(pid), image: process.image, name, pidfd };
+                let entering = NewProcess { number, pid: Some(pid), image: process.image, name, pidfd };
                 processes.admit(entering).into_iter().for_each(|number| self.take_back(session, number));
             }
             // A dead owner had its pidfd, and it cannot be found any more: it counts as in the session until it leaves.
@@ -196,7 +196,7 @@ impl RegisterReader {
                 && process.namespace == NAMESPACE_UNKNOWN
                 && process.phase != Phase::Left =>
             {
-                let entering = Entering { number, pid: None, image: process.image, name, pidfd: None };
+                let entering = NewProcess { number, pid: None, image: process.image, name, pidfd: None };
                 processes.admit(entering);
             }
             _ => self.take_back(session, number),

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use dormouse_abi::message::{BudgetState, Snapshot, Status};
 use dormouse_abi::register::CLASS_COUNT;
-use dormouse_control::{Counts, Joining, MappedFile, Processes, Service, Take, Unheard, open, start_of};
+use dormouse_control::{Counts, Joining, MappedFile, Processes, Service, Take, UnheardFile, open, start_of};
 use dormouse_ctf::{Cause, StateRecord};
 
 use crate::announced::refusal_of;
@@ -28,7 +28,7 @@ pub(crate) struct Shared {
     pub(crate) trace: Trace,
     pub(crate) processes: Arc<Processes>,
     pub(crate) register: RegisterReader,
-    pub(crate) unheard: Arc<Unheard>,
+    pub(crate) unheard: Arc<UnheardFile>,
     pub(crate) followed: FollowedProcesses,
 }
 
