@@ -64,9 +64,9 @@ impl Bench {
     fn new(kind: RecordKind) -> Bench {
         let mut backing = vec![OsPage([0; 4096]); GEOMETRY.size_bytes().div_ceil(4096)];
         let base = backing.as_mut_ptr().cast();
-        let page_limit = GEOMETRY.page_count;
+        let page_count_limit = GEOMETRY.page_count;
         let (mode, clock, uuid) = (MODE_OVERWRITE, CLOCK_TSC, [7; 16]);
-        let setup = Setup { mode, clock, uuid, kind, page_limit, kept_for: &[], kept_each: 0 };
+        let setup = Setup { mode, clock, uuid, kind, page_count_limit, kept_for: &[], kept_each: 0 };
         // SAFETY: valid, zeroed, aligned, and never moved.
         let memory = unsafe { Memory::initialise(base, &GEOMETRY, &setup) };
         let session = Box::leak(Box::new(Session::new(&memory, true)));

@@ -20,8 +20,8 @@ const GEOMETRY: Geometry =
 const PROCESS: u16 = 9;
 
 fn setup(mode: u32, clock: u32) -> Setup<'static> {
-    let page_limit = GEOMETRY.page_count;
-    Setup { mode, clock, uuid: [7; 16], kind: RecordKind::Ids, page_limit, kept_for: &[], kept_each: 0 }
+    let page_count_limit = GEOMETRY.page_count;
+    Setup { mode, clock, uuid: [7; 16], kind: RecordKind::Ids, page_count_limit, kept_for: &[], kept_each: 0 }
 }
 
 #[repr(C, align(4096))]

@@ -260,7 +260,8 @@ fn hostile_memories() -> Vec<Hostile> {
         let geometry =
             Geometry { page_size_bytes: 4096, page_count, cpu_count, stream_count: cpu_count + 2, has_register };
         assert!(geometry.is_valid());
-        let setup = Setup { mode, clock, uuid: [7; 16], kind, page_limit: page_count, kept_for: &[], kept_each: 0 };
+        let setup =
+            Setup { mode, clock, uuid: [7; 16], kind, page_count_limit: page_count, kept_for: &[], kept_each: 0 };
         Hostile::new(geometry, setup)
     };
     kinds.map(hostile).into()

@@ -5,7 +5,8 @@
 //! the event class even if it never runs.
 //!
 //! ```text
-//!   expression ──evaluate──▶ EvaluatedValue: a number, or a reference ──when all are evaluated──▶ Words, or a Payload ──▶ record
+//!   expression ──evaluate──▶ EvaluatedValue: a number, or a reference
+//!              ──when all are evaluated──▶ Words, or a Payload ──▶ record
 //! ```
 //!
 //! An expression may contain `.await`. So data kept while others are evaluated are `Send`, and raw pointers are made
@@ -95,8 +96,8 @@ mod sealed {
 }
 use sealed::Field;
 
-/// An evaluated value, which is kept until the event's other values are evaluated. [`Send`], because their expressions may contain
-/// `.await`.
+/// An evaluated value, which is kept until the event's other values are evaluated. [`Send`], because their expressions
+/// may contain `.await`.
 pub trait EvaluatedValue: Send {
     /// Adds the value to a record.
     fn put(self, payload: &mut Payload<'_>);

@@ -206,7 +206,7 @@ impl<'a> Drainer<'a> {
         if self.memory.is_overwrite() {
             return NAP_MAX;
         }
-        nap(u64::from(self.memory.page_limit()) * u64::from(self.memory.geometry().page_size_bytes), has_come)
+        nap(u64::from(self.memory.page_count_limit()) * u64::from(self.memory.geometry().page_size_bytes), has_come)
     }
 
     fn write_offered(&mut self, stream: u32, address: u64, len: u32) {

@@ -401,11 +401,11 @@ impl Bench {
             }
             Operation::Wait { shift } => self.clock = self.clock.saturating_add(1 << (shift % 50)),
             Operation::Limit { page_count } => {
-                self.memory.set_page_limit(u32::from(page_count) % (GEOMETRY.page_count + 1));
+                self.memory.set_page_count_limit(u32::from(page_count) % (GEOMETRY.page_count + 1));
             }
             Operation::GiveBack => self.follow(|bench| {
                 let memory = bench.memory;
-                for index in memory.page_limit()..memory.geometry().page_count {
+                for index in memory.page_count_limit()..memory.geometry().page_count {
                     let _ = memory.withhold(index, |stream| bench.used(stream))
                         || memory.is_overwrite() && memory.relocate(index);
                 }

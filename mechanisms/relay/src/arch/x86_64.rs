@@ -84,7 +84,7 @@ pub struct Session {
     /// Start of the control blocks.
     pub streams: *mut u8,
     /// Offset in a page from which it is full, in bytes: the start of the slack.
-    pub page_limit: usize,
+    pub page_limit_bytes: usize,
     /// Number of CPUs whose streams may be written with the timestamp counter as the clock, in records with context; 0
     /// if the session has another clock or other records.
     pub cpu_count: u32,
@@ -107,7 +107,7 @@ impl Session {
             base: memory.base(),
             last_page_offset: geometry.pages_end() - page_size_bytes,
             streams: memory.streams_base(),
-            page_limit: page_size_bytes - dormouse_abi::page::SLACK_BYTES,
+            page_limit_bytes: page_size_bytes - dormouse_abi::page::SLACK_BYTES,
             cpu_count: count_for(RecordKind::Ids),
             compact_cpu_count: count_for(RecordKind::Compact),
         }
@@ -116,7 +116,14 @@ impl Session {
     /// Returns an empty session: every record takes the slow path.
     pub const fn none() -> Session {
         let null = core::ptr::null_mut();
-        Session { base: null, last_page_offset: 0, streams: null, page_limit: 0, cpu_count: 0, compact_cpu_count: 0 }
+        Session {
+            base: null,
+            last_page_offset: 0,
+            streams: null,
+            page_limit_bytes: 0,
+            cpu_count: 0,
+            compact_cpu_count: 0,
+        }
     }
 }
 
@@ -304,7 +311,7 @@ macro_rules! define_record {
                 RSEQ_CS = const $crate::arch::abi::rseq::OFFSET_RSEQ_CS,
                 CPU_ID = const $crate::arch::abi::rseq::OFFSET_CPU_ID,
                 SIGNATURE = const $crate::arch::abi::rseq::SIGNATURE_X86,
-                PAGE_LIMIT = const ::core::mem::offset_of!($crate::arch::Session, page_limit),
+                PAGE_LIMIT_BYTES = const ::core::mem::offset_of!($crate::arch::Session, page_limit_bytes),
                 LAST_PAGE_OFFSET = const ::core::mem::offset_of!($crate::arch::Session, last_page_offset),
                 BASE = const ::core::mem::offset_of!($crate::arch::Session, base),
                 $($operands)*
@@ -334,11 +341,11 @@ macro_rules! define_record {
     };
     (@store_context $fields:tt $context:literal) => { "mov qword ptr [r10 + 8], r9" };
     // The program determines the length of runs, so all 64 bits are compared.
-    (@fit runs) => { "add rdx, rsi\n cmp rdx, qword ptr [r11 + {PAGE_LIMIT}]\n ja 50f" };
-    (@fit $words:tt) => { "add edx, esi\n cmp edx, dword ptr [r11 + {PAGE_LIMIT}]\n ja 50f" };
+    (@fit runs) => { "add rdx, rsi\n cmp rdx, qword ptr [r11 + {PAGE_LIMIT_BYTES}]\n ja 50f" };
+    (@fit $words:tt) => { "add edx, esi\n cmp edx, dword ptr [r11 + {PAGE_LIMIT_BYTES}]\n ja 50f" };
     // The comparison for a header that is `LESS` bytes shorter than the one that the size includes.
-    (@fit_less runs) => { "add rdx, rsi\n sub rdx, {LESS}\n cmp rdx, qword ptr [r11 + {PAGE_LIMIT}]\n ja 50f" };
-    (@fit_less $words:tt) => { "add edx, esi\n sub edx, {LESS}\n cmp edx, dword ptr [r11 + {PAGE_LIMIT}]\n ja 50f" };
+    (@fit_less runs) => { "add rdx, rsi\n sub rdx, {LESS}\n cmp rdx, qword ptr [r11 + {PAGE_LIMIT_BYTES}]\n ja 50f" };
+    (@fit_less $words:tt) => { "add edx, esi\n sub edx, {LESS}\n cmp edx, dword ptr [r11 + {PAGE_LIMIT_BYTES}]\n ja 50f" };
     (@store 0) => { "" };
     (@store 1) => { "mov qword ptr [r10 + 16], rcx" };
     (@store 2) => { concat!($crate::define_record!(@store 1), "\n mov qword ptr [r10 + 24], r8") };

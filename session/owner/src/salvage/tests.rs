@@ -38,7 +38,7 @@ impl Bench {
             clock: CLOCK_MONOTONIC,
             uuid: metadata.options.uuid,
             kind: RecordKind::Ids,
-            page_limit: GEOMETRY.page_count,
+            page_count_limit: GEOMETRY.page_count,
             kept_for: &[],
             kept_each: 0,
         };
