@@ -23,11 +23,11 @@ pub struct HeldLock {
 }
 
 /// Maximum number of threads that hold locks at the same time and are checked.
-const SLOT_COUNT: usize = 64;
+const THREAD_SLOT_COUNT: usize = 64;
 
 /// Slots, each `tid << 32 | counts` with a byte for each rank; 0 is free. Relaxed: each thread reads only its own
 /// writes.
-static SLOTS: [AtomicU64; SLOT_COUNT] = [const { AtomicU64::new(0) }; SLOT_COUNT];
+static THREAD_SLOTS: [AtomicU64; THREAD_SLOT_COUNT] = [const { AtomicU64::new(0) }; THREAD_SLOT_COUNT];
 
 const fn one(rank: Rank) -> u64 {
     1 << (8 * rank as u32)
@@ -107,11 +107,11 @@ fn tid() -> u64 {
 }
 
 fn slot_of(me: u64) -> Option<&'static AtomicU64> {
-    SLOTS.iter().find(|slot| slot.load(Relaxed) & !COUNTS == me)
+    THREAD_SLOTS.iter().find(|slot| slot.load(Relaxed) & !COUNTS == me)
 }
 
 fn free_slot(me: u64) -> Option<&'static AtomicU64> {
-    SLOTS.iter().find(|slot| slot.compare_exchange(0, me, Relaxed, Relaxed).is_ok())
+    THREAD_SLOTS.iter().find(|slot| slot.compare_exchange(0, me, Relaxed, Relaxed).is_ok())
 }
 
 /// Ends the program. Does not unwind, because unwinding would call the loader.

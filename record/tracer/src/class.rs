@@ -26,7 +26,7 @@ pub struct EventKey {
     id: AtomicU32,
     /// Fingerprint of the first class, or 0.
     primary: AtomicU64,
-    others: AtomicPtr<Other>,
+    others: AtomicPtr<FurtherClass>,
     provider: &'static str,
     name: &'static str,
     fields: &'static [&'static str],
@@ -37,10 +37,10 @@ const _: () = assert!(core::mem::offset_of!(EventKey, primary) == core::mem::off
 
 /// A further class of a key. Never freed, because a thread may be writing a record of it at any time.
 #[derive(Debug)]
-struct Other {
+struct FurtherClass {
     fingerprint: u64,
     id: AtomicU32,
-    next: *mut Other,
+    next: *mut FurtherClass,
 }
 
 /// An event's gate is an ordinary static branch.
@@ -139,7 +139,7 @@ impl EventKey {
             return id;
         }
         let next = self.others.load(Ordering::Relaxed);
-        let other = Box::leak(Box::new(Other { fingerprint, id: AtomicU32::new(CLASS_ID_NONE), next }));
+        let other = Box::leak(Box::new(FurtherClass { fingerprint, id: AtomicU32::new(CLASS_ID_NONE), next }));
         // (G) Release pairs with (F).
         self.others.store(ptr::from_mut(other), Ordering::Release);
         // SAFETY: the node was leaked above, so it is never freed.

@@ -18,14 +18,14 @@ use super::{SlotState, Words, add};
 const CPUS: usize = 2;
 
 #[derive(Debug, Default)]
-struct Slot {
+struct CounterSlot {
     by_rseq: u64,
     epoch: u64,
     folded: [u64; 2],
 }
 
 struct Memory {
-    slots: [Mutex<Slot>; CPUS],
+    slots: [Mutex<CounterSlot>; CPUS],
     by_atomics: [AtomicU64; CPUS],
     unfolded: [AtomicI64; CPUS],
     approximate: AtomicI64,
@@ -39,7 +39,7 @@ struct Memory {
 impl Memory {
     fn new(error_max: i64) -> Arc<Memory> {
         Arc::new(Memory {
-            slots: [(); CPUS].map(|()| Mutex::new(Slot::default())),
+            slots: [(); CPUS].map(|()| Mutex::new(CounterSlot::default())),
             by_atomics: [(); CPUS].map(|()| AtomicU64::new(0)),
             unfolded: [(); CPUS].map(|()| AtomicI64::new(0)),
             approximate: AtomicI64::new(0),
@@ -68,13 +68,14 @@ impl Memory {
 
     fn sum(&self) -> i64 {
         let slots = self.slots.iter().zip(&self.by_atomics);
-        let total = |(slot, other): (&Mutex<Slot>, &AtomicU64)| slot.lock().unwrap().by_rseq + other.load(Relaxed);
+        let total =
+            |(slot, other): (&Mutex<CounterSlot>, &AtomicU64)| slot.lock().unwrap().by_rseq + other.load(Relaxed);
         slots.map(|slot| total(slot).cast_signed()).sum::<i64>() + self.big.load(Relaxed)
     }
 
     /// Returns the amount that CPUs have counted and that is not in the approximation.
     fn unfolded(&self) -> i64 {
-        let of_slot = |slot: &Mutex<Slot>| {
+        let of_slot = |slot: &Mutex<CounterSlot>| {
             let slot = slot.lock().unwrap();
             slot.by_rseq.wrapping_sub(slot.folded[slot.epoch as usize & 1]).cast_signed()
         };

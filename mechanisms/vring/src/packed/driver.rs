@@ -13,7 +13,7 @@ use crate::error::RingError;
 use crate::features::Features;
 use crate::memory::IndirectTables;
 use crate::side::DriverSide;
-use crate::slots::Slots;
+use crate::slots::BufferSlots;
 
 /// Number of descriptors by which a prefetch is ahead.
 const AHEAD: u16 = 16;
@@ -31,7 +31,7 @@ pub struct Driver<B> {
     bus: B,
     size: u16,
     features: Features,
-    slots: Slots,
+    slots: BufferSlots,
     tables: Option<IndirectTables>,
     output: Output,
     /// Position of the next used descriptor, after all buffers that were taken back.
@@ -55,7 +55,7 @@ impl<B: Bus> Driver<B> {
             bus,
             size,
             features,
-            slots: Slots::new(size),
+            slots: BufferSlots::new(size),
             tables: None,
             output: Output::new(Walk::of_available(Position::START, size)),
             used: Walk::of_used(Position::START, size),
