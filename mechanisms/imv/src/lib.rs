@@ -135,6 +135,7 @@
 #![cfg_attr(not(test), no_std)]
 
 mod arch;
+mod code_writer;
 mod filter;
 mod records;
 mod registry;
@@ -146,13 +147,13 @@ mod segment;
 mod site;
 mod tunable;
 mod value;
-mod writer;
 
 use core::fmt;
 use core::sync::atomic::{AtomicI32, Ordering};
 
 #[doc(hidden)]
 pub use arch::is_same_text;
+pub use code_writer::Writer;
 pub use dormouse_abi::site::TunableRecord;
 pub use dormouse_abi::tunable::{TunableRange, TunableValue, Unfit};
 pub use filter::is_filtered;
@@ -166,7 +167,6 @@ pub use site::OBJECT_COUNT_MAX;
 pub use tunable::tunable_parts;
 pub use tunable::{Assignment, Export, Refusal, Scalar, Tunable, TunableError, set_tunables, visit_tunables};
 pub use value::{Imv, Value, shape_of, value_of};
-pub use writer::Writer;
 
 /// The key of static branches: the number of users that have enabled it. Shared with C as `struct dormouse_static_key`.
 ///

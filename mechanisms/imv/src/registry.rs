@@ -8,10 +8,10 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use dormouse_abi::site::{SiteRecord, TunableRecord};
 use dormouse_locks::{OwnerLock, Rank, Reentered};
 
+use crate::code_writer::{Ladder, Writer, synchronise_cores};
 use crate::records::RecordTables;
 use crate::segment::{Segment, executable_segment_of};
 use crate::site::{Form, OBJECT_COUNT_MAX, Site, Store, Variable};
-use crate::writer::{Ladder, Writer, synchronise_cores};
 use crate::{Error, StaticKey, arch};
 
 /// The sites of one loaded object (program or shared library).
