@@ -84,7 +84,7 @@
 //! change, and there would be no way to make other threads execute one. It is one reason for the last rung, "none", on
 //! which programs are only slower.
 //!
-//! # Writers
+//! # Code writers
 //!
 //! | writer | gates | values of 1, 2, 4 bytes | values of 8 bytes |
 //! | --- | --- | --- | --- |
@@ -153,7 +153,7 @@ use core::sync::atomic::{AtomicI32, Ordering};
 
 #[doc(hidden)]
 pub use arch::is_same_text;
-pub use code_writer::Writer;
+pub use code_writer::CodeWriter;
 pub use dormouse_abi::site::TunableRecord;
 pub use dormouse_abi::tunable::{TunableRange, TunableValue, Unfit};
 pub use filter::is_filtered;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use dormouse_imv::{StaticKey, Writer, disable, enable, imv, imv_read, static_branch, status};
+use dormouse_imv::{CodeWriter, StaticKey, disable, enable, imv, imv_read, static_branch, status};
 
 /// Number of updates in each case, unless the variable sets it.
 const UPDATES: u64 = 20_000;
@@ -125,7 +125,7 @@ fn nothing_is_torn_by_any_writer() {
     if alone::is_child() {
         return each_width();
     }
-    for writer in [Writer::Mprotect, Writer::ProcMem, Writer::None] {
+    for writer in [CodeWriter::Mprotect, CodeWriter::ProcMem, CodeWriter::None] {
         let output = alone::run("nothing_is_torn_by_any_writer", |command| {
             command.env("DORMOUSE_IMV_WRITER", writer.name());
         });
