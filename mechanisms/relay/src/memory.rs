@@ -16,13 +16,13 @@ use crate::retained::Retained;
 
 /// Maximum number of attempts of a reader to see two words that belong together. Correct writers change them less
 /// often.
-const LOOKS_MAX: u32 = 10_000;
+const READ_ATTEMPTS_MAX: u32 = 10_000;
 
 /// Process number of the session owner. Processes have other numbers.
 const OWNER: u16 = 0;
 
-/// Number of its own pages that a stream gives up until it looks again for a stream that retains more.
-const EVICTIONS_PER_LOOK: u64 = 8;
+/// Number of its own pages that a stream gives up until it searches again for a stream that retains more.
+const EVICTIONS_PER_SEARCH: u64 = 8;
 
 /// Options for a session's memory, beside its geometry.
 #[derive(Debug, Clone, Copy)]
@@ -528,7 +528,7 @@ impl Memory {
     /// Whether a page is the current or the next one of a stream. A dead process cannot link it any more.
     fn is_linked(&self, stream: u32, unit: u32) -> bool {
         let control = self.stream(stream);
-        for _ in 0..LOOKS_MAX {
+        for _ in 0..READ_ATTEMPTS_MAX {
             // (C) pairs with (A); the spare is read between two equal readings of the state.
             let before = control.state.load(Ordering::Acquire);
             let next = control.spare.load(Ordering::Acquire);
@@ -570,13 +570,13 @@ impl Memory {
         let mut victim = (stream, self.retained_by(stream));
         let Retained { oldest, count } = victim.1;
         // All streams together retain no more pages than there are. A stream that has more than half of them need not
-        // look at the others, each of which is in an `os_page` of its own. A stream that shares with others looks once
-        // in `EVICTIONS_PER_LOOK` pages, and at each page while another stream has more: its own `oldest` does not
-        // change meanwhile.
+        // read the others' words, each of which is in an `os_page` of its own. A stream that shares with others
+        // searches once in `EVICTIONS_PER_SEARCH` pages, and at each page while another stream has more: its own
+        // `oldest` does not change meanwhile.
         let may_lead = self.page_count_limit().saturating_sub(count) > count.saturating_add(1);
-        let is_turn = oldest.is_multiple_of(EVICTIONS_PER_LOOK);
-        let looks = may_lead && (is_turn || count == 0);
-        for other in self.used_streams().take_while(|_| looks) {
+        let is_turn = oldest.is_multiple_of(EVICTIONS_PER_SEARCH);
+        let searches = may_lead && (is_turn || count == 0);
+        for other in self.used_streams().take_while(|_| searches) {
             let retained = self.retained_by(other);
             // A tie goes to the stream that asks; a lead of one page is not worth another stream's history.
             if retained.count > victim.1.count.saturating_add(1) {

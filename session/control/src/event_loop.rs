@@ -280,8 +280,8 @@ impl<S: Service> EventLoop<S> {
                 match event.data.u64() {
                     LISTENER => self.accept(),
                     END => self.begin_end(),
-                    key if key & WATCHED != 0 => {
-                        self.service.leave(&|| self.processes.ended(key & !WATCHED));
+                    serial if serial & WATCHED != 0 => {
+                        self.service.leave(&|| self.processes.ended(serial & !WATCHED));
                     }
                     token => self.turn(token),
                 }

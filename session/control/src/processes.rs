@@ -14,7 +14,8 @@ use crate::process::{is_dead, is_image, is_other_image, process_name};
 /// All processes that have joined.
 #[derive(Debug)]
 pub struct Processes {
-    /// Wakes the server when one of its pidfds is readable. The event data is the process's key with [`WATCHED`] set.
+    /// Wakes the server when one of its pidfds is readable. The event data is the process's serial number with
+    /// [`WATCHED`] set.
     epoll: OwnedFd,
     table: Mutex<Table>,
 }
@@ -24,10 +25,12 @@ pub(crate) const WATCHED: u64 = 1 << 63;
 
 #[derive(Debug, Default)]
 struct Table {
+    /// Processes by serial number.
     processes: HashMap<u64, Process>,
-    /// Keys of processes whose id is visible.
+    /// Serial numbers of processes whose id is visible.
     by_pid: HashMap<u32, u64>,
-    last_key: u64,
+    /// Serial number of the last process that was added.
+    last_serial: u64,
     /// Live processes, by their number in the session's register.
     live: BTreeMap<u16, JoinedProcess>,
     joined: u64,
@@ -108,13 +111,13 @@ impl Processes {
         let mut former = Vec::new();
         let known = pid.and_then(|pid| table.by_pid.get(&pid).copied());
         // The process that had this id before is dead, but its end has not been handled yet.
-        let is_former = known.is_some_and(|key| table.processes.get(&key).is_none_or(Process::is_dead));
-        if let Some(key) = known.filter(|_| is_former) {
-            former.extend(table.remove(key));
+        let is_former = known.is_some_and(|serial| table.processes.get(&serial).is_none_or(Process::is_dead));
+        if let Some(serial) = known.filter(|_| is_former) {
+            former.extend(table.remove(serial));
         }
-        let key = known.filter(|_| !is_former).unwrap_or_else(|| self.watch(&mut table, pid, pidfd));
-        former.extend(table.remove_images(key, image));
-        if let Some(process) = table.processes.get_mut(&key) {
+        let serial = known.filter(|_| !is_former).unwrap_or_else(|| self.watch(&mut table, pid, pidfd));
+        former.extend(table.remove_images(serial, image));
+        if let Some(process) = table.processes.get_mut(&serial) {
             process.numbers.push(number);
         }
         let is_seen = pid.is_some_and(|pid| is_image(pid, image));
@@ -128,44 +131,45 @@ impl Processes {
     }
 
     fn watch(&self, table: &mut Table, pid: Option<u32>, pidfd: Option<OwnedFd>) -> u64 {
-        table.last_key += 1;
-        let key = table.last_key;
+        table.last_serial += 1;
+        let serial = table.last_serial;
         let is_watched = |pidfd: &OwnedFd| {
-            let data = epoll::EventData::new_u64(WATCHED | key);
+            let data = epoll::EventData::new_u64(WATCHED | serial);
             epoll::add(&self.epoll, pidfd, data, epoll::EventFlags::IN).is_ok()
         };
         let pidfd = pidfd.filter(is_watched);
-        table.by_pid.extend(pid.map(|pid| (pid, key)));
-        table.processes.insert(key, Process { pid, pidfd, numbers: Vec::new() });
-        key
+        table.by_pid.extend(pid.map(|pid| (pid, serial)));
+        table.processes.insert(serial, Process { pid, pidfd, numbers: Vec::new() });
+        serial
     }
 
     /// Handles the end of a process that the kernel has reported. Returns the numbers that it had.
-    pub(crate) fn ended(&self, key: u64) -> Vec<u16> {
+    pub(crate) fn ended(&self, serial: u64) -> Vec<u16> {
         let mut table = self.lock();
         // Closing a pidfd removes it from the epoll.
-        if table.processes.get(&key).is_some_and(Process::is_dead) { table.remove(key) } else { Vec::new() }
+        if table.processes.get(&serial).is_some_and(Process::is_dead) { table.remove(serial) } else { Vec::new() }
     }
 
     /// Returns and removes the numbers of ended processes for which there was no pidfd.
     pub fn ended_unwatched(&self) -> Vec<u16> {
         let mut table = self.lock();
-        let is_gone = |(key, process): (&u64, &Process)| (process.pidfd.is_none() && process.is_dead()).then_some(*key);
+        let is_gone =
+            |(serial, process): (&u64, &Process)| (process.pidfd.is_none() && process.is_dead()).then_some(*serial);
         let gone: Vec<u64> = table.processes.iter().filter_map(is_gone).collect();
-        gone.into_iter().flat_map(|key| table.remove(key)).collect()
+        gone.into_iter().flat_map(|serial| table.remove(serial)).collect()
     }
 
     /// Removes the process that has left under this number.
     pub fn forget(&self, number: u16) {
         let mut table = self.lock();
         table.live.remove(&number);
-        let of = |(key, process): (&u64, &mut Process)| {
+        let of = |(serial, process): (&u64, &mut Process)| {
             let count = process.numbers.len();
             process.numbers.retain(|other| *other != number);
-            (process.numbers.len() < count && process.numbers.is_empty()).then_some(*key)
+            (process.numbers.len() < count && process.numbers.is_empty()).then_some(*serial)
         };
-        if let Some(key) = table.processes.iter_mut().find_map(of) {
-            table.remove(key);
+        if let Some(serial) = table.processes.iter_mut().find_map(of) {
+            table.remove(serial);
         }
     }
 
@@ -251,9 +255,9 @@ fn is_there(pid: u32) -> bool {
 }
 
 impl Table {
-    fn remove(&mut self, key: u64) -> Vec<u16> {
-        let Some(process) = self.processes.remove(&key) else { return Vec::new() };
-        if let Some(pid) = process.pid.filter(|pid| self.by_pid.get(pid) == Some(&key)) {
+    fn remove(&mut self, serial: u64) -> Vec<u16> {
+        let Some(process) = self.processes.remove(&serial) else { return Vec::new() };
+        if let Some(pid) = process.pid.filter(|pid| self.by_pid.get(pid) == Some(&serial)) {
             self.by_pid.remove(&pid);
         }
         process.numbers.iter().for_each(|number| drop(self.live.remove(number)));
@@ -261,9 +265,9 @@ impl Table {
     }
 
     /// Removes from a process the numbers that it had as another program, and returns them.
-    fn remove_images(&mut self, key: u64, image: u64) -> Vec<u16> {
+    fn remove_images(&mut self, serial: u64, image: u64) -> Vec<u16> {
         let Table { processes, live, .. } = self;
-        let Some(process) = processes.get_mut(&key) else { return Vec::new() };
+        let Some(process) = processes.get_mut(&serial) else { return Vec::new() };
         let is_former = |number: &mut u16| live.get(number).is_none_or(|joined| joined.image != image);
         let former: Vec<u16> = process.numbers.extract_if(.., is_former).collect();
         former.iter().for_each(|number| drop(live.remove(number)));
@@ -323,7 +327,7 @@ mod tests {
         }
         assert_eq!((processes.count(), processes.joined()), (2, 4));
         assert!(processes.has(first) && !processes.are_all_dead() && processes.is_known(3));
-        // No process has this key: nothing is removed.
+        // No process has this serial number: nothing is removed.
         assert_eq!(processes.ended(1), [0_u16; 0]);
         processes.forget(2);
         assert!(!processes.is_known(2) && processes.has(first));

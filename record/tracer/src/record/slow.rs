@@ -82,7 +82,7 @@ unsafe fn record_slowly(id: *const u32, segments: &[Segment]) {
         crate::listen::start_woken();
     }
     // The memory may leave the address space and return meanwhile: a thread that finds neither state checks again.
-    for _ in 0..LOOKS {
+    for _ in 0..FIND_ATTEMPTS_MAX {
         let attached = current_before_id();
         // SAFETY: the caller guarantees that `id` is readable; all access to ids is atomic.
         let id = unsafe { AtomicU32::from_ptr(id.cast_mut()) };
@@ -102,7 +102,7 @@ unsafe fn record_slowly(id: *const u32, segments: &[Segment]) {
 }
 
 /// Maximum number of attempts to find the session. See [`record_slowly`].
-const LOOKS: u32 = 3;
+const FIND_ATTEMPTS_MAX: u32 = 3;
 
 /// Writes a record of a class with this id and these marks.
 fn record_in(guard: Guard, id: u16, marks: u32, segments: &[Segment]) {
