@@ -19,7 +19,7 @@ use crate::mapping::{COLLAPSE_TRIES, MADV_COLLAPSE, again_while_asked};
 use crate::numa::away_bytes;
 use crate::page_table::{HUGE_PAGE_SIZE_BYTES, KernelInterface, PageKind, PageTable};
 use crate::{
-    BackingError, Huge, Mapping, MemoryOptions, Missing, Nodes, NotBacked, Pool, PrivatePool, assert_backed,
+    BackingError, Huge, Mapping, MemoryOptions, MissingBytes, Nodes, NotBacked, Pool, PrivatePool, assert_backed,
     check_backed, check_backed_raw, node_of_cpu, os_page_size, try_pagemap_scan,
 };
 
@@ -398,7 +398,7 @@ fn a_buffer_is_memory_only_when_each_page_was_written() {
         .iter()
         .flat_map(|interface| PageTable::by(None, &[*interface]))
         .collect();
-    let nothing = Missing {
+    let nothing = MissingBytes {
         size_bytes: 64 * os_page,
         untouched_bytes: 0,
         zero_bytes: 0,
@@ -407,7 +407,7 @@ fn a_buffer_is_memory_only_when_each_page_was_written() {
         first: address(0),
     };
     for table in &tables {
-        let expected = Missing { untouched_bytes: 64 * os_page, ..nothing };
+        let expected = MissingBytes { untouched_bytes: 64 * os_page, ..nothing };
         assert_eq!(all(table), Err(NotBacked::Missing(expected)), "{:?}", table.interface());
     }
     (0..64).filter(|index| ![7, 8, 40].contains(index)).for_each(|index| memory.write(index));
@@ -415,7 +415,7 @@ fn a_buffer_is_memory_only_when_each_page_was_written() {
     for table in &tables {
         let (zero_bytes, unknown_bytes) = if table.interface().sees_zero() { (os_page, 0) } else { (0, os_page) };
         let expected =
-            Missing { untouched_bytes: 2 * os_page, zero_bytes, unknown_bytes, first: address(7), ..nothing };
+            MissingBytes { untouched_bytes: 2 * os_page, zero_bytes, unknown_bytes, first: address(7), ..nothing };
         assert_eq!(all(table), Err(NotBacked::Missing(expected)), "{:?}", table.interface());
         // Pages next to the buffer do not count; a page counts as a whole if the buffer has any byte of it.
         assert_eq!(check_by(table, address(6), os_page), Ok(()));
@@ -427,11 +427,11 @@ fn a_buffer_is_memory_only_when_each_page_was_written() {
     for table in &tables {
         let error = all(table).unwrap_err();
         if table.interface().sees_zero() {
-            let expected = Missing { zero_bytes: os_page, first: address(40), ..nothing };
+            let expected = MissingBytes { zero_bytes: os_page, first: address(40), ..nothing };
             assert_eq!(error, NotBacked::Missing(expected), "{:?}", table.interface());
             assert!(error.to_string().contains(&format!("{os_page} bytes on the zero page")), "{error}");
         } else {
-            let expected = Missing { unknown_bytes: os_page, first: address(40), ..nothing };
+            let expected = MissingBytes { unknown_bytes: os_page, first: address(40), ..nothing };
             assert_eq!(error, NotBacked::ZeroUnseen(expected));
             assert!(error.to_string().ends_with("use Linux 6.7 or later, or be root"), "{error}");
         }

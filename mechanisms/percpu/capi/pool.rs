@@ -7,8 +7,8 @@ use core::mem::MaybeUninit;
 use core::ptr::{self, NonNull};
 
 use dormouse_percpu::{
-    AllocError, Attached, Copying, Leak, List, ListSlot, Need, Node, Object, Pool, PoolOptions, Region, Rseq, Shortage,
-    Usage, View, WordError, Words,
+    AllocError, Attached, Copying, Leak, List, ListSlot, Node, Object, Pool, PoolOptions, Region, Requirement, Rseq,
+    Shortage, Usage, View, WordError, Words,
 };
 
 /// `enum dormouse_percpu_cause`.
@@ -148,7 +148,11 @@ impl COptions {
     fn to_rust(&self) -> Result<PoolOptions, AllocError> {
         let (value, most) = (self.flags as usize, (ROBUST | LAZY) as usize);
         if value > most {
-            return Err(AllocError::BadOption { option: "flags", value, need: Need::Between { least: 0, most } });
+            return Err(AllocError::BadOption {
+                option: "flags",
+                value,
+                need: Requirement::Between { least: 0, most },
+            });
         }
         let default = PoolOptions::default();
         let or = |value, default| if value == 0 { default } else { value };

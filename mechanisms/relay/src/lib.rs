@@ -72,4 +72,4 @@ mod atomic {
 }
 
 pub use memory::{Census, Drawer, Memory, Setup};
-pub use write::{Form, Record, Segment, Written, begin_epoch, write_exclusive};
+pub use write::{Form, Record, Segment, WriteOutcome, begin_epoch, write_exclusive};

@@ -11,7 +11,7 @@ use dormouse_abi::record::{HEADER_SIZE_BYTES, RecordKind, compact_header, epoch,
 use dormouse_abi::session::{CLOCK_TSC, MODE_OVERWRITE, State, StreamControl, expiry};
 use dormouse_percpu::Rseq;
 use dormouse_relay::arch::{Session, Site, rseq_write_at, timestamp};
-use dormouse_relay::{Form, Memory, Record, Segment, Setup, Written};
+use dormouse_relay::{Form, Memory, Record, Segment, Setup, WriteOutcome};
 mod section;
 use section::{GEOMETRY, NONE, OsPage, RSEQ_OFFSET, SESSION, SLOW, set_context, slow};
 
@@ -233,12 +233,12 @@ fn longer_records(rseq: Rseq, bench: &Bench) {
                         // SAFETY: the stream of CPU 0, where the thread is; the runs are those of an array.
                         unsafe { rseq_write_at(site(), &record, form, state, time) }
                     })
-                    .find(|written| (*written == Written::Aborted) == (changed != 0))
+                    .find(|written| (*written == WriteOutcome::Aborted) == (changed != 0))
             };
-            assert_eq!(write_at(last(form), 1), Some(Written::Aborted));
+            assert_eq!(write_at(last(form), 1), Some(WriteOutcome::Aborted));
             assert_eq!(bench.offset(), last(form));
-            assert_eq!(write_at(last(form) + 1, 0), Some(Written::Full));
-            assert_eq!(write_at(last(form), 0), Some(Written::Done));
+            assert_eq!(write_at(last(form) + 1, 0), Some(WriteOutcome::Full));
+            assert_eq!(write_at(last(form), 0), Some(WriteOutcome::Done));
             let expected = [&header, &fields[..len + 9]].concat();
             assert_eq!(bench.bytes(last(form), expected.len()), expected);
             assert_eq!(bench.offset(), 4096 - page::SLACK_BYTES);

@@ -117,7 +117,7 @@ pub use value::Value;
 /// dormouse::pages::assert_backed(&samples);
 /// ```
 pub mod pages {
-    pub use dormouse_backing::{BackingError, Missing, NotBacked, assert_backed, check_backed, check_backed_raw};
+    pub use dormouse_backing::{BackingError, MissingBytes, NotBacked, assert_backed, check_backed, check_backed_raw};
 }
 
 /// Traces an event.

@@ -14,7 +14,7 @@ use dormouse_abi::session::{Geometry, STATE_EMPTY, State, UNIT_BYTES, spare};
 use dormouse_abi::txn::Txn;
 use dormouse_ctf::{Metadata, PacketHeader};
 use dormouse_owner::fuzzing::UUID;
-use dormouse_relay::{Memory, Segment, Written, write_exclusive};
+use dormouse_relay::{Memory, Segment, WriteOutcome, write_exclusive};
 use dormouse_vring::DeviceSide;
 use dormouse_vring::split::{Device, PlannedDriver};
 
@@ -322,7 +322,7 @@ impl Bench {
         for _ in 0..3 {
             let now = self.clock + 1;
             // SAFETY: only one thread writes, and the runs live during the call.
-            if unsafe { write_exclusive(&memory, stream, &record, || now) } == Written::Done {
+            if unsafe { write_exclusive(&memory, stream, &record, || now) } == WriteOutcome::Done {
                 self.clock = now;
                 self.oracles[stream as usize].current.push((now, bytes.to_vec()));
                 return;

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::buffers::{Buffer, Buffers, Limits};
 use crate::census::{Census, Names, Pages, Surveyor, unseen_by};
-use crate::signals::Caught;
+use crate::signals::CaughtSignals;
 use crate::speed::Speed;
 use crate::trace::{Event, Started, supervise};
 use crate::{KernelInterface, PagesError, process};
@@ -101,7 +101,7 @@ pub struct Sample {
 
 /// A process that the command started, at its end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Other {
+pub struct EndedProcess {
     /// Id of the process.
     pub pid: u32,
     /// Name of the process.
@@ -124,7 +124,7 @@ pub struct Run {
     /// Census of the process with most of the zero page, among those in the measured time in which a buffer was found.
     pub worst: Option<Census>,
     /// Other processes, those that touched most memory first; at most a hundred.
-    pub others: Vec<Other>,
+    pub others: Vec<EndedProcess>,
     /// Variables and mappings that were the zero page in the measured time, the worst first; at most a thousand.
     pub buffers: Vec<Buffer>,
     /// Limits beyond which a buffer counts as found.
@@ -172,7 +172,7 @@ pub fn run(command: &[OsString], options: &RunOptions) -> Result<Run, PagesError
         [program, arguments @ ..] => (program.clone(), arguments),
         [] => (OsString::new(), command),
     };
-    let caught = Caught::new().map_err(PagesError::Signals)?;
+    let caught = CaughtSignals::new().map_err(PagesError::Signals)?;
     let mut process = Command::new(&program);
     process.args(arguments);
     let (sender, events) = channel();
@@ -437,7 +437,7 @@ impl Watcher {
             return;
         }
         let others = &mut self.run.others;
-        others.push(Other { pid, command: census.command, total: census.total });
+        others.push(EndedProcess { pid, command: census.command, total: census.total });
         others.sort_by_key(|other| std::cmp::Reverse(other.total.touched()));
         others.truncate(OTHERS_MAX);
     }

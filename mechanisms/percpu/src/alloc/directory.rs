@@ -36,7 +36,7 @@ impl<T> ChunkSlot<T> for AtomicPtr<T> {
 
 /// The error of an insert when all slots are taken.
 #[derive(Debug)]
-pub(crate) struct Full;
+pub(crate) struct DirectoryFull;
 
 /// Returns the slots for `hash_key` in the order in which they are tried. `len` is a power of two.
 fn probes(hash_key: usize, len: usize) -> impl Iterator<Item = usize> {
@@ -47,9 +47,11 @@ fn probes(hash_key: usize, len: usize) -> impl Iterator<Item = usize> {
 }
 
 /// Publishes `chunk` under `hash_key`. The caller ensures that no other insert runs.
-pub(crate) fn insert<T, S: ChunkSlot<T>>(slots: &[S], hash_key: usize, chunk: *mut T) -> Result<(), Full> {
+pub(crate) fn insert<T, S: ChunkSlot<T>>(slots: &[S], hash_key: usize, chunk: *mut T) -> Result<(), DirectoryFull> {
     // Relaxed: the thread that filled a slot held the lock before the caller, and the pointer is not followed here.
-    let slot = probes(hash_key, slots.len()).find(|slot| slots[*slot].load(Ordering::Relaxed).is_null()).ok_or(Full)?;
+    let slot = probes(hash_key, slots.len())
+        .find(|slot| slots[*slot].load(Ordering::Relaxed).is_null())
+        .ok_or(DirectoryFull)?;
     // (C2) pairs with (C1).
     slots[slot].store(chunk, Ordering::Release);
     Ok(())

@@ -48,7 +48,7 @@ pub enum AllocError {
         /// Value of the option.
         value: usize,
         /// Requirement that the value does not meet.
-        need: Need,
+        need: Requirement,
     },
     /// A signal handler has interrupted its own thread inside the same pool.
     Reentered,
@@ -57,7 +57,7 @@ pub enum AllocError {
 /// A requirement of an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Need {
+pub enum Requirement {
     /// A range, both ends included.
     Between {
         /// Minimum valid value.
@@ -158,12 +158,12 @@ impl fmt::Display for AllocError {
     }
 }
 
-impl fmt::Display for Need {
+impl fmt::Display for Requirement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Need::Between { least, most } => write!(f, "between {least} and {most}"),
-            Need::MultipleOf(unit) => write!(f, "a multiple of {unit}"),
-            Need::PowerOfTwo => write!(f, "a power of two"),
+            Requirement::Between { least, most } => write!(f, "between {least} and {most}"),
+            Requirement::MultipleOf(unit) => write!(f, "a multiple of {unit}"),
+            Requirement::PowerOfTwo => write!(f, "a power of two"),
         }
     }
 }

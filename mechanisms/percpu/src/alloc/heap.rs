@@ -21,8 +21,8 @@ use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize,
 use dormouse_locks::{OwnerLock, Rank, Reentered};
 
 use super::bitmap;
-use super::directory::{self, Full};
-use super::error::{AllocError, Corruption, MemoryKind, Need, Shortage};
+use super::directory::{self, DirectoryFull};
+use super::error::{AllocError, Corruption, MemoryKind, Requirement, Shortage};
 use super::memory::{self, Mapping};
 use super::{Leak, OBJECT_SIZE_BYTES_MAX, PoolOptions, Region, Usage};
 
@@ -260,29 +260,29 @@ fn refused(size_bytes: usize, errno: rustix::io::Errno) -> Shortage {
     Shortage::Refused { size_bytes, errno: errno.raw_os_error() }
 }
 
-fn check_option(option: &'static str, value: usize, is_met: bool, need: Need) -> Result<(), AllocError> {
+fn check_option(option: &'static str, value: usize, is_met: bool, need: Requirement) -> Result<(), AllocError> {
     if is_met { Ok(()) } else { Err(AllocError::BadOption { option, value, need }) }
 }
 
 /// Checks the options that every party that computes addresses in the area must agree on.
 pub(crate) fn check_options(options: &PoolOptions) -> Result<(), AllocError> {
     let PoolOptions { cpu_count, stride_bytes, .. } = *options;
-    let cpus = Need::Between { least: 1, most: CPU_COUNT_MAX as usize };
+    let cpus = Requirement::Between { least: 1, most: CPU_COUNT_MAX as usize };
     check_option("cpu_count", cpu_count as usize, (1..=CPU_COUNT_MAX).contains(&cpu_count), cpus)?;
     let os_page = memory::os_page_size_bytes();
-    let strides = Need::Between { least: os_page, most: STRIDE_SIZE_BYTES_MAX };
+    let strides = Requirement::Between { least: os_page, most: STRIDE_SIZE_BYTES_MAX };
     check_option("stride_bytes", stride_bytes, (os_page..=STRIDE_SIZE_BYTES_MAX).contains(&stride_bytes), strides)?;
-    check_option("stride_bytes", stride_bytes, stride_bytes.is_power_of_two(), Need::PowerOfTwo)
+    check_option("stride_bytes", stride_bytes, stride_bytes.is_power_of_two(), Requirement::PowerOfTwo)
 }
 
 /// Checks that a region is aligned and large enough for the options.
 pub(crate) fn check_region(options: &PoolOptions, region: Region) -> Result<(), AllocError> {
     let base = region.base.addr();
-    check_option("region.base", base, base != 0 && base.is_multiple_of(GRANULE), Need::MultipleOf(GRANULE))?;
+    check_option("region.base", base, base != 0 && base.is_multiple_of(GRANULE), Requirement::MultipleOf(GRANULE))?;
     let need = options.stride_bytes * options.cpu_count as usize;
     let most = usize::MAX - base;
     let fits = (need..=most).contains(&region.size_bytes);
-    check_option("region.size_bytes", region.size_bytes, fits, Need::Between { least: need, most })
+    check_option("region.size_bytes", region.size_bytes, fits, Requirement::Between { least: need, most })
 }
 
 impl Heap {
@@ -472,7 +472,7 @@ impl Heap {
         if !shape.is_fixed {
             let inserted = directory::insert(self.directory(), base.addr() >> shape.hash_key_shift, place);
             // There are twice as many slots as chunks.
-            debug_assert!(!matches!(inserted, Err(Full)));
+            debug_assert!(!matches!(inserted, Err(DirectoryFull)));
         }
         Ok(chunk)
     }

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
 
 use super::*;
-use crate::{List, ListSlot, Node, Popped, Registrar};
+use crate::{List, ListSlot, Node, PopOutcome, Registrar};
 
 /// The words of one CPU that all workers and handlers change: the CPU's stride.
 #[repr(C)]
@@ -425,14 +425,14 @@ pub(super) fn assert_ends(rseq: Rseq) {
         assert!(again(false, || unsafe { rseq.push(here(), head.as_ptr(), NonNull::from(node)) }));
     }
     // SAFETY: node and head belong to this function, and no other thread knows them.
-    assert_eq!(unsafe { rseq.pop(elsewhere, head.as_ptr()) }, Popped::Aborted);
+    assert_eq!(unsafe { rseq.pop(elsewhere, head.as_ptr()) }, PopOutcome::Aborted);
     for node in nodes.iter().rev() {
         // SAFETY: node and head belong to this function, and no other thread knows them.
-        let popped = again(Popped::Aborted, || unsafe { rseq.pop(here(), head.as_ptr()) });
-        assert_eq!(popped, Popped::Node(NonNull::from(node)));
+        let popped = again(PopOutcome::Aborted, || unsafe { rseq.pop(here(), head.as_ptr()) });
+        assert_eq!(popped, PopOutcome::Node(NonNull::from(node)));
     }
     // SAFETY: node and head belong to this function, and no other thread knows them.
-    assert_eq!(again(Popped::Aborted, || unsafe { rseq.pop(here(), head.as_ptr()) }), Popped::Empty);
+    assert_eq!(again(PopOutcome::Aborted, || unsafe { rseq.pop(here(), head.as_ptr()) }), PopOutcome::Empty);
     assert_eq!(rseq.descriptor(), 0);
 }
 

@@ -2,7 +2,9 @@
 
 use std::error::Error;
 
-use dormouse_percpu::{AllocError, MemoryKind, Need, OBJECT_SIZE_BYTES_MAX, Object, Pool, PoolOptions, Shortage};
+use dormouse_percpu::{
+    AllocError, MemoryKind, OBJECT_SIZE_BYTES_MAX, Object, Pool, PoolOptions, Requirement, Shortage,
+};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 use crate::{Backing, OS_PAGE, addresses, flip, free, in_child, layout};
@@ -237,16 +239,16 @@ fn options_that_cannot_be_met() {
         Err(AllocError::BadOption { option, value, need }) => (option, value, need),
         other => panic!("{other:?}"),
     };
-    let cpus = Need::Between { least: 1, most: 1 << 16 };
+    let cpus = Requirement::Between { least: 1, most: 1 << 16 };
     assert_eq!(refused(PoolOptions { cpu_count: 0, ..OPTIONS }), ("cpu_count", 0, cpus));
     assert_eq!(refused(PoolOptions { cpu_count: u32::MAX, ..OPTIONS }), ("cpu_count", u32::MAX as usize, cpus));
-    let strides = Need::Between { least: OS_PAGE, most: 1 << 40 };
+    let strides = Requirement::Between { least: OS_PAGE, most: 1 << 40 };
     for stride_bytes in [0, 4095, (1 << 40) + 1, usize::MAX] {
         assert_eq!(refused(PoolOptions { stride_bytes, ..OPTIONS }), ("stride_bytes", stride_bytes, strides));
     }
-    assert_eq!(refused(PoolOptions { stride_bytes: 5000, ..OPTIONS }), ("stride_bytes", 5000, Need::PowerOfTwo));
+    assert_eq!(refused(PoolOptions { stride_bytes: 5000, ..OPTIONS }), ("stride_bytes", 5000, Requirement::PowerOfTwo));
     let three_pages = PoolOptions { stride_bytes: 3 * OS_PAGE, ..OPTIONS };
-    assert_eq!(refused(three_pages), ("stride_bytes", 3 * OS_PAGE, Need::PowerOfTwo));
+    assert_eq!(refused(three_pages), ("stride_bytes", 3 * OS_PAGE, Requirement::PowerOfTwo));
     assert_eq!(text(Pool::new(&three_pages).unwrap_err()), "stride_bytes is 12288, but must be a power of two");
 
     let backing = Backing::new(4 * OS_PAGE);
@@ -254,7 +256,7 @@ fn options_that_cannot_be_met() {
     assert_eq!(in_region(0), Ok(()));
     let Err(AllocError::BadOption { option, value, .. }) = in_region(64) else { panic!() };
     assert_eq!((option, value), ("region.size_bytes", 4 * OS_PAGE - 64));
-    let Err(AllocError::BadOption { option, need: Need::MultipleOf(_), .. }) = in_region(4) else { panic!() };
+    let Err(AllocError::BadOption { option, need: Requirement::MultipleOf(_), .. }) = in_region(4) else { panic!() };
     assert_eq!(option, "region.base");
 }
 

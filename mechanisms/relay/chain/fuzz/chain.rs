@@ -24,7 +24,7 @@ fn place(u: &mut Unstructured<'_>) -> Result<Place> {
         0..=2 => Place::Part(u.arbitrary()?, u.arbitrary()?),
         3 | 4 => Place::PageEnd(u.int_in_range(0..=999)?, u.int_in_range(0..=39)?),
         5 => Place::End(u.int_in_range(0..=39)?),
-        6 => Place::Beyond(u.int_in_range(0..=39)?),
+        6 => Place::OutOfBounds(u.int_in_range(0..=39)?),
         _ => Place::Far(u.arbitrary()?),
     })
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::thread;
 
-use dormouse_relay_chain::{Beyond, BudgetError, Chain, Link, PAGE_SIZE_BYTES_MIN, PageBudget};
+use dormouse_relay_chain::{BudgetError, Chain, Link, OutOfBounds, PAGE_SIZE_BYTES_MIN, PageBudget};
 use proptest::prelude::*;
 
 /// Number of pages in a budget.
@@ -58,7 +58,7 @@ pub enum Place {
     PageEnd(u16, u8),
     /// Number of bytes before the end of the buffer.
     End(u8),
-    Beyond(u8),
+    OutOfBounds(u8),
     Far(usize),
 }
 
@@ -71,7 +71,7 @@ impl Place {
                 (1 + part as usize * pages / 1000 % pages) * page_size_bytes - less as usize
             }
             Place::End(less) => size_bytes - less as usize,
-            Place::Beyond(more) => size_bytes + more as usize,
+            Place::OutOfBounds(more) => size_bytes + more as usize,
             Place::Far(offset) => offset,
         }
     }
@@ -134,7 +134,7 @@ fn places() -> impl Strategy<Value = Place> {
         6 => (0..1000u16, any::<u8>()).prop_map(|(part, more)| Place::Part(part, more)),
         4 => (0..1000u16, 0..40u8).prop_map(|(part, less)| Place::PageEnd(part, less)),
         2 => (0..40u8).prop_map(Place::End),
-        1 => (0..40u8).prop_map(Place::Beyond),
+        1 => (0..40u8).prop_map(Place::OutOfBounds),
         1 => prop_oneof![Just(usize::MAX), Just(usize::MAX / 2), any::<usize>()].prop_map(Place::Far),
     ]
 }
@@ -178,7 +178,7 @@ struct Held<'a> {
     promised_count: usize,
 }
 
-fn write(chain: &mut Chain<'_>, way: Way, offset: usize, bytes: &[u8]) -> Result<(), Beyond> {
+fn write(chain: &mut Chain<'_>, way: Way, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
     match way {
         Way::Array => match *bytes {
             [] => chain.write_array(offset, []),
@@ -195,13 +195,13 @@ fn write(chain: &mut Chain<'_>, way: Way, offset: usize, bytes: &[u8]) -> Result
 }
 
 /// Applies a write to the oracle, and returns the expected result.
-fn write_oracle(held: &mut [u8], offset: usize, bytes: &[u8]) -> Result<(), Beyond> {
-    let end = offset.checked_add(bytes.len()).ok_or(Beyond)?;
-    held.get_mut(offset..end).ok_or(Beyond)?.copy_from_slice(bytes);
+fn write_oracle(held: &mut [u8], offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
+    let end = offset.checked_add(bytes.len()).ok_or(OutOfBounds)?;
+    held.get_mut(offset..end).ok_or(OutOfBounds)?.copy_from_slice(bytes);
     Ok(())
 }
 
-fn read(chain: &Chain<'_>, offset: usize, len: usize) -> Result<Vec<u8>, Beyond> {
+fn read(chain: &Chain<'_>, offset: usize, len: usize) -> Result<Vec<u8>, OutOfBounds> {
     let mut bytes = vec![0x5A; len];
     let found = chain.read(offset, &mut bytes);
     if found.is_err() {
@@ -436,7 +436,7 @@ fn huge_pages() {
     chain.read(HUGE - 3, &mut found).unwrap();
     assert_eq!(&found, b"crosses");
     assert_eq!(chain.address(HUGE - 3, 7), None);
-    assert_eq!(chain.write(2 * HUGE - 3, b"crosses"), Err(Beyond));
+    assert_eq!(chain.write(2 * HUGE - 3, b"crosses"), Err(OutOfBounds));
 }
 
 #[test]

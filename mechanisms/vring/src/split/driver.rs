@@ -6,10 +6,10 @@ use dormouse_abi::vring::{DESC_F_INDIRECT, DESC_F_NEXT};
 use super::free::FreeQueue;
 use super::{Flags, Layout, NO_NOTIFICATION, is_wanted};
 use crate::area::Area;
-use crate::buffer::{Completion, Need, Segment, flagged, only};
+use crate::buffer::{BufferSpace, Completion, Segment, flagged, only};
 use crate::bus::{Bus, TOGETHER, reclaim};
 use crate::error::RingError;
-use crate::features::{Features, Wide};
+use crate::features::{Features, WideU16};
 use crate::memory::{IndirectTables, Words};
 use crate::side::DriverSide;
 use crate::slots::{BufferSlot, BufferSlots};
@@ -52,7 +52,7 @@ pub struct Driver<B> {
     /// Shadow of `avail.flags`.
     flags: Flags,
     /// Last checked value of `used.idx`: at most the published index.
-    used_seen: Wide,
+    used_seen: WideU16,
     /// In order: head of the last chain of the batch that is being taken, which the device named, and the length that
     /// it wrote for it.
     batch: Option<(u16, u32)>,
@@ -90,7 +90,7 @@ impl<B: Bus> Driver<B> {
             more_added: 0,
             more_freed: 0,
             flags: Flags::of(Area::Driver),
-            used_seen: Wide::new(base),
+            used_seen: WideU16::new(base),
             batch: None,
             violations: 0,
             bus,
@@ -144,8 +144,8 @@ impl<B: Bus> Driver<B> {
 
     #[inline(never)]
     fn add_chain(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError> {
-        let Need { count, writable: writable_bytes, table, descriptors: needed } =
-            Need::of(readable, writable, self.layout.size(), self.tables)?;
+        let BufferSpace { count, writable: writable_bytes, table, descriptors: needed } =
+            BufferSpace::of(readable, writable, self.layout.size(), self.tables)?;
         let head = self.head();
         if needed > self.free_count() {
             return Err(RingError::Full { index: head });

@@ -28,7 +28,7 @@ use crate::error::Error;
 use crate::served::{InvalidBuffer, Mapped, Memory};
 
 /// A device, which defines the meaning of a buffer in each queue.
-pub trait Served: Send + Sync + 'static {
+pub trait ServedDevice: Send + Sync + 'static {
     /// Returns the feature bits of this kind of device, without those of rings.
     fn features(&self) -> u64;
     /// Returns the number of queues.
@@ -90,7 +90,7 @@ pub struct BackEndCounters {
 
 /// State that all threads of a back end share.
 #[derive(Debug, Default)]
-struct Shared {
+struct SharedState {
     counters: Mutex<BackEndCounters>,
     /// Feature bits that the last driver accepted.
     accepted: Mutex<u64>,
@@ -100,7 +100,7 @@ struct Shared {
     connection: Mutex<Option<UnixStream>>,
 }
 
-impl Shared {
+impl SharedState {
     fn count(&self, change: impl FnOnce(&mut BackEndCounters)) {
         change(&mut lock(&self.counters));
     }
@@ -118,7 +118,7 @@ impl Shared {
 pub struct BackEnd {
     path: PathBuf,
     listener: UnixListener,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -129,7 +129,7 @@ impl BackEnd {
     /// [`Error::Listen`], for instance if another process already listens there; [`Error::System`].
     pub fn start(
         path: &Path,
-        device: Arc<impl Served>,
+        device: Arc<impl ServedDevice>,
         options: BackEndOptions,
     ) -> std::result::Result<BackEnd, Error> {
         let listen = |error| Error::Listen { path: path.into(), error };
@@ -142,7 +142,7 @@ impl BackEnd {
             result => result,
         }
         .map_err(listen)?;
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::<SharedState>::default();
         let server =
             Server { listener: listener.try_clone().map_err(listen)?, device, options, shared: Arc::clone(&shared) };
         let thread = std::thread::Builder::new().name("dormouse-vhost".into()).spawn(move || server.run());
@@ -206,10 +206,10 @@ struct Server<D> {
     listener: UnixListener,
     device: Arc<D>,
     options: BackEndOptions,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
 }
 
-impl<D: Served> Server<D> {
+impl<D: ServedDevice> Server<D> {
     fn run(self) {
         while let Some(socket) = self.accept() {
             // A connection that cannot be ended from outside is not served.
@@ -285,7 +285,7 @@ struct Worker {
 struct Connection<D> {
     device: Arc<D>,
     options: BackEndOptions,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     accepted: u64,
     memory: Arc<Memory>,
     rings: Vec<RingState>,
@@ -294,7 +294,7 @@ struct Connection<D> {
 /// Maximum number of memory regions of a driver.
 const REGION_COUNT_MAX: usize = 32;
 
-impl<D: Served> Connection<D> {
+impl<D: ServedDevice> Connection<D> {
     fn offered(&self) -> u64 {
         let packed = if self.options.has_packed { Features::PACKED } else { 0 };
         let protocol = VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
@@ -407,7 +407,7 @@ struct Serving<D> {
     served: Arc<D>,
     call: Option<Arc<File>>,
     epoll: OwnedFd,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     chain: Chain,
     scratch: Vec<u8>,
     /// Number of protocol violations of the ring that were already added to the counters.
@@ -428,7 +428,7 @@ enum TurnResult {
 /// Maximum number of buffers that are served between two checks of the stop event.
 const TURN_BUFFERS_MAX: u32 = 256;
 
-impl<D: Served> Serving<D> {
+impl<D: ServedDevice> Serving<D> {
     fn run(mut self) -> u16 {
         self.serve_until_stopped();
         // The next thread's device starts with a shadow in which notifications are enabled, so the ring must agree.
@@ -524,7 +524,7 @@ macro_rules! unsupported {
     };
 }
 
-impl<D: Served> VhostUserBackendReqHandlerMut for Connection<D> {
+impl<D: ServedDevice> VhostUserBackendReqHandlerMut for Connection<D> {
     fn set_owner(&mut self) -> Result<()> {
         Ok(())
     }
