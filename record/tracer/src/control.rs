@@ -39,13 +39,13 @@ static AFTER_MARKING: OnceLock<fn()> = OnceLock::new();
 pub(crate) struct Locked {
     control: MutexGuard<'static, Control>,
     held: HeldLock,
-    _afterwards: Afterwards,
+    _after_unlock: AfterUnlock,
 }
 
 /// Runs, when dropped, what must not run under the lock: it starts a thread.
-struct Afterwards;
+struct AfterUnlock;
 
-impl Drop for Afterwards {
+impl Drop for AfterUnlock {
     fn drop(&mut self) {
         if marks::are_used()
             && let Some(function) = AFTER_MARKING.get()
@@ -61,7 +61,7 @@ impl Drop for Afterwards {
 /// A panic under the lock leaves the registry usable: every step of a change is complete in itself.
 pub(crate) fn lock() -> Locked {
     let held = Rank::Control.hold();
-    Locked { control: CONTROL.lock().unwrap_or_else(PoisonError::into_inner), held, _afterwards: Afterwards }
+    Locked { control: CONTROL.lock().unwrap_or_else(PoisonError::into_inner), held, _after_unlock: AfterUnlock }
 }
 
 /// Takes the lock if no thread has it. Must not be called from within the tracer.
@@ -71,7 +71,7 @@ pub(crate) fn try_lock() -> Option<Locked> {
         Err(TryLockError::Poisoned(error)) => error.into_inner(),
         Err(TryLockError::WouldBlock) => return None,
     };
-    Some(Locked { control, held: Rank::Control.hold(), _afterwards: Afterwards })
+    Some(Locked { control, held: Rank::Control.hold(), _after_unlock: AfterUnlock })
 }
 
 impl Locked {
@@ -273,8 +273,8 @@ pub(crate) fn join(socket: &Path, inherited: Option<(i32, [u8; 16])>, deadline: 
         return Err("a filter of system calls may kill for asking the session's owner".into());
     }
     // Not under the lock, because this may wait.
-    let handed = ask_for_memory(socket, deadline)?;
-    lock().join(|joining| joining.join_handed(handed, socket))
+    let answer = ask_for_memory(socket, deadline)?;
+    lock().join(|joining| joining.join_answered(answer, socket))
 }
 
 fn attach(session: &Path, memory: Option<OwnedFd>) -> ProgramToTool {

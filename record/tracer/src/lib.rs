@@ -99,7 +99,7 @@ pub use environment::ListenMode;
 pub use fork::{announce_vfork, real_vfork};
 #[cfg(feature = "listen")]
 pub use listen::{listen, listen_by, stop_listening};
-pub use snapshot::{Prepared, Snapshot, SnapshotError, Taken, snapshot};
+pub use snapshot::{PreparedRequest, Snapshot, SnapshotError, TakenSnapshot, snapshot};
 #[doc(hidden)]
 pub use start::leave_to_sanitizer;
 pub use start::{Listen, start};

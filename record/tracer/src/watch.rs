@@ -5,7 +5,7 @@
 //!                                                                  trigger fires: firings += 1, rings if it was 0
 //!                                                                                    │ futex
 //!   thread "dormouse-watch"  ◀──────────────────────────────────────────────────────┘
-//!     asks the session's owner, waits until the snapshot is complete, and then for the trigger's pace
+//!     asks the session's owner, waits until the snapshot is complete, and then for the trigger's rate limit
 //! ```
 //! A firing is counted until a request that reports it is sent, by the thread, or at the end of a program that ends by
 //! `exit`, so that none is forgotten. Between sending and subtracting, a firing is both reported and counted. At that
@@ -20,7 +20,7 @@ use dormouse_abi::trigger::{PATTERN_COUNT_MAX, Trigger};
 use rustix::io::Errno;
 use rustix::thread::futex;
 
-use crate::snapshot::{PATIENCE, Prepared, Snapshot};
+use crate::snapshot::{PATIENCE, PreparedRequest, Snapshot};
 use crate::spawn::{is_last, spawn};
 use crate::thread::{self, Writer};
 use crate::{clock, control, record};
@@ -146,7 +146,7 @@ impl Watch {
         self.firings().load(Ordering::Relaxed) != 0
     }
 
-    fn prepare(&self, firings: u64) -> Prepared {
+    fn prepare(&self, firings: u64) -> PreparedRequest {
         let times = if firings == 1 { String::new() } else { format!(", {firings} times") };
         self.snapshot.prepare(&format!("{}{times}", self.trigger))
     }
@@ -243,15 +243,15 @@ fn is_other_thread(tid_asked: u32) -> bool {
 
 /// Limit on the rate of a trigger's requests: a program that fires without end must not fill the disk.
 #[derive(Debug, Clone, Copy)]
-struct Pace {
+struct RateLimit {
     asked: Option<Instant>,
     distance: Duration,
 }
 
-impl Pace {
+impl RateLimit {
     const MIN: Duration = Duration::from_secs(1);
     const MAX: Duration = Duration::from_secs(3600);
-    const NEW: Pace = Pace { asked: None, distance: Pace::MIN };
+    const NEW: RateLimit = RateLimit { asked: None, distance: RateLimit::MIN };
 
     /// Returns the time until the next request is allowed.
     fn wait(&self, now: Instant) -> Duration {
@@ -261,7 +261,7 @@ impl Pace {
     /// Records a request. The waiting time doubles, unless the trigger was silent for as long as the last one.
     fn ask(&mut self, now: Instant) {
         let is_soon = self.asked.is_some_and(|asked| now < asked + 2 * self.distance);
-        self.distance = if is_soon { (2 * self.distance).min(Pace::MAX) } else { Pace::MIN };
+        self.distance = if is_soon { (2 * self.distance).min(RateLimit::MAX) } else { RateLimit::MIN };
         self.asked = Some(now);
     }
 }
@@ -283,21 +283,21 @@ fn attend() {
 
 fn serve() {
     let _inside = thread::enter_tracer();
-    let mut paces = [Pace::NEW; PATTERN_COUNT_MAX];
+    let mut rate_limits = [RateLimit::NEW; PATTERN_COUNT_MAX];
     loop {
         // (Z') pairs with (Z).
         let bell = BELL.load(Ordering::Acquire);
         let mut soonest: Option<Duration> = None;
         for watch in watches() {
-            let pace = &mut paces[watch.mark];
+            let rate_limit = &mut rate_limits[watch.mark];
             let now = Instant::now();
-            if watch.has_fired() && pace.wait(now).is_zero() {
-                pace.ask(now);
+            if watch.has_fired() && rate_limit.wait(now).is_zero() {
+                rate_limit.ask(now);
                 watch.ask();
             }
             // From now on a firing rings only if no other is pending.
             if watch.has_fired() {
-                let wait = pace.wait(Instant::now());
+                let wait = rate_limit.wait(Instant::now());
                 soonest = Some(soonest.map_or(wait, |soonest| soonest.min(wait)));
             }
         }
@@ -377,22 +377,22 @@ mod tests {
 
     #[test]
     fn a_trigger_that_goes_on_firing_asks_ever_more_seldom() {
-        let mut pace = Pace::NEW;
+        let mut rate_limit = RateLimit::NEW;
         let mut now = Instant::now();
-        assert_eq!(pace.wait(now), Duration::ZERO);
-        pace.ask(now);
+        assert_eq!(rate_limit.wait(now), Duration::ZERO);
+        rate_limit.ask(now);
         let mut waits = Vec::new();
         for _ in 0..16 {
-            let wait = pace.wait(now);
+            let wait = rate_limit.wait(now);
             waits.push(wait.as_secs());
             now += wait;
-            assert_eq!(pace.wait(now), Duration::ZERO);
-            pace.ask(now);
+            assert_eq!(rate_limit.wait(now), Duration::ZERO);
+            rate_limit.ask(now);
         }
         assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 3600, 3600, 3600, 3600]);
         // The trigger was silent for as long again.
-        now += 2 * pace.wait(now);
-        pace.ask(now);
-        assert_eq!(pace.wait(now), Pace::MIN);
+        now += 2 * rate_limit.wait(now);
+        rate_limit.ask(now);
+        assert_eq!(rate_limit.wait(now), RateLimit::MIN);
     }
 }
