@@ -7,10 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use dormouse_testing::c_library::WARNINGS;
 use dormouse_testing::c_programs::{install, pkg_config, stdout, succeed};
 use dormouse_testing::{has_part, manual};
-
-const WARNINGS: [&str; 5] = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror"];
 
 fn prefix() -> &'static Path {
     static PREFIX: OnceLock<PathBuf> = OnceLock::new();

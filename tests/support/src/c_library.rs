@@ -24,19 +24,19 @@ pub struct Library {
     /// Functions that are defined in the header.
     pub inline: &'static [&'static str],
     /// Preprocessor flags; with each of them the header is included in another way.
-    pub ways: &'static [&'static str],
+    pub header_flags: &'static [&'static str],
     /// Directory where it is installed once it is needed.
     pub prefix: OnceLock<PathBuf>,
 }
 
 impl Library {
     /// Returns the installation prefix, which this library's tests have to themselves.
-    pub fn prefix(&self) -> &Path {
+    fn prefix(&self) -> &Path {
         self.prefix.get_or_init(|| install(&format!("{}-prefix", self.name)))
     }
 
     /// Returns the name of its pkg-config package.
-    pub fn package_name(&self) -> String {
+    fn package_name(&self) -> String {
         format!("dormouse-{}", self.name)
     }
 
@@ -64,7 +64,7 @@ impl Library {
     }
 
     /// Compiles and runs the program, if the compiler is installed.
-    pub fn go(&self, compiler: &str, flags: &str, libraries: &[String]) {
+    pub fn run(&self, compiler: &str, flags: &str, libraries: &[String]) {
         if has_part(compiler) {
             let directory = tempfile::tempdir().unwrap();
             let program = directory.path().join("main");
@@ -99,9 +99,9 @@ impl Library {
         // Included, because unused inline functions in a unit of its own would give a warning.
         std::fs::write(&unit, format!("#include <dormouse/{}.h>\n", self.name)).unwrap();
         for (compiler, language, standard) in LANGUAGES.into_iter().filter(|(compiler, ..)| has_part(compiler)) {
-            for way in self.ways {
+            for flag in self.header_flags {
                 let mut command = Command::new(compiler);
-                command.args(WARNINGS).args(["-pedantic-errors", "-fsyntax-only", &format!("-std={standard}"), way]);
+                command.args(WARNINGS).args(["-pedantic-errors", "-fsyntax-only", &format!("-std={standard}"), flag]);
                 succeed(command.arg("-I").arg(self.prefix().join("include")).args(["-x", language]).arg(&unit));
             }
         }

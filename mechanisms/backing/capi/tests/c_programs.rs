@@ -12,7 +12,7 @@ static BACKING: Library = Library {
     name: "backing",
     source: concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c_programs/main.c"),
     inline: &[],
-    ways: &["-UNDEBUG"],
+    header_flags: &["-UNDEBUG"],
     prefix: OnceLock::new(),
 };
 
@@ -23,20 +23,20 @@ fn alone() -> Vec<String> {
 
 #[test]
 fn c_programs() {
-    BACKING.go("gcc", "-std=gnu11 -O0", &BACKING.package("dormouse"));
-    BACKING.go("gcc", "-std=gnu17 -O2", &alone());
-    BACKING.go("clang", "-std=gnu11 -O2", &alone());
+    BACKING.run("gcc", "-std=gnu11 -O0", &BACKING.package("dormouse"));
+    BACKING.run("gcc", "-std=gnu17 -O2", &alone());
+    BACKING.run("clang", "-std=gnu11 -O2", &alone());
 }
 
 #[test]
 fn cpp_programs() {
-    BACKING.go("g++", "-std=gnu++20 -O2", &alone());
-    BACKING.go("clang++", "-std=gnu++11 -O0", &alone());
+    BACKING.run("g++", "-std=gnu++20 -O2", &alone());
+    BACKING.run("clang++", "-std=gnu++11 -O0", &alone());
 }
 
 #[test]
 fn programs_with_the_archive() {
-    BACKING.go("gcc", "-std=gnu11 -O2", &BACKING.archive(None));
+    BACKING.run("gcc", "-std=gnu11 -O2", &BACKING.archive(None));
 }
 
 /// A failed assertion ends the benchmark with file and line; if the buffer is backed by memory, the benchmark

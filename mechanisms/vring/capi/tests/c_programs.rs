@@ -10,7 +10,7 @@ static VRING: Library = Library {
     name: "vring",
     source: concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c_programs/main.c"),
     inline: &[],
-    ways: &["-UNDEBUG"],
+    header_flags: &["-UNDEBUG"],
     prefix: OnceLock::new(),
 };
 
@@ -21,20 +21,20 @@ fn alone() -> Vec<String> {
 
 #[test]
 fn c_programs() {
-    VRING.go("gcc", "-std=gnu11 -O0", &VRING.package("dormouse"));
-    VRING.go("gcc", "-std=gnu17 -O2", &alone());
-    VRING.go("clang", "-std=gnu11 -O2", &alone());
+    VRING.run("gcc", "-std=gnu11 -O0", &VRING.package("dormouse"));
+    VRING.run("gcc", "-std=gnu17 -O2", &alone());
+    VRING.run("clang", "-std=gnu11 -O2", &alone());
 }
 
 #[test]
 fn cpp_programs() {
-    VRING.go("g++", "-std=gnu++20 -O2", &alone());
-    VRING.go("clang++", "-std=gnu++11 -O0", &alone());
+    VRING.run("g++", "-std=gnu++20 -O2", &alone());
+    VRING.run("clang++", "-std=gnu++11 -O0", &alone());
 }
 
 #[test]
 fn programs_with_the_archive() {
-    VRING.go("gcc", "-std=gnu11 -O2", &VRING.archive(None));
+    VRING.run("gcc", "-std=gnu11 -O2", &VRING.archive(None));
 }
 
 #[test]
