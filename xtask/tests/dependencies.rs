@@ -58,7 +58,7 @@ const RULES: [Rule; 55] = [
     ("dormouse-transport", &["dormouse-abi"]),
     ("dormouse-locks", &[]),
     // Shared by the tests of all rooms.
-    ("dormouse-testing", &[]),
+    ("dormouse-testing", &["dormouse-install"]),
     // Shared by the tests of the read side.
     ("dormouse-traces", &["dormouse-abi", "dormouse-ctf"]),
     // The hot rooms do not depend on one another.

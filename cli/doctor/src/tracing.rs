@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 
-use dormouse_imv::{StaticKey, Writer};
+use dormouse_imv::{CodeWriter, StaticKey};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::thread::MembarrierQuery;
 
@@ -50,7 +50,7 @@ fn patching() -> Result<Patching, String> {
         (Ok(false), _) => Err("a site did not answer as its key says".into()),
         (Ok(true), Ok(status)) => {
             let is_patched = status.count.patched == status.count.sites;
-            let writer = if is_patched { status.writer } else { Writer::None };
+            let writer = if is_patched { status.writer } else { CodeWriter::None };
             Ok(Patching { writer: writer.name().into(), reason: status.reason.into() })
         }
     }

@@ -298,7 +298,7 @@ fn run(order: &Order) -> Result<Outcome, String> {
         let census = census(&table, frame).map_err(|error| error.to_string())?;
         frames.push(Frame { bytes, ns, ns_by_time_of_day, faults: counts, census });
     }
-    Ok(Outcome { refused, frames, sees_zero: table.way().sees_zero() })
+    Ok(Outcome { refused, frames, sees_zero: table.interface().sees_zero() })
 }
 
 fn fill_from_dev_zero(frame: *mut [u64]) -> io::Result<()> {
@@ -381,7 +381,7 @@ fn zero_mappings() -> io::Result<Option<f64>> {
         else {
             continue;
         };
-        if !table.way().sees_zero() {
+        if !table.interface().sees_zero() {
             return Ok(None);
         }
         for map in maps.iter().filter(|map| map.inode == 0 && !map.is_shared()) {

@@ -26,7 +26,8 @@ use dormouse_lab_harness::ring::{self, DeviceEnd, DriverEnd, Kind, LEN, Ring, SI
 use dormouse_lab_harness::{Case, Engine, Seat, opaque, seat};
 use dormouse_lab_rings::{AdaptiveDevice, AdaptiveDriver, PlainDevice, PlainDriver, ReadBack};
 use dormouse_vring::{
-    Areas, Bus, Chain, DeviceSide, Direct, DriverSide, Features, NoMemory, Part, RingError, Segment, packed, split,
+    AreaLocation, Areas, Bus, Chain, DeviceSide, Direct, DriverSide, Features, NoMemory, RingError, Segment, packed,
+    split,
 };
 
 /// An end that publishes in batches, or each buffer by itself. If `IS_ASKING`, it asks after publishing whether the
@@ -276,7 +277,11 @@ fn split_bus() -> Result<Direct, RingError> {
 /// Returns a bus whose areas each have lines of their own.
 fn packed_bus() -> Result<Direct, RingError> {
     let len = 16 * usize::from(SIZE);
-    let areas = Areas { descriptor: Part(memory(len), len), driver: Part(memory(4), 4), device: Part(memory(4), 4) };
+    let areas = Areas {
+        descriptor: AreaLocation(memory(len), len),
+        driver: AreaLocation(memory(4), 4),
+        device: AreaLocation(memory(4), 4),
+    };
     // SAFETY: memory of these sizes, which is never freed, consists of atomics, and belongs to this ring alone.
     let bus = unsafe { Direct::new(areas) };
     packed::init(&bus, SIZE.into())?;

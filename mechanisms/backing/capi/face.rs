@@ -12,7 +12,7 @@ use std::ffi::CString;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use dormouse_backing::{
-    BackingError, Huge, Mapping, MemoryOptions, Missing, Nodes, NotBacked, Obtained, Pool, PrivatePool,
+    BackingError, Huge, Mapping, MemoryOptions, MissingBytes, Nodes, NotBacked, Obtained, Pool, PrivatePool,
     check_backed_raw,
 };
 
@@ -269,7 +269,7 @@ pub extern "C" fn dormouse_backing_why() -> *const c_char {
 pub extern "C" fn dormouse_pages_check(
     buffer: *const c_void,
     size_bytes: usize,
-    target: Option<&mut Missing>,
+    target: Option<&mut MissingBytes>,
 ) -> c_int {
     let Err(error) = check_backed_raw(buffer.cast(), size_bytes) else { return 0 };
     let (errno, missing) = match error {

@@ -2,7 +2,7 @@ use std::ops::Range;
 
 use crate::error::BackingError;
 use crate::os_page_size;
-use crate::page_table::{PageKind, PageTable, Way};
+use crate::page_table::{KernelInterface, PageKind, PageTable};
 
 /// Counts the `os_page`s that overlap `range`, addresses of this process, and are not present: a write to one of them
 /// faults.
@@ -44,5 +44,5 @@ pub(crate) fn unbacked_by(table: &PageTable, range: Range<usize>) -> Result<usiz
 /// [`BackingError::System`]: `/proc` is not mounted, a sandbox forbids it, or the kernel is older than Linux 6.7
 /// (`ENOSYS`).
 pub fn try_pagemap_scan() -> Result<(), BackingError> {
-    PageTable::by(None, &[Way::Scan]).map(drop)
+    PageTable::by(None, &[KernelInterface::Scan]).map(drop)
 }

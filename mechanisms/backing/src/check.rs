@@ -9,7 +9,7 @@ use crate::page_table::{PageKind, PageTable};
 /// The parts of a buffer that are not present. It has C layout.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Missing {
+pub struct MissingBytes {
     /// Size of the buffer: bytes of all `os_page`s that it overlaps.
     pub size_bytes: usize,
     /// Bytes that no process has touched, or that another process has touched and this one has not: the first access
@@ -30,10 +30,10 @@ pub struct Missing {
 #[non_exhaustive]
 pub enum NotBacked {
     /// Some of it is not present.
-    Missing(Missing),
+    Missing(MissingBytes),
     /// All of it can be read without a fault, but the kernel does not tell for all of it whether it is the zero page: on Linux before 6.7,
     /// without privilege, for memory that another process may share.
-    ZeroUnseen(Missing),
+    ZeroUnseen(MissingBytes),
     /// The kernel tells nothing.
     Unknown(BackingError),
 }
@@ -132,7 +132,7 @@ pub(crate) fn check_by(table: &PageTable, start: usize, size_bytes: usize) -> Re
         BackingError::Range { start, end: start.saturating_add(size_bytes), size_bytes: isize::MAX as usize };
     let end = start.checked_add(size_bytes).and_then(|end| end.checked_next_multiple_of(os_page));
     let end = end.ok_or(NotBacked::Unknown(range_error))?;
-    let mut missing = Missing {
+    let mut missing = MissingBytes {
         size_bytes: end - begin,
         untouched_bytes: 0,
         zero_bytes: 0,
@@ -142,7 +142,7 @@ pub(crate) fn check_by(table: &PageTable, start: usize, size_bytes: usize) -> Re
     };
     // Runs ascend: addresses between two of them are not present.
     let mut next = begin;
-    let untouched = |missing: &mut Missing, from: usize, to: usize| {
+    let untouched = |missing: &mut MissingBytes, from: usize, to: usize| {
         if from < to {
             missing.untouched_bytes += to - from;
             missing.first = missing.first.min(from);
@@ -159,7 +159,7 @@ pub(crate) fn check_by(table: &PageTable, start: usize, size_bytes: usize) -> Re
             kind if kind.is(PageKind::ZERO) => &mut missing.zero_bytes,
             kind if kind.is(PageKind::SWAPPED) => &mut missing.swapped_bytes,
             kind if !kind.is(PageKind::PRESENT) => &mut missing.untouched_bytes,
-            kind if !table.way().sees_zero() && !kind.is(PageKind::EXCLUSIVE) => &mut missing.unknown_bytes,
+            kind if !table.interface().sees_zero() && !kind.is(PageKind::EXCLUSIVE) => &mut missing.unknown_bytes,
             _ => return,
         };
         *bytes += to - from;

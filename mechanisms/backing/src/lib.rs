@@ -103,7 +103,7 @@ mod pool;
 
 pub use audit::{try_pagemap_scan, unbacked_os_pages};
 pub use available::available_bytes;
-pub use check::{Missing, NotBacked, assert_backed, check_backed, check_backed_raw};
+pub use check::{MissingBytes, NotBacked, assert_backed, check_backed, check_backed_raw};
 pub use error::BackingError;
 pub use mapping::Mapping;
 pub use numa::node_of_cpu;

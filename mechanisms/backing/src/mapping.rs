@@ -12,7 +12,7 @@ use crate::available::available_bytes;
 use crate::error::{BackingError, last_errno};
 use crate::numa;
 use crate::options::{Huge, MemoryOptions, Obtained};
-use crate::page_table::{HUGE_PAGE_SIZE_BYTES, PageKind, PageTable, Way};
+use crate::page_table::{HUGE_PAGE_SIZE_BYTES, KernelInterface, PageKind, PageTable};
 use crate::{os_page_size, unbacked_os_pages};
 
 /// Value from linux/mman.h (Linux 6.1). The crate `libc` does not have it for musl.
@@ -324,7 +324,7 @@ impl Mapping {
     /// Tells the kernel which kind of pages, and of which node, a new part should have. None of it is present.
     fn advise(&self, range: Range<usize>) -> Result<(), BackingError> {
         let start = self.base.as_ptr().wrapping_add(range.start);
-        numa::bind(start, range.len(), self.options.place)?;
+        numa::bind(start, range.len(), self.options.numa)?;
         let advice = match self.options.huge {
             Huge::AsConfigured => return Ok(()),
             _ if self.hugetlb.is_some() => return Ok(()),
@@ -391,7 +391,7 @@ impl Mapping {
         let end = self.base.as_ptr().addr() + range.end.next_multiple_of(os_page);
         let mut obtained = Obtained {
             size_bytes: end - start,
-            is_huge_told: self.hugetlb.is_some() || table.way() != Way::Words,
+            is_huge_told: self.hugetlb.is_some() || table.interface() != KernelInterface::Words,
             ..Obtained::default()
         };
         table.runs(start as u64..end as u64, &mut |run| {
@@ -406,7 +406,7 @@ impl Mapping {
             }
         })?;
         obtained.missing_bytes = obtained.size_bytes - obtained.huge_bytes() - obtained.small_bytes;
-        obtained.nodes = numa::nodes_of(start..end, self.options.place);
+        obtained.nodes = numa::nodes_of(start..end, self.options.numa);
         Ok(obtained)
     }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use crate::error::{BackingError, last_errno};
-use crate::options::{Nodes, Place};
+use crate::options::{Nodes, NumaPolicy};
 use crate::os_page_size;
 
 /// Returns the NUMA node of a CPU, from `/sys/devices/system/cpu`; `None` if the kernel reports no nodes.
@@ -38,11 +38,11 @@ const MASK_WORDS: usize = 1024 / 64;
 
 /// Tells the kernel from which node to take new `os_page`s of a range. If a node is only preferred, an error (a kernel
 /// that does not support it, or a sandbox that forbids it with `EPERM`) leaves the memory as it would have been.
-pub(crate) fn bind(start: *mut u8, len: usize, place: Place) -> Result<(), BackingError> {
-    let (cpu, mode) = match place {
-        Place::Anywhere => return Ok(()),
-        Place::Near(cpu) => (cpu, libc::MPOL_PREFERRED),
-        Place::At(cpu) => (cpu, libc::MPOL_BIND),
+pub(crate) fn bind(start: *mut u8, len: usize, policy: NumaPolicy) -> Result<(), BackingError> {
+    let (cpu, mode) = match policy {
+        NumaPolicy::Anywhere => return Ok(()),
+        NumaPolicy::Near(cpu) => (cpu, libc::MPOL_PREFERRED),
+        NumaPolicy::At(cpu) => (cpu, libc::MPOL_BIND),
     };
     let Some(node) = node_of_cpu(cpu)? else { return Ok(()) };
     let mut mask = [0_u64; MASK_WORDS];
@@ -54,17 +54,17 @@ pub(crate) fn bind(start: *mut u8, len: usize, place: Place) -> Result<(), Backi
     // SAFETY: the caller has mapped the range, and it is not used yet. The mask has one bit less than `bits`, and is
     // only read (mbind(2)). The memory's contents do not change.
     let result = unsafe { libc::syscall(libc::SYS_mbind, start, len, mode, mask.as_ptr(), bits, 0) };
-    if result == 0 || matches!(place, Place::Near(_)) {
+    if result == 0 || matches!(policy, NumaPolicy::Near(_)) {
         return Ok(());
     }
     Err(BackingError::System { purpose: "take the memory from a CPU's NUMA node", errno: last_errno() })
 }
 
 /// Checks whether the memory of a range of addresses is on the requested node.
-pub(crate) fn nodes_of(range: Range<usize>, place: Place) -> Nodes {
-    let cpu = match place {
-        Place::Anywhere => return Nodes::NotAsked,
-        Place::Near(cpu) | Place::At(cpu) => cpu,
+pub(crate) fn nodes_of(range: Range<usize>, policy: NumaPolicy) -> Nodes {
+    let cpu = match policy {
+        NumaPolicy::Anywhere => return Nodes::NotAsked,
+        NumaPolicy::Near(cpu) | NumaPolicy::At(cpu) => cpu,
     };
     if node_count(Path::new("/sys/devices/system/node")) == 1 {
         return Nodes::OnlyOne;

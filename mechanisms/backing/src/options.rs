@@ -16,7 +16,7 @@ pub struct MemoryOptions {
     pub(crate) huge: Huge,
     pub(crate) lock: bool,
     pub(crate) guard: bool,
-    pub(crate) place: Place,
+    pub(crate) numa: NumaPolicy,
     pub(crate) capacity_bytes: usize,
 }
 
@@ -36,9 +36,9 @@ pub enum Huge {
     Require,
 }
 
-/// The NUMA node that memory comes from.
+/// The NUMA nodes that memory may come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Place {
+pub(crate) enum NumaPolicy {
     #[default]
     Anywhere,
     /// The node of a CPU, or another if that one is full.
@@ -62,7 +62,7 @@ impl MemoryOptions {
             huge: Huge::AsConfigured,
             lock: false,
             guard: false,
-            place: Place::Anywhere,
+            numa: NumaPolicy::Anywhere,
             capacity_bytes: 0,
         }
     }
@@ -92,12 +92,12 @@ impl MemoryOptions {
 
     /// Takes it from the NUMA node of a CPU, or from another node if that one is full.
     pub const fn near_cpu(self, cpu: u32) -> MemoryOptions {
-        MemoryOptions { place: Place::Near(cpu), ..self }
+        MemoryOptions { numa: NumaPolicy::Near(cpu), ..self }
     }
 
     /// Takes it from the NUMA node of a CPU, and from no other node.
     pub const fn at_cpu(self, cpu: u32) -> MemoryOptions {
-        MemoryOptions { place: Place::At(cpu), ..self }
+        MemoryOptions { numa: NumaPolicy::At(cpu), ..self }
     }
 
     /// Sets the number of bytes to which it may grow: that many addresses are set aside, and a memory file is that long.

@@ -37,8 +37,8 @@ impl PageKind {
     pub const ZERO: PageKind = PageKind(1 << 5);
     /// A huge page with one entry of the page table.
     pub const HUGE: PageKind = PageKind(1 << 6);
-    /// In one page table only, and so not the zero page, which no page table owns. Only [`Way::Words`] tells this,
-    /// because it cannot recognise the zero page otherwise.
+    /// In one page table only, and so not the zero page, which no page table owns. Only [`KernelInterface::Words`] tells
+    /// this, because it cannot recognise the zero page otherwise.
     pub const EXCLUSIVE: PageKind = PageKind(1 << 32);
 
     const ALL: u64 = PageKind::FILE.0 | PageKind::PRESENT.0 | PageKind::SWAPPED.0 | PageKind::ZERO.0 | PageKind::HUGE.0;
@@ -63,9 +63,9 @@ pub struct Run {
     pub kind: PageKind,
 }
 
-/// A way to ask the kernel.
+/// A kernel interface by which a page table is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum KernelInterface {
     /// By `PAGEMAP_SCAN`, which tells everything.
     Scan,
     /// By a word for each page, and by `/proc/kpageflags` for its page frame. This also tells everything, but a huge
@@ -76,13 +76,14 @@ pub enum Way {
     Words,
 }
 
-impl Way {
-    /// All ways, the best first.
-    pub const ALL: [Way; 3] = [Way::Scan, Way::WordsAndFlags, Way::Words];
+impl KernelInterface {
+    /// All interfaces, the best first.
+    pub const ALL: [KernelInterface; 3] =
+        [KernelInterface::Scan, KernelInterface::WordsAndFlags, KernelInterface::Words];
 
-    /// Whether this way recognises the zero page.
+    /// Whether this interface recognises the zero page.
     pub const fn sees_zero(self) -> bool {
-        !matches!(self, Way::Words)
+        !matches!(self, KernelInterface::Words)
     }
 }
 
@@ -91,7 +92,7 @@ impl Way {
 pub struct PageTable {
     pagemap: File,
     flags: Option<File>,
-    way: Way,
+    interface: KernelInterface,
 }
 
 fn system(purpose: &'static str) -> impl Fn(io::Error) -> BackingError {
@@ -99,7 +100,7 @@ fn system(purpose: &'static str) -> impl Fn(io::Error) -> BackingError {
 }
 
 impl PageTable {
-    /// Opens the page table of a process, or of this one (`None`), in the best way that the kernel supports.
+    /// Opens the page table of a process, or of this one (`None`), by the best interface that the kernel supports.
     ///
     /// It remains the table of the program that the process runs now: after an exec it is empty.
     ///
@@ -107,43 +108,43 @@ impl PageTable {
     /// [`BackingError::System`]: there is no such process, it is another user's (`EACCES`), `/proc` is not mounted, or a sandbox forbids
     /// it.
     pub fn of(pid: Option<u32>) -> Result<PageTable, BackingError> {
-        PageTable::by(pid, &Way::ALL)
+        PageTable::by(pid, &KernelInterface::ALL)
     }
 
-    /// Opens a page table like [`PageTable::of`], in the first of these ways that the kernel supports. [`Way::Words`]
-    /// is always supported.
+    /// Opens a page table like [`PageTable::of`], by the first of these interfaces that the kernel supports.
+    /// [`KernelInterface::Words`] is always supported.
     ///
     /// # Errors
-    /// See [`PageTable::of`]; [`Errno::NOSYS`] if none of the ways is supported.
-    pub fn by(pid: Option<u32>, ways: &[Way]) -> Result<PageTable, BackingError> {
+    /// See [`PageTable::of`]; [`Errno::NOSYS`] if none of the interfaces is supported.
+    pub fn by(pid: Option<u32>, interfaces: &[KernelInterface]) -> Result<PageTable, BackingError> {
         let path = pid.map_or("/proc/self/pagemap".into(), |pid| format!("/proc/{pid}/pagemap"));
         let pagemap = File::open(path).map_err(system("read the process's page table"))?;
-        let mut table = PageTable { pagemap, flags: None, way: Way::Words };
-        for way in ways {
-            table.way = *way;
+        let mut table = PageTable { pagemap, flags: None, interface: KernelInterface::Words };
+        for interface in interfaces {
+            table.interface = *interface;
             table.flags = None;
-            match way {
+            match interface {
                 // A kernel that supports the request accepts an empty range.
-                Way::Scan => match scan(&table.pagemap, 0..0, &mut []) {
+                KernelInterface::Scan => match scan(&table.pagemap, 0..0, &mut []) {
                     Ok(_) => return Ok(table),
                     Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => {}
                     Err(error) => return Err(system("scan the process's page table by PAGEMAP_SCAN")(error)),
                 },
-                Way::WordsAndFlags => {
+                KernelInterface::WordsAndFlags => {
                     table.flags = File::open("/proc/kpageflags").ok();
                     if table.flags.is_some() && sees_frames() {
                         return Ok(table);
                     }
                 }
-                Way::Words => return Ok(table),
+                KernelInterface::Words => return Ok(table),
             }
         }
         Err(BackingError::System { purpose: "read a page table in the way that was asked for", errno: Errno::NOSYS })
     }
 
-    /// Returns the way in which the kernel is asked.
-    pub fn way(&self) -> Way {
-        self.way
+    /// Returns the interface by which it is read.
+    pub fn interface(&self) -> KernelInterface {
+        self.interface
     }
 
     /// Calls `each` with the runs in `range`, addresses of the process in whole `os_page`s, in ascending order.
@@ -155,9 +156,9 @@ impl PageTable {
     /// # Errors
     /// [`BackingError::System`]. A process that has ended has an empty page table, which is no error.
     pub fn runs(&self, range: Range<u64>, each: &mut impl FnMut(Run)) -> Result<(), BackingError> {
-        let walked = match self.way {
-            Way::Scan => self.scanned(range, each),
-            Way::WordsAndFlags | Way::Words => self.read(range, each),
+        let walked = match self.interface {
+            KernelInterface::Scan => self.scanned(range, each),
+            KernelInterface::WordsAndFlags | KernelInterface::Words => self.read(range, each),
         };
         walked.map_err(system("read the process's page table"))
     }

@@ -17,9 +17,9 @@ use crate::audit::unbacked_by;
 use crate::check::check_by;
 use crate::mapping::{COLLAPSE_TRIES, MADV_COLLAPSE, again_while_asked};
 use crate::numa::away_bytes;
-use crate::page_table::{HUGE_PAGE_SIZE_BYTES, PageKind, PageTable, Way};
+use crate::page_table::{HUGE_PAGE_SIZE_BYTES, KernelInterface, PageKind, PageTable};
 use crate::{
-    BackingError, Huge, Mapping, MemoryOptions, Missing, Nodes, NotBacked, Pool, PrivatePool, assert_backed,
+    BackingError, Huge, Mapping, MemoryOptions, MissingBytes, Nodes, NotBacked, Pool, PrivatePool, assert_backed,
     check_backed, check_backed_raw, node_of_cpu, os_page_size, try_pagemap_scan,
 };
 
@@ -321,42 +321,48 @@ fn every_way_tells_what_pages_are() {
     let shared = Mapped::new(4 * os_page, Some((&file, MapFlags::SHARED)));
     shared.write(2);
 
-    let mut ways = 0;
-    for way in [Way::Scan, Way::WordsAndFlags, Way::Words] {
-        let table = match PageTable::by(None, &[way]) {
+    let mut interfaces = 0;
+    for interface in [KernelInterface::Scan, KernelInterface::WordsAndFlags, KernelInterface::Words] {
+        let table = match PageTable::by(None, &[interface]) {
             Ok(table) => table,
             Err(error) => {
-                skip_part(format!("{way:?}"), Lack::machine(error, "run the tests as root, on Linux 6.7 or later"));
+                skip_part(
+                    format!("{interface:?}"),
+                    Lack::machine(error, "run the tests as root, on Linux 6.7 or later"),
+                );
                 continue;
             }
         };
-        ways += 1;
-        assert_eq!(table.way(), way);
-        let zero = if way.sees_zero() { ZERO_PAGE } else { PageKind::PRESENT };
+        interfaces += 1;
+        assert_eq!(table.interface(), interface);
+        let zero = if interface.sees_zero() { ZERO_PAGE } else { PageKind::PRESENT };
         for (index, kind) in kinds(&table, memory.0.clone()).into_iter().enumerate() {
-            let own = if way == Way::Words { PageKind::EXCLUSIVE } else { PageKind::default() };
+            let own = if interface == KernelInterface::Words { PageKind::EXCLUSIVE } else { PageKind::default() };
             let expected = match index {
                 _ if index % 2 == 0 => PageKind::PRESENT.and(own),
                 1 | 3 | 599 | 1199 => zero,
                 _ => PageKind::default(),
             };
-            assert_eq!(kind, expected, "{way:?}: page {index}");
+            assert_eq!(kind, expected, "{interface:?}: page {index}");
         }
         // A page that was written is this process's own. The kernel may also map pages around one that is read.
         let kinds_of_file = kinds(&table, of_file.0.clone());
-        // Not every way tells how many processes have a page of a file.
+        // Not every interface tells how many processes have a page of a file.
         let own = PageKind::PRESENT.and(PageKind::EXCLUSIVE);
-        assert!(kinds_of_file[0] == PageKind::PRESENT || way == Way::Words && kinds_of_file[0] == own, "{way:?}");
-        assert!(kinds_of_file[1].is(FILE_PAGE), "{way:?}");
-        assert!(kinds(&table, shared.0.clone())[2].is(FILE_PAGE), "{way:?}");
+        assert!(
+            kinds_of_file[0] == PageKind::PRESENT || interface == KernelInterface::Words && kinds_of_file[0] == own,
+            "{interface:?}"
+        );
+        assert!(kinds_of_file[1].is(FILE_PAGE), "{interface:?}");
+        assert!(kinds(&table, shared.0.clone())[2].is(FILE_PAGE), "{interface:?}");
         let unbacked = unbacked_by(&table, memory.0.clone()).unwrap();
-        assert_eq!(unbacked, if way.sees_zero() { 600 } else { 596 }, "{way:?}");
+        assert_eq!(unbacked, if interface.sees_zero() { 600 } else { 596 }, "{interface:?}");
         // Unmapped addresses have no runs.
         let gone = memory.0.end..memory.0.end;
         assert!(kinds(&table, gone).is_empty());
     }
-    assert!(ways > 0);
-    assert_eq!(try_pagemap_scan().is_ok(), PageTable::of(None).unwrap().way() == Way::Scan);
+    assert!(interfaces > 0);
+    assert_eq!(try_pagemap_scan().is_ok(), PageTable::of(None).unwrap().interface() == KernelInterface::Scan);
 }
 
 #[test]
@@ -372,14 +378,14 @@ fn huge_pages_are_told_from_small_ones() {
         let reason = format!("no huge page: {}", std::io::Error::last_os_error());
         return skip(Lack::machine(reason, "Linux 6.1 or later, with free memory in large pieces"));
     }
-    for way in [Way::Scan, Way::WordsAndFlags] {
-        let Ok(table) = PageTable::by(None, &[way]) else { continue };
+    for interface in [KernelInterface::Scan, KernelInterface::WordsAndFlags] {
+        let Ok(table) = PageTable::by(None, &[interface]) else { continue };
         let expected = PageKind::PRESENT.and(PageKind::HUGE);
-        assert!(kinds(&table, range.clone()).iter().all(|kind| *kind == expected), "{way:?}");
+        assert!(kinds(&table, range.clone()).iter().all(|kind| *kind == expected), "{interface:?}");
     }
 }
 
-/// Each way tells which parts of a buffer are missing, or that it cannot tell; none accepts the zero page.
+/// Each interface tells which parts of a buffer are missing, or that it cannot tell; none accepts the zero page.
 #[test]
 fn a_buffer_is_memory_only_when_each_page_was_written() {
     let os_page = os_page_size();
@@ -388,9 +394,11 @@ fn a_buffer_is_memory_only_when_each_page_was_written() {
     unsafe { rustix::mm::madvise(memory.page(0).cast(), 64 * os_page, rustix::mm::Advice::LinuxNoHugepage) }.unwrap();
     let address = |index: usize| memory.0.start + index * os_page;
     let all = |table: &PageTable| check_by(table, memory.0.start, memory.0.len());
-    let tables: Vec<PageTable> =
-        [Way::Scan, Way::WordsAndFlags, Way::Words].iter().flat_map(|way| PageTable::by(None, &[*way])).collect();
-    let nothing = Missing {
+    let tables: Vec<PageTable> = [KernelInterface::Scan, KernelInterface::WordsAndFlags, KernelInterface::Words]
+        .iter()
+        .flat_map(|interface| PageTable::by(None, &[*interface]))
+        .collect();
+    let nothing = MissingBytes {
         size_bytes: 64 * os_page,
         untouched_bytes: 0,
         zero_bytes: 0,
@@ -399,16 +407,16 @@ fn a_buffer_is_memory_only_when_each_page_was_written() {
         first: address(0),
     };
     for table in &tables {
-        let expected = Missing { untouched_bytes: 64 * os_page, ..nothing };
-        assert_eq!(all(table), Err(NotBacked::Missing(expected)), "{:?}", table.way());
+        let expected = MissingBytes { untouched_bytes: 64 * os_page, ..nothing };
+        assert_eq!(all(table), Err(NotBacked::Missing(expected)), "{:?}", table.interface());
     }
     (0..64).filter(|index| ![7, 8, 40].contains(index)).for_each(|index| memory.write(index));
     memory.read(40);
     for table in &tables {
-        let (zero_bytes, unknown_bytes) = if table.way().sees_zero() { (os_page, 0) } else { (0, os_page) };
+        let (zero_bytes, unknown_bytes) = if table.interface().sees_zero() { (os_page, 0) } else { (0, os_page) };
         let expected =
-            Missing { untouched_bytes: 2 * os_page, zero_bytes, unknown_bytes, first: address(7), ..nothing };
-        assert_eq!(all(table), Err(NotBacked::Missing(expected)), "{:?}", table.way());
+            MissingBytes { untouched_bytes: 2 * os_page, zero_bytes, unknown_bytes, first: address(7), ..nothing };
+        assert_eq!(all(table), Err(NotBacked::Missing(expected)), "{:?}", table.interface());
         // Pages next to the buffer do not count; a page counts as a whole if the buffer has any byte of it.
         assert_eq!(check_by(table, address(6), os_page), Ok(()));
         assert!(check_by(table, address(7) - 1, 2).is_err());
@@ -418,19 +426,19 @@ fn a_buffer_is_memory_only_when_each_page_was_written() {
     memory.write(8);
     for table in &tables {
         let error = all(table).unwrap_err();
-        if table.way().sees_zero() {
-            let expected = Missing { zero_bytes: os_page, first: address(40), ..nothing };
-            assert_eq!(error, NotBacked::Missing(expected), "{:?}", table.way());
+        if table.interface().sees_zero() {
+            let expected = MissingBytes { zero_bytes: os_page, first: address(40), ..nothing };
+            assert_eq!(error, NotBacked::Missing(expected), "{:?}", table.interface());
             assert!(error.to_string().contains(&format!("{os_page} bytes on the zero page")), "{error}");
         } else {
-            let expected = Missing { unknown_bytes: os_page, first: address(40), ..nothing };
+            let expected = MissingBytes { unknown_bytes: os_page, first: address(40), ..nothing };
             assert_eq!(error, NotBacked::ZeroUnseen(expected));
             assert!(error.to_string().ends_with("use Linux 6.7 or later, or be root"), "{error}");
         }
     }
     memory.write(40);
-    tables.iter().for_each(|table| assert_eq!(all(table), Ok(()), "{:?}", table.way()));
-    assert_eq!(tables.iter().map(|table| table.way()).next_back(), Some(Way::Words));
+    tables.iter().for_each(|table| assert_eq!(all(table), Ok(()), "{:?}", table.interface()));
+    assert_eq!(tables.iter().map(|table| table.interface()).next_back(), Some(KernelInterface::Words));
 }
 
 #[test]
@@ -441,7 +449,7 @@ fn slices_are_checked_and_an_assertion_names_its_place() {
     let text = caught.downcast_ref::<String>().unwrap();
     assert!(text.contains("of a buffer of 4.0 MiB are not memory of its own"), "{text}");
     buffer.fill(1);
-    // The buffer belongs to this process alone, so every way can tell.
+    // The buffer belongs to this process alone, so every interface can tell.
     assert_backed(&buffer);
     assert!(matches!(check_backed_raw(std::ptr::without_provenance(usize::MAX - 5), 20), Err(NotBacked::Unknown(_))));
 }
@@ -450,15 +458,17 @@ fn slices_are_checked_and_an_assertion_names_its_place() {
 #[test]
 fn processes_that_are_gone_do_no_harm() {
     let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
-    let table = |ways: &[Way]| PageTable::by(Some(child.id()), ways);
-    let tables: Vec<PageTable> =
-        [Way::Scan, Way::WordsAndFlags, Way::Words].iter().flat_map(|way| table(&[*way])).collect();
+    let table = |interfaces: &[KernelInterface]| PageTable::by(Some(child.id()), interfaces);
+    let tables: Vec<PageTable> = [KernelInterface::Scan, KernelInterface::WordsAndFlags, KernelInterface::Words]
+        .iter()
+        .flat_map(|interface| table(&[*interface]))
+        .collect();
     child.kill().unwrap();
     child.wait().unwrap();
     for table in tables {
         let mut runs = 0;
         table.runs(0..1 << 40, &mut |_| runs += 1).unwrap();
-        assert_eq!(runs, 0, "{:?}", table.way());
+        assert_eq!(runs, 0, "{:?}", table.interface());
     }
     let error = PageTable::of(Some(child.id())).unwrap_err();
     assert!(matches!(error, BackingError::System { errno: Errno::NOENT, .. }), "{error}");
@@ -665,7 +675,7 @@ fn growing_too_far_is_an_error_and_changes_nothing() {
 #[test]
 fn the_ladder_tells_what_was_really_obtained() {
     let _faults_count = without_forks();
-    let told = PageTable::of(None).unwrap().way() != Way::Words;
+    let told = PageTable::of(None).unwrap().interface() != KernelInterface::Words;
     for (mapping, kind) in
         both(4 << 20, MemoryOptions::new().huge(Huge::Prefer)).unwrap().iter().zip(["memory file", "private"])
     {

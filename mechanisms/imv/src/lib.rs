@@ -84,7 +84,7 @@
 //! change, and there would be no way to make other threads execute one. It is one reason for the last rung, "none", on
 //! which programs are only slower.
 //!
-//! # Writers
+//! # Code writers
 //!
 //! | writer | gates | values of 1, 2, 4 bytes | values of 8 bytes |
 //! | --- | --- | --- | --- |
@@ -135,6 +135,7 @@
 #![cfg_attr(not(test), no_std)]
 
 mod arch;
+mod code_writer;
 mod filter;
 mod records;
 mod registry;
@@ -146,13 +147,13 @@ mod segment;
 mod site;
 mod tunable;
 mod value;
-mod writer;
 
 use core::fmt;
 use core::sync::atomic::{AtomicI32, Ordering};
 
 #[doc(hidden)]
 pub use arch::is_same_text;
+pub use code_writer::CodeWriter;
 pub use dormouse_abi::site::TunableRecord;
 pub use dormouse_abi::tunable::{TunableRange, TunableValue, Unfit};
 pub use filter::is_filtered;
@@ -166,7 +167,6 @@ pub use site::OBJECT_COUNT_MAX;
 pub use tunable::tunable_parts;
 pub use tunable::{Assignment, Export, Refusal, Scalar, Tunable, TunableError, set_tunables, visit_tunables};
 pub use value::{Imv, Value, shape_of, value_of};
-pub use writer::Writer;
 
 /// The key of static branches: the number of users that have enabled it. Shared with C as `struct dormouse_static_key`.
 ///

@@ -8,10 +8,10 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use dormouse_abi::site::{SiteRecord, TunableRecord};
 use dormouse_locks::{OwnerLock, Rank, Reentered};
 
+use crate::code_writer::{CodeWriter, Ladder, synchronise_cores};
 use crate::records::RecordTables;
 use crate::segment::{Segment, executable_segment_of};
 use crate::site::{Form, OBJECT_COUNT_MAX, Site, Store, Variable};
-use crate::writer::{Ladder, Writer, synchronise_cores};
 use crate::{Error, StaticKey, arch};
 
 /// The sites of one loaded object (program or shared library).
@@ -109,10 +109,10 @@ impl Registry {
         for _ in 0..4 {
             let mut tried = false;
             for object in &self.objects[objects.clone()] {
-                let bytes_only = self.ladder.writer == Writer::ProcMem;
+                let bytes_only = self.ladder.writer == CodeWriter::ProcMem;
                 let stores = object.concerned_sites(concerned).filter_map(|site| arch::next_store(site, bytes_only));
                 let Some(span) = span_of(stores.clone()) else { continue };
-                tried |= self.ladder.writer != Writer::None;
+                tried |= self.ladder.writer != CodeWriter::None;
                 // `stores` reads the text again, so after a write that failed half-way the next rung writes only the
                 // rest.
                 self.ladder.write(&object.text, span, stores);
@@ -459,7 +459,7 @@ impl SiteCount {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status {
     /// Way in which sites are written.
-    pub writer: Writer,
+    pub writer: CodeWriter,
     /// Reason for this writer, as text for people.
     pub reason: &'static str,
     /// Number of registered objects that have sites.

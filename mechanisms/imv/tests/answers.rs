@@ -7,13 +7,13 @@ use std::collections::BTreeSet;
 use std::mem::size_of;
 
 use dormouse_abi::site::EventRecord;
-use dormouse_imv::{Change, Error, StaticKey, Writer, disable, enable, key_sites, static_branch, status, update};
+use dormouse_imv::{Change, CodeWriter, Error, StaticKey, disable, enable, key_sites, static_branch, status, update};
 
 #[test]
 fn the_generic_build_says_so() {
     let generic = cfg!(feature = "generic");
     let status = status().unwrap();
-    assert_eq!(status.writer == Writer::None, generic, "{}", status.reason);
+    assert_eq!(status.writer == CodeWriter::None, generic, "{}", status.reason);
     assert_eq!(status.count.sites == 0, generic);
 }
 
@@ -142,7 +142,7 @@ fn each_instance_of_a_generic_gate_announces_its_own_function() {
     disable(generic).unwrap();
     assert_eq!(inline_event(3_u8).1, None);
 
-    let patched = status().unwrap().writer != Writer::None;
+    let patched = status().unwrap().writer != CodeWriter::None;
     assert_eq!(key_sites(generic).unwrap().sites >= 2, patched);
 }
 

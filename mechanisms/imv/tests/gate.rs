@@ -1,7 +1,7 @@
 //! The bytes of a gate in the binary.
 #![cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux", not(feature = "generic")))]
 
-use dormouse_imv::{StaticKey, Writer, disable, enable, key_sites, static_branch, status, visit_key_sites};
+use dormouse_imv::{CodeWriter, StaticKey, disable, enable, key_sites, static_branch, status, visit_key_sites};
 
 fn bytes_of(key: &StaticKey) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
@@ -35,7 +35,7 @@ fn the_constructor_has_put_sites_to_sleep() {
     assert!(dormant.iter().all(|bytes| is_dormant(bytes)));
     assert!(!gate());
     let status = status().unwrap();
-    assert_eq!(status.writer, Writer::Mprotect, "{}", status.reason);
+    assert_eq!(status.writer, CodeWriter::Mprotect, "{}", status.reason);
 }
 
 #[test]

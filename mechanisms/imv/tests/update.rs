@@ -10,7 +10,7 @@ use std::thread;
 
 use dormouse_abi::site::{X86_BRANCH_LEN, X86_JMP, X86_NOP};
 use dormouse_imv::{
-    Error, StaticKey, Writer, disable, enable, ensure_registered, imv, imv_read, key_sites, static_branch, status,
+    CodeWriter, Error, StaticKey, disable, enable, ensure_registered, imv, imv_read, key_sites, static_branch, status,
     update, visit_key_sites,
 };
 use dormouse_testing::{Lack, skip};
@@ -92,7 +92,7 @@ fn threads_run_through_a_gate_that_is_toggled() {
     toggle_under_load(std::env::var(TOGGLES.0).ok().and_then(|text| text.parse().ok()).unwrap_or(TOGGLES.1));
 }
 
-fn force(command: &mut Command, writer: Writer) {
+fn force(command: &mut Command, writer: CodeWriter) {
     command.env("DORMOUSE_IMV_WRITER", writer.name());
 }
 
@@ -101,7 +101,7 @@ fn each_writer_can_be_forced() {
     if alone::is_child() {
         return under_the_forced_writer();
     }
-    for writer in [Writer::Mprotect, Writer::ProcMem, Writer::None] {
+    for writer in [CodeWriter::Mprotect, CodeWriter::ProcMem, CodeWriter::None] {
         let output = alone::run("each_writer_can_be_forced", |command| force(command, writer));
         alone::assert_passed(&output);
     }
@@ -119,7 +119,7 @@ fn under_the_forced_writer() {
     let status = status().unwrap();
     assert_eq!(status.writer.name(), wanted);
     assert!(status.reason.contains("forced"));
-    let unpatched = status.writer == Writer::None;
+    let unpatched = status.writer == CodeWriter::None;
     let before = code();
     assert_eq!(before == X86_NOP, !unpatched);
     assert_eq!(key_sites(&KEY).unwrap().patched == 0, unpatched);
@@ -151,7 +151,7 @@ fn a_writer_that_is_refused_after_start_is_left_for_the_next() {
 fn with_mprotect_refused() {
     static KEY: StaticKey = StaticKey::new();
     let gate = || static_branch!(KEY);
-    assert_eq!(status().unwrap().writer, Writer::Mprotect);
+    assert_eq!(status().unwrap().writer, CodeWriter::Mprotect);
     // SAFETY: prctl(2) PR_SET_MDWE with PR_MDWE_REFUSE_EXEC_GAIN takes no pointers.
     let answer = unsafe { libc::prctl(65, 1_u64, 0_u64, 0_u64, 0_u64) };
     if answer != 0 {
@@ -159,7 +159,7 @@ fn with_mprotect_refused() {
     }
     enable(&KEY).unwrap();
     assert!(gate());
-    assert_eq!(status().unwrap().writer, Writer::ProcMem);
+    assert_eq!(status().unwrap().writer, CodeWriter::ProcMem);
     disable(&KEY).unwrap();
     assert!(!gate());
     let count = key_sites(&KEY).unwrap();
@@ -210,7 +210,7 @@ fn without_mprotect() {
     static KEY: StaticKey = StaticKey::new();
     let all = || (imv_read!(SMALL), imv_read!(LARGE), static_branch!(KEY));
     let status = status().unwrap();
-    if status.writer != Writer::ProcMem {
+    if status.writer != CodeWriter::ProcMem {
         let reason = format!("no PR_SET_MDWE that is inherited: {status:?}");
         return skip(Lack::machine(reason, "Linux 6.3 or later"));
     }
@@ -233,7 +233,7 @@ fn a_failing_write_is_reported() {
     if alone::is_child() {
         return with_every_write_refused();
     }
-    alone::assert_passed(&alone::run("a_failing_write_is_reported", |command| force(command, Writer::Mprotect)));
+    alone::assert_passed(&alone::run("a_failing_write_is_reported", |command| force(command, CodeWriter::Mprotect)));
 }
 
 fn with_every_write_refused() {
@@ -250,7 +250,7 @@ fn with_every_write_refused() {
     assert_eq!(gates(), [false, false]);
     assert_eq!(key_sites(&AWAKE).unwrap().patched, 0);
     assert_eq!(enable(&ASLEEP), Err(Error::Asleep));
-    assert_eq!(status().unwrap().writer, Writer::None);
+    assert_eq!(status().unwrap().writer, CodeWriter::None);
     disable(&ASLEEP).unwrap();
     enable(&AWAKE).unwrap();
     assert_eq!(gates(), [false, true]);

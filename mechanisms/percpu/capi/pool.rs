@@ -7,8 +7,8 @@ use core::mem::MaybeUninit;
 use core::ptr::{self, NonNull};
 
 use dormouse_percpu::{
-    AllocError, Attached, Copying, Leak, List, ListSlot, Need, Node, Object, Pool, PoolOptions, Region, Rseq, Shortage,
-    Usage, View, WordError, Words,
+    AllocError, Attached, Copying, Leak, List, ListSlot, Node, Object, Pool, PoolOptions, Region, Requirement, Rseq,
+    Shortage, Usage, View, WordError, Words,
 };
 
 /// `enum dormouse_percpu_cause`.
@@ -66,7 +66,7 @@ impl Write for Text<'_> {
 }
 
 /// Stores the failure for the caller, and returns the function's result.
-fn tell(to: Option<&mut CError>, failure: &Failure<'_>) -> c_int {
+fn report(to: Option<&mut CError>, failure: &Failure<'_>) -> c_int {
     if let Some(to) = to {
         (to.error, to.cause, to.text) = (failure.errno, failure.cause as u32, [0; TEXT_SIZE]);
         // A text that is too long is truncated.
@@ -97,8 +97,8 @@ fn of_alloc(error: &AllocError) -> Failure<'_> {
 }
 
 /// Returns the result of a function that only succeeds or fails.
-fn answer_of(done: Result<(), AllocError>, told: Option<&mut CError>) -> c_int {
-    done.map_or_else(|error| tell(told, &of_alloc(&error)), |()| 0)
+fn answer_of(done: Result<(), AllocError>, error_out: Option<&mut CError>) -> c_int {
+    done.map_or_else(|error| report(error_out, &of_alloc(&error)), |()| 0)
 }
 
 const ATTACHED: Failure<'static> = Failure {
@@ -137,7 +137,7 @@ pub struct COptions {
 const ROBUST: c_uint = 1;
 const LAZY: c_uint = 2;
 
-// `tests/percpu/pool.c` checks these sizes for the structures of the header.
+// `../tests/c_programs/pool.c` checks these sizes for the structures of the header.
 const _: () = assert!(size_of::<Node>() == 8 && size_of::<ListSlot>() == 24 && align_of::<ListSlot>() == 8);
 const _: () = assert!(size_of::<CObject>() == 8 && size_of::<COptions>() == 24 && size_of::<CError>() == 256);
 const _: () = assert!(size_of::<Leak>() == 16 && size_of::<Usage>() == 56 && size_of::<Copying>() == 56);
@@ -148,7 +148,11 @@ impl COptions {
     fn to_rust(&self) -> Result<PoolOptions, AllocError> {
         let (value, most) = (self.flags as usize, (ROBUST | LAZY) as usize);
         if value > most {
-            return Err(AllocError::BadOption { option: "flags", value, need: Need::Between { least: 0, most } });
+            return Err(AllocError::BadOption {
+                option: "flags",
+                value,
+                need: Requirement::Between { least: 0, most },
+            });
         }
         let default = PoolOptions::default();
         let or = |value, default| if value == 0 { default } else { value };
@@ -197,27 +201,27 @@ impl CPool {
 const MAPPING_SIZE: usize = 4096;
 const _: () = assert!(size_of::<CPool>() <= MAPPING_SIZE);
 
-/// The ways in which C creates a pool.
+/// How C creates a pool.
 #[derive(Clone, Copy)]
-enum Way {
+enum CreationMode {
     Private,
-    In(Region),
-    To(Region),
+    InRegion(Region),
+    AttachedTo(Region),
 }
 
-fn create(options: &COptions, way: Way) -> Result<NonNull<CPool>, AllocError> {
+fn create(options: &COptions, mode: CreationMode) -> Result<NonNull<CPool>, AllocError> {
     let options = options.to_rust()?;
-    let memory = match way {
-        Way::Private => Memory::Pool(Pool::new(&options)?),
-        Way::In(region) => Memory::Pool(Pool::in_region(region, &options)?),
-        Way::To(region) => Memory::Attached(Attached::new(region, &options)?),
+    let memory = match mode {
+        CreationMode::Private => Memory::Pool(Pool::new(&options)?),
+        CreationMode::InRegion(region) => Memory::Pool(Pool::in_region(region, &options)?),
+        CreationMode::AttachedTo(region) => Memory::Attached(Attached::new(region, &options)?),
     };
     let view = match &memory {
         Memory::Pool(pool) => pool.view(),
         Memory::Attached(attached) => attached.view(),
     };
-    let words = match (way, &memory) {
-        (Way::Private, Memory::Pool(pool)) => Some(Words::new(pool)),
+    let words = match (mode, &memory) {
+        (CreationMode::Private, Memory::Pool(pool)) => Some(Words::new(pool)),
         _ => Words::shared(view),
     };
     let Some(pool) = super::map(MAPPING_SIZE).map(NonNull::cast::<CPool>) else {
@@ -230,9 +234,9 @@ fn create(options: &COptions, way: Way) -> Result<NonNull<CPool>, AllocError> {
 }
 
 /// Creates a pool and returns it in C's form: a pointer, or NULL and `errno`.
-fn answer(options: Option<&COptions>, way: Way, told: Option<&mut CError>) -> Option<NonNull<CPool>> {
-    create(options.unwrap_or(&COptions::DEFAULT), way)
-        .inspect_err(|error| super::set_errno(-tell(told, &of_alloc(error))))
+fn answer(options: Option<&COptions>, mode: CreationMode, error_out: Option<&mut CError>) -> Option<NonNull<CPool>> {
+    create(options.unwrap_or(&COptions::DEFAULT), mode)
+        .inspect_err(|error| super::set_errno(-report(error_out, &of_alloc(error))))
         .ok()
 }
 
@@ -240,9 +244,9 @@ fn answer(options: Option<&COptions>, way: Way, told: Option<&mut CError>) -> Op
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_percpu_pool_create(
     options: Option<&COptions>,
-    told: Option<&mut CError>,
+    error_out: Option<&mut CError>,
 ) -> Option<NonNull<CPool>> {
-    answer(options, Way::Private, told)
+    answer(options, CreationMode::Private, error_out)
 }
 
 /// Creates a pool of the caller's memory; NULL and `errno` on failure.
@@ -254,11 +258,11 @@ pub unsafe extern "C" fn dormouse_percpu_pool_create_in_region(
     base: *mut u8,
     size_bytes: usize,
     options: Option<&COptions>,
-    told: Option<&mut CError>,
+    error_out: Option<&mut CError>,
 ) -> Option<NonNull<CPool>> {
     // SAFETY: the caller guarantees that the bytes stay mapped, and that nothing else writes to them.
     let region = unsafe { Region::new(base, size_bytes) };
-    answer(options, Way::In(region), told)
+    answer(options, CreationMode::InRegion(region), error_out)
 }
 
 /// Attaches to a pool in the caller's memory; NULL and `errno` on failure.
@@ -270,11 +274,11 @@ pub unsafe extern "C" fn dormouse_percpu_pool_attach(
     base: *mut u8,
     size_bytes: usize,
     options: Option<&COptions>,
-    told: Option<&mut CError>,
+    error_out: Option<&mut CError>,
 ) -> Option<NonNull<CPool>> {
     // SAFETY: the caller guarantees that the bytes stay mapped, and that they are only written through objects.
     let region = unsafe { Region::new(base, size_bytes) };
-    answer(options, Way::To(region), told)
+    answer(options, CreationMode::AttachedTo(region), error_out)
 }
 
 /// Frees the pool's memory.
@@ -297,28 +301,28 @@ pub extern "C" fn dormouse_percpu_pool_alloc(
     size_bytes: usize,
     align_bytes: usize,
     object: Option<&mut MaybeUninit<CObject>>,
-    told: Option<&mut CError>,
+    error_out: Option<&mut CError>,
 ) -> c_int {
     let Some(object) = object else {
         let text = &"there is no place to store the object's handle in";
-        return tell(told, &Failure { cause: Cause::BadOption, errno: libc::EINVAL, text });
+        return report(error_out, &Failure { cause: Cause::BadOption, errno: libc::EINVAL, text });
     };
     // With size 0, `Layout` refuses only bad alignments.
     if Layout::from_size_align(0, align_bytes).is_err() {
         let text = &format_args!("alignment to {align_bytes} bytes cannot be met: it is not a power of two");
-        return tell(told, &Failure { cause: Cause::BadAlignment, errno: libc::EINVAL, text });
+        return report(error_out, &Failure { cause: Cause::BadAlignment, errno: libc::EINVAL, text });
     }
     let Ok(layout) = Layout::from_size_align(size_bytes, align_bytes) else {
         let text = &format_args!("an object of {size_bytes} bytes does not fit: there are not so many addresses");
-        return tell(told, &Failure { cause: Cause::TooBig, errno: libc::E2BIG, text });
+        return report(error_out, &Failure { cause: Cause::TooBig, errno: libc::E2BIG, text });
     };
-    let Some(pool) = pool.pool() else { return tell(told, &ATTACHED) };
+    let Some(pool) = pool.pool() else { return report(error_out, &ATTACHED) };
     match pool.alloc(layout) {
         Ok(allocated) => {
             object.write(CObject::of(allocated));
             0
         }
-        Err(error) => tell(told, &of_alloc(&error)),
+        Err(error) => report(error_out, &of_alloc(&error)),
     }
 }
 
@@ -327,14 +331,18 @@ pub extern "C" fn dormouse_percpu_pool_alloc(
 /// # Safety
 /// The conditions of [`Pool::free`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dormouse_percpu_pool_free(pool: &CPool, object: CObject, told: Option<&mut CError>) -> c_int {
+pub unsafe extern "C" fn dormouse_percpu_pool_free(
+    pool: &CPool,
+    object: CObject,
+    error_out: Option<&mut CError>,
+) -> c_int {
     let Some(object) = object.get() else {
         let text = &"a handle of zeroes is no object";
-        return tell(told, &Failure { cause: Cause::Foreign, errno: libc::ENOENT, text });
+        return report(error_out, &Failure { cause: Cause::Foreign, errno: libc::ENOENT, text });
     };
-    let Some(pool) = pool.pool() else { return tell(told, &ATTACHED) };
+    let Some(pool) = pool.pool() else { return report(error_out, &ATTACHED) };
     // SAFETY: the caller guarantees that the object's bytes are not used from now on.
-    answer_of(unsafe { pool.free(object) }, told)
+    answer_of(unsafe { pool.free(object) }, error_out)
 }
 
 /// [`View::address`]; NULL for a CPU that the pool does not have.
@@ -394,9 +402,9 @@ pub extern "C" fn dormouse_percpu_pool_object_at(
 
 /// [`Pool::audit`]; returns 0 or a negative errno.
 #[unsafe(no_mangle)]
-pub extern "C" fn dormouse_percpu_pool_audit(pool: &CPool, told: Option<&mut CError>) -> c_int {
-    let Some(pool) = pool.pool() else { return tell(told, &ATTACHED) };
-    answer_of(pool.audit(), told)
+pub extern "C" fn dormouse_percpu_pool_audit(pool: &CPool, error_out: Option<&mut CError>) -> c_int {
+    let Some(pool) = pool.pool() else { return report(error_out, &ATTACHED) };
+    answer_of(pool.audit(), error_out)
 }
 
 /// [`Pool::usage`]; returns 0 or a negative errno.

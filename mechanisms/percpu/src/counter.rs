@@ -18,15 +18,15 @@
 //! ```text
 //!   add(n):                                             fold:
 //!     n is as big as a threshold:                         section on cpu: if epoch == e
-//!     big += n, approximate += n, done                    folded[(e + 1) & 1] = total       no reader looks there yet
-//!     look: cpu, e = epoch, f = folded[e & 1], total        epoch = e + 1                     ◀─ commits: the claim
-//!     |total + n - f| is as big: fold, look again         approximate += total - f            ◀─ the landing
+//!     big += n, approximate += n, done                    folded[(e + 1) & 1] = total       no thread reads it yet
+//!     read: cpu, e = epoch, f = folded[e & 1], total        epoch = e + 1                     ◀─ commits: the claim
+//!     |total + n - f| is as big: fold, read again         approximate += total - f            ◀─ the landing
 //!     section on cpu: by_rseq += n
 //! ```
 //!
-//! The thread that commits the epoch has the claim, and lands it; no other thread can claim that amount. The look
+//! The thread that commits the epoch has the claim, and lands it; no other thread can claim that amount. The read
 //! precedes the addition, on the CPU whose section makes the addition: a thread that is moved in between is aborted and
-//! looks again. So no CPU keeps more than its limit because the thread that should fold is elsewhere. The guard is the
+//! reads again. So no CPU keeps more than its limit because the thread that should fold is elsewhere. The guard is the
 //! epoch and not the folded value, because a folded value may recur: then the claim would include additions that
 //! another thread has claimed.
 //!
@@ -112,7 +112,7 @@ pub struct PerCpuCounterShared {
 
 /// The state of a slot that a thread has read before it adds.
 #[derive(Debug, Clone, Copy)]
-struct Look {
+struct SlotState {
     cpu: u32,
     epoch: u64,
     folded: u64,
@@ -122,12 +122,12 @@ struct Look {
 /// The words of a counter, as the fold uses them: the real ones, or a model's.
 trait Words {
     /// Reads the CPU's slot, the epoch before the rest; `None` if the CPU has no slot.
-    fn look(&self) -> Option<Look>;
-    /// Runs one section on `look.cpu`: `by_rseq += n`. False: aborted, nothing was added.
-    fn add_by_section(&self, look: &Look, n: i64) -> bool;
-    /// Runs one section on `look.cpu`: if `epoch == look.epoch`, `folded[(epoch + 1) & 1] = look.total` and
+    fn read_slot(&self) -> Option<SlotState>;
+    /// Runs one section on `state.cpu`: `by_rseq += n`. False: aborted, nothing was added.
+    fn add_by_section(&self, state: &SlotState, n: i64) -> bool;
+    /// Runs one section on `state.cpu`: if `epoch == state.epoch`, `folded[(epoch + 1) & 1] = state.total` and
     /// `epoch += 1`. Returns whether it was committed.
-    fn claim(&self, look: &Look) -> bool;
+    fn claim(&self, state: &SlotState) -> bool;
     /// Adds `n` to `by_atomics` in some slot, then to `unfolded` there. Returns the slot and the new `unfolded`.
     fn add_by_atomics(&self, n: i64) -> (usize, i64);
     /// Takes the unfolded amount of that slot, leaving 0.
@@ -147,11 +147,11 @@ fn reaches(n: i64, threshold: u64) -> bool {
 fn add(words: &impl Words, has_rseq: bool, threshold: u64, n: i64) {
     if !reaches(n, threshold) && has_rseq {
         for _ in 0..ATTEMPTS_MAX {
-            let Some(look) = words.look() else { break };
-            let unfolded = look.total.wrapping_sub(look.folded).cast_signed();
+            let Some(state) = words.read_slot() else { break };
+            let unfolded = state.total.wrapping_sub(state.folded).cast_signed();
             if reaches(unfolded.wrapping_add(n), threshold) {
-                fold(words, &look);
-            } else if words.add_by_section(&look, n) {
+                fold(words, &state);
+            } else if words.add_by_section(&state, n) {
                 return;
             }
         }
@@ -160,9 +160,9 @@ fn add(words: &impl Words, has_rseq: bool, threshold: u64, n: i64) {
 }
 
 #[cold]
-fn fold(words: &impl Words, look: &Look) {
-    if words.claim(look) {
-        words.land(look.total.wrapping_sub(look.folded).cast_signed());
+fn fold(words: &impl Words, state: &SlotState) {
+    if words.claim(state) {
+        words.land(state.total.wrapping_sub(state.folded).cast_signed());
     }
 }
 
@@ -193,9 +193,9 @@ fn add_slowly(words: &impl Words, threshold: u64, n: i64) {
 /// do not), and `a` the maximum number of threads that are inside `add` at one time.
 /// * If none of them is interrupted there by another addition on the same CPU, a slot holds less than `t`, and all
 ///   slots at most `p × (t - 1)`.
-/// * A thread that is interrupted between its look and its section adds less than `t` to what other threads have added
+/// * A thread that is interrupted between its read and its section adds less than `t` to what other threads have added
 ///   since, and other interrupted threads may do so too: a slot holds at most `(a + 1) × (t - 1)` when a thread that
-///   was not interrupted folds it. A fold that was interrupted after its look leaves the slot at most that far on
+///   was not interrupted folds it. A fold that was interrupted after its read leaves the slot at most that far on
 ///   either side of the folded value, which doubles the amount, and interrupted threads can add `a × (t - 1)` again. So
 ///   a slot holds, and a claim is, at most `b = (3a + 2) × (t - 1)`.
 /// * A claim counts until it has landed: there are at most `a` of them. If its thread is killed before, it counts for
@@ -297,34 +297,34 @@ impl InArea<'_> {
 
 impl Words for InArea<'_> {
     #[inline]
-    fn look(&self) -> Option<Look> {
+    fn read_slot(&self) -> Option<SlotState> {
         let cpu = self.rseq?.cpu_id_start();
         let slot = self.slot(cpu)?;
         let epoch = slot.epoch.load_acquire();
         let [even, odd] = &slot.folded;
         let folded = if epoch & 1 == 0 { even } else { odd }.load();
-        Some(Look { cpu, epoch, folded, total: slot.by_rseq.load() })
+        Some(SlotState { cpu, epoch, folded, total: slot.by_rseq.load() })
     }
 
     #[inline]
-    fn add_by_section(&self, look: &Look, n: i64) -> bool {
-        let (Some(rseq), Some(slot)) = (self.rseq, self.slot(look.cpu)) else { return false };
+    fn add_by_section(&self, state: &SlotState, n: i64) -> bool {
+        let (Some(rseq), Some(slot)) = (self.rseq, self.slot(state.cpu)) else { return false };
         // SAFETY: `slot` is the CPU's: every counter of an area finds its slots by the same arithmetic.
-        unsafe { slot.by_rseq.add(rseq, look.cpu, n.cast_unsigned()) }
+        unsafe { slot.by_rseq.add(rseq, state.cpu, n.cast_unsigned()) }
     }
 
-    fn claim(&self, look: &Look) -> bool {
-        let (Some(rseq), Some(slot)) = (self.rseq, self.slot(look.cpu)) else { return false };
+    fn claim(&self, state: &SlotState) -> bool {
+        let (Some(rseq), Some(slot)) = (self.rseq, self.slot(state.cpu)) else { return false };
         let epoch = slot.epoch.0.get();
-        let next = look.epoch.wrapping_add(1);
-        let mut txn = Txn::new(epoch, look.epoch, Store { target: epoch.cast(), value: next, width: 8 });
+        let next = state.epoch.wrapping_add(1);
+        let mut txn = Txn::new(epoch, state.epoch, Store { target: epoch.cast(), value: next, width: 8 });
         let [even, odd] = &slot.folded;
         let folded = if next & 1 == 0 { even } else { odd };
-        txn.store(folded.0.get().cast(), look.total, 8);
+        txn.store(folded.0.get().cast(), state.total, 8);
         // SAFETY: guard and targets are the slot's words, aligned and mapped by `Area::new`'s contract. Their type lets
         // only sections write them, and these name the slot's own CPU. The plain store writes the word that the current
         // epoch does not select.
-        unsafe { rseq.commit(look.cpu, &txn) == Commit::Done }
+        unsafe { rseq.commit(state.cpu, &txn) == Commit::Done }
     }
 
     fn add_by_atomics(&self, n: i64) -> (usize, i64) {

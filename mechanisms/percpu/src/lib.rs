@@ -137,15 +137,15 @@ mod txn;
 mod words;
 
 pub use alloc::{
-    AllocError, Attached, Corruption, Leak, Need, OBJECT_SIZE_BYTES_MAX, Object, Part, Pool, PoolOptions, Region,
-    Shortage, Usage, View, possible_cpus,
+    AllocError, Attached, Corruption, Leak, MemoryKind, OBJECT_SIZE_BYTES_MAX, Object, Pool, PoolOptions, Region,
+    Requirement, Shortage, Usage, View, possible_cpus,
 };
 pub use area::{Area, PerCpu};
 pub use counter::{PerCpuCounter, PerCpuCounterShared, PerCpuCounterSlot, RseqU64};
 pub use histogram::{Histogram, HistogramLayout};
 pub use list::{List, ListSlot};
 pub use node::Node;
-pub use rseq::{Popped, Registrar, Rseq};
+pub use rseq::{PopOutcome, Registrar, Rseq};
 pub use txn::{Commit, apply_exclusive};
 pub use words::{Copying, WordError, Words};
 

@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32};
 use crate::alloc::{Object, View};
 use crate::area::{Area, PerCpu};
 use crate::node::Node;
-use crate::rseq::{Popped, Rseq, near};
+use crate::rseq::{PopOutcome, Rseq, near};
 
 /// One CPU's part of a [`List`]: a list for threads with rseq and one for threads without. They are separate because a
 /// section loads and stores, and an atomic change from another thread between the two would be lost. Zeroes are two
@@ -150,10 +150,10 @@ impl List {
                 // SAFETY: the slot is `cpu`'s, by the arithmetic that all lists of an area or pool share, and the type
                 // of the word lets only sections write it; its nodes were pushed under the contract of `push`.
                 match unsafe { rseq.pop(cpu, slot.by_rseq.as_ptr()) } {
-                    Popped::Node(node) => return Some(node),
-                    Popped::Empty => break,
-                    Popped::Aborted if is_worth_another(rseq) => {}
-                    Popped::Aborted => break,
+                    PopOutcome::Node(node) => return Some(node),
+                    PopOutcome::Empty => break,
+                    PopOutcome::Aborted if is_worth_another(rseq) => {}
+                    PopOutcome::Aborted => break,
                 }
             }
         }

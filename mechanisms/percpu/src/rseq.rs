@@ -19,7 +19,7 @@ pub enum Registrar {
 /// How an attempt to take a node from a list ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "the node is on no list any more"]
-pub enum Popped {
+pub enum PopOutcome {
     /// This node, which now belongs to the caller.
     Node(NonNull<Node>),
     /// The list was empty.
@@ -272,16 +272,16 @@ impl Rseq {
     /// `head` is aligned and writable, and only sections on `cpu` write it. It is null or the first of nodes that were
     /// pushed under the contract of [`push`](Rseq::push).
     #[inline]
-    pub unsafe fn pop(self, cpu: u32, head: *mut *mut Node) -> Popped {
+    pub unsafe fn pop(self, cpu: u32, head: *mut *mut Node) -> PopOutcome {
         debug_assert!(head.is_aligned());
         // SAFETY: the caller guarantees that `head` is aligned, writable and written only by sections on `cpu`, and
         // that its nodes were pushed under the contract of `push`.
         let (outcome, node) = unsafe { self.0.rseq_load_cbeq_load_store(cpu, head) };
         match (commit(outcome), NonNull::new(node)) {
-            (Commit::Done, Some(node)) => Popped::Node(node),
-            (Commit::Aborted, _) => Popped::Aborted,
+            (Commit::Done, Some(node)) => PopOutcome::Node(node),
+            (Commit::Aborted, _) => PopOutcome::Aborted,
             // The section ends without a node when it finds null.
-            _ => Popped::Empty,
+            _ => PopOutcome::Empty,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Delays, migrations, signals, forks and kills against the critical sections; counters prove that aborts happened.
 //!
-//! The delays and the counts of aborts are shared by the whole process, so these tests take turns.
+//! The delays and the counts of aborts are shared by the whole process, so these tests run one at a time.
 
 use std::collections::VecDeque;
 use std::ptr::null_mut;
@@ -28,22 +28,22 @@ const STRIDE_SHIFT: u32 = 21;
 /// Time after which a test that has not finished is considered to hang.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// The right of one test to run; dropping it sets all delays to zero and restores the thread's affinity.
-struct Turn {
+/// The lock that a test holds while it runs; dropping it sets all delays to zero and restores the thread's affinity.
+struct TestLock {
     affinity: CpuSet,
-    _turn: MutexGuard<'static, ()>,
+    _lock: MutexGuard<'static, ()>,
 }
 
-impl Turn {
-    fn take(delays: [u64; 6]) -> Turn {
-        static TURN: Mutex<()> = Mutex::new(());
-        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+impl TestLock {
+    fn take(delays: [u64; 6]) -> TestLock {
+        static LOCK: Mutex<()> = Mutex::new(());
+        let _lock = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         set_delays(delays);
-        Turn { affinity: rustix::thread::sched_getaffinity(None).unwrap(), _turn }
+        TestLock { affinity: rustix::thread::sched_getaffinity(None).unwrap(), _lock }
     }
 }
 
-impl Drop for Turn {
+impl Drop for TestLock {
     fn drop(&mut self) {
         set_delays([0; 6]);
         _ = rustix::thread::sched_setaffinity(None, &self.affinity);
@@ -218,7 +218,7 @@ fn wait_for(what: &str, count: &AtomicU64, least: u64) {
 #[test]
 fn sums_are_exact_under_forced_migration() {
     let Some(rseq) = rseq() else { return };
-    let _turn = Turn::take([0, 300, 300, 20_000, 0, 20_000]);
+    let _lock = TestLock::take([0, 300, 300, 20_000, 0, 20_000]);
     let shared = Shared::new();
     // SAFETY: zeroes are a valid word; nothing else is in the area.
     let slot = unsafe { PerCpu::<u64>::new(64) };
@@ -261,7 +261,7 @@ fn sums_are_exact_under_forced_migration() {
 
 #[test]
 fn counters_are_exact_by_both_ladders_at_once() {
-    let _turn = Turn::take([0, 100, 100, 500, 0, 500]);
+    let _lock = TestLock::take([0, 100, 100, 500, 0, 500]);
     let rseq = rseq_too();
     let counter = Shared::new().counter();
     let (threads, stop) = (Mutex::new(Vec::new()), AtomicBool::new(false));
@@ -289,7 +289,7 @@ fn counters_are_exact_by_both_ladders_at_once() {
 #[test]
 fn appended_records_match_the_oracle() {
     let Some(rseq) = rseq() else { return };
-    let _turn = Turn::take([0, 50, 100, 300, 300, 500]);
+    let _lock = TestLock::take([0, 50, 100, 300, 300, 500]);
     let shared = Shared::new();
     let rings = rings(&shared);
     let (threads, stop) = (Mutex::new(Vec::new()), AtomicBool::new(false));
@@ -324,7 +324,7 @@ fn appended_records_match_the_oracle() {
 
 #[test]
 fn outcomes_and_widths() {
-    let _turn = Turn::take([0; 6]);
+    let _lock = TestLock::take([0; 6]);
     let (guard, target) = (AtomicU64::new(7), AtomicU64::new(u64::MAX));
     let expected_by_width = [(2, 0xFFFF_FFFF_FFFF_7788), (4, 0xFFFF_FFFF_5566_7788), (8, 0x1122_3344_5566_7788)];
     let commit = |txn: &Txn, by_rseq: Option<Rseq>| match by_rseq {
@@ -366,7 +366,7 @@ fn outcomes_and_widths() {
 #[test]
 fn no_section_leaves_its_descriptor_behind() {
     let Some(rseq) = rseq() else { return };
-    let _turn = Turn::take([0, 0, 500, 0, 0, 500]);
+    let _lock = TestLock::take([0, 0, 500, 0, 0, 500]);
     let word = AtomicU64::new(0);
     let stores =
         |expected| Txn::new(word.as_ptr(), expected, Store { target: word.as_ptr().cast(), value: 0, width: 8 });
@@ -435,7 +435,7 @@ impl Handled {
 #[test]
 fn a_signal_handler_may_commit_inside() {
     let Some(rseq) = rseq() else { return };
-    let _turn = Turn::take([0, 200, 200, 2000, 500, 2000]);
+    let _lock = TestLock::take([0, 200, 200, 2000, 500, 2000]);
     let shared = Shared::new();
     let counter = shared.counter();
     let handled = HANDLED.get_or_init(|| Handled {
@@ -511,7 +511,7 @@ fn fork(work: impl FnOnce()) -> Pid {
 #[test]
 fn two_processes_share_an_area() {
     let Some(rseq) = rseq() else { return };
-    let _turn = Turn::take([0, 50, 50, 200, 0, 200]);
+    let _lock = TestLock::take([0, 50, 50, 200, 0, 200]);
     let shared = Shared::new();
     // SAFETY: zeroes are a valid word; nothing else is in the area.
     let word = unsafe { PerCpu::<u64>::new(0) };
@@ -549,7 +549,7 @@ fn two_processes_share_an_area() {
 fn a_killed_process_leaves_whole_records() {
     let Some(rseq) = rseq() else { return };
     // The sections are long, so nearly every kill falls inside one.
-    let _turn = Turn::take([0, 0, 0, 100_000, 100_000, 100_000]);
+    let _lock = TestLock::take([0, 0, 0, 100_000, 100_000, 100_000]);
     let shared = Shared::new();
     let rings = rings(&shared);
     let cpus = cpus();

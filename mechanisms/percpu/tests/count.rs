@@ -142,9 +142,9 @@ fn a_counter_wraps() {
 
 /// Sums of the additions that threads have recorded: upwards and downwards.
 #[derive(Default)]
-struct Noted([AtomicI64; 2]);
+struct RecordedSums([AtomicI64; 2]);
 
-impl Noted {
+impl RecordedSums {
     fn add(&self, n: i64) {
         self.0[usize::from(n < 0)].fetch_add(n, SeqCst);
         // Orders the records and the additions.
@@ -156,11 +156,11 @@ impl Noted {
     }
 }
 
-/// Returns the result of `look`, and the sums that a counter may have had meanwhile: every addition that was done
+/// Returns the result of `read`, and the sums that a counter may have had meanwhile: every addition that was done
 /// before is included, none that was not begun afterwards, and each other one may be.
-fn look<R>(begun: &Noted, done: &Noted, look: impl FnOnce() -> R) -> (R, RangeInclusive<i64>) {
+fn observe<R>(begun: &RecordedSums, done: &RecordedSums, read: impl FnOnce() -> R) -> (R, RangeInclusive<i64>) {
     let [up_done, down_done] = done.all();
-    let seen = look();
+    let seen = read();
     fence(SeqCst);
     let [up_begun, down_begun] = begun.all();
     (seen, up_done + down_begun..=up_begun + down_done)
@@ -174,7 +174,7 @@ fn sums_are_exact_and_the_bound_holds_while_threads_move() {
     const ADDITIONS: u64 = 100_000;
     let counter = counter(area, 16).unwrap();
     let (cpus, is_over) = (cpus(), AtomicBool::new(false));
-    let (begun, done) = (Noted::default(), Noted::default());
+    let (begun, done) = (RecordedSums::default(), RecordedSums::default());
     let exact: i64 = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..THREADS)
             .map(|index| {
@@ -199,9 +199,9 @@ fn sums_are_exact_and_the_bound_holds_while_threads_move() {
         let reader = scope.spawn(|| {
             let error_max = counter.error_max(THREADS, 0) as i64;
             loop {
-                let (sum, sums) = look(&begun, &done, || counter.sum());
+                let (sum, sums) = observe(&begun, &done, || counter.sum());
                 assert!(sums.contains(&sum), "{sum} is not in {sums:?}");
-                let (about, sums) = look(&begun, &done, || counter.approximate());
+                let (about, sums) = observe(&begun, &done, || counter.approximate());
                 let bounds = sums.start() - error_max..=sums.end() + error_max;
                 assert!(bounds.contains(&about), "{about} is not in {bounds:?}");
                 if is_over.load(Relaxed) {

@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 
 use dormouse_abi::rseq::CriticalSection;
 use dormouse_abi::txn::Txn;
-use dormouse_percpu::{Commit, Node, Popped, Rseq};
+use dormouse_percpu::{Commit, Node, PopOutcome, Rseq};
 
 /// Defines a function for each section, so that the disassembly has names. They are never called.
 macro_rules! sections {
@@ -36,7 +36,7 @@ sections! {
     section_add(rseq, word: *mut u64) -> bool = rseq.add(0, word, 1);
     section_compare_and_store(rseq, word: *mut u64) -> Commit = rseq.compare_and_store(0, word, 1, 2);
     section_push(rseq, head: *mut *mut Node, node: NonNull<Node>) -> bool = rseq.push(0, head, node);
-    section_pop(rseq, head: *mut *mut Node) -> Popped = rseq.pop(0, head);
+    section_pop(rseq, head: *mut *mut Node) -> PopOutcome = rseq.pop(0, head);
     section_copy_and_store(rseq, word: *mut u64, to: *mut u8, from: *const u8, len: usize) -> Commit =
         rseq.copy_and_store(0, word, 1, to, from, len, word, 2);
     section_add_by_stride(rseq, first: *mut u64, shift: u32) -> bool = rseq.add_by_stride(first, shift, 8, 1);

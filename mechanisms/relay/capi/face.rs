@@ -10,7 +10,7 @@ use core::ffi::{c_int, c_void};
 use core::mem::{align_of, offset_of};
 use core::ptr::{self, NonNull};
 
-use dormouse_relay_chain::{Beyond, BudgetError, Chain, Link, PAGE_SIZE_BYTES_MIN, PageBudget};
+use dormouse_relay_chain::{BudgetError, Chain, Link, OutOfBounds, PAGE_SIZE_BYTES_MIN, PageBudget};
 
 /// `struct dormouse_relay_budget`.
 pub struct Budget {
@@ -42,7 +42,7 @@ fn answer(done: Result<(), BudgetError>) -> c_int {
     done.map_or_else(errno_of, |()| 0)
 }
 
-fn copied(done: Result<(), Beyond>) -> c_int {
+fn copied(done: Result<(), OutOfBounds>) -> c_int {
     done.map_or(-libc::ERANGE, |()| 0)
 }
 

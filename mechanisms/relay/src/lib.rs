@@ -42,8 +42,8 @@
 //! # The budget
 //! All streams draw from one budget. Its first pages are kept pages: only the stream for which they are kept draws
 //! them, and it draws them last. So a stream that takes all pages that it can get leaves the kept pages to the others.
-//! The budget's last pages may be beyond the limit ([`Memory::set_page_limit`]): they are not drawn, and the owner
-//! releases their memory once they are free, or moves the retained records to other pages.
+//! The budget's last pages may be beyond the limit ([`Memory::set_page_count_limit`]): they are not drawn, and the
+//! owner releases their memory once they are free, or moves the retained records to other pages.
 //!
 //! # Without a session
 //! The crate `dormouse-relay-chain` applies the idea as a separate library: a buffer of pages from a budget in any
@@ -72,4 +72,4 @@ mod atomic {
 }
 
 pub use memory::{Census, Drawer, Memory, Setup};
-pub use write::{Form, Record, Segment, Written, begin_epoch, write_exclusive};
+pub use write::{Form, Record, Segment, WriteOutcome, begin_epoch, write_exclusive};

@@ -16,13 +16,13 @@ use crate::retained::Retained;
 
 /// Maximum number of attempts of a reader to see two words that belong together. Correct writers change them less
 /// often.
-const LOOKS_MAX: u32 = 10_000;
+const READ_ATTEMPTS_MAX: u32 = 10_000;
 
 /// Process number of the session owner. Processes have other numbers.
 const OWNER: u16 = 0;
 
-/// Number of its own pages that a stream gives up until it looks again for a stream that retains more.
-const EVICTIONS_PER_LOOK: u64 = 8;
+/// Number of its own pages that a stream gives up until it searches again for a stream that retains more.
+const EVICTIONS_PER_SEARCH: u64 = 8;
 
 /// Options for a session's memory, beside its geometry.
 #[derive(Debug, Clone, Copy)]
@@ -36,7 +36,7 @@ pub struct Setup<'a> {
     /// Kind of all event records.
     pub kind: RecordKind,
     /// Number of pages that may be drawn; pages beyond it are withheld.
-    pub page_limit: u32,
+    pub page_count_limit: u32,
     /// Streams that have kept pages.
     pub kept_for: &'a [u32],
     /// Number of kept pages of each of them.
@@ -178,16 +178,18 @@ impl Memory {
     /// `setup` exist in the geometry, and its pages fit.
     pub unsafe fn initialise(base: *mut u8, geometry: &Geometry, setup: &Setup<'_>) -> Memory {
         let layout = setup.layout(geometry);
-        debug_assert!(layout.kept_page_count <= setup.page_limit && setup.page_limit <= geometry.page_count);
+        debug_assert!(
+            layout.kept_page_count <= setup.page_count_limit && setup.page_count_limit <= geometry.page_count
+        );
         // SAFETY: the caller guarantees zeroed memory that is mapped and not shared yet; the geometry begins with room
         // for a header.
-        unsafe { base.cast::<SessionHeader>().write(SessionHeader::new(layout, setup.page_limit)) };
+        unsafe { base.cast::<SessionHeader>().write(SessionHeader::new(layout, setup.page_count_limit)) };
         let memory = Memory::view(base, *geometry, &layout);
         for (place, &stream) in setup.kept_for.iter().enumerate() {
             let first = place as u64 * setup.kept_each as u64;
             memory.stream(stream).kept.store(first << 32 | setup.kept_each as u64, Ordering::Relaxed);
         }
-        for index in setup.page_limit..geometry.page_count {
+        for index in setup.page_count_limit..geometry.page_count {
             memory.owner(index).store(Owner::Withheld.to_word(), Ordering::Relaxed);
         }
         memory
@@ -375,9 +377,9 @@ impl Memory {
     }
 
     /// Returns the number of pages that may be drawn: the first pages of the budget.
-    pub fn page_limit(&self) -> u32 {
+    pub fn page_count_limit(&self) -> u32 {
         // (V) pairs with (V'): the memory of pages below the limit exists.
-        self.header().page_limit.0.load(Ordering::Acquire).min(self.geometry.page_count)
+        self.header().page_count_limit.0.load(Ordering::Acquire).min(self.geometry.page_count)
     }
 
     /// Returns the pages of the budget that only `stream` draws.
@@ -394,7 +396,7 @@ impl Memory {
     ///
     /// Lock-free; async-signal-safe.
     pub fn draw(&self, process: u16, stream: u32, drawer: impl Drawer) -> Option<u32> {
-        let limit = self.page_limit();
+        let limit = self.page_count_limit();
         let kept = self.kept_page_count.min(limit);
         // CPUs begin far apart, so that the words of their pages do not share cache lines; so do the other streams.
         let Geometry { cpu_count, stream_count, .. } = self.geometry;
@@ -413,7 +415,7 @@ impl Memory {
     /// Wait-free; async-signal-safe.
     pub fn draw_page(&self, process: u16, stream: u32, index: u32, drawer: impl Drawer) -> Option<u32> {
         let is_kept_for_another = index < self.kept_page_count && !self.kept(stream).contains(&index);
-        if is_kept_for_another || index >= self.page_limit() {
+        if is_kept_for_another || index >= self.page_count_limit() {
             return None;
         }
         let drawn = Owner::Drawn { process, stream: stream as u16 };
@@ -526,7 +528,7 @@ impl Memory {
     /// Whether a page is the current or the next one of a stream. A dead process cannot link it any more.
     fn is_linked(&self, stream: u32, unit: u32) -> bool {
         let control = self.stream(stream);
-        for _ in 0..LOOKS_MAX {
+        for _ in 0..READ_ATTEMPTS_MAX {
             // (C) pairs with (A); the spare is read between two equal readings of the state.
             let before = control.state.load(Ordering::Acquire);
             let next = control.spare.load(Ordering::Acquire);
@@ -568,13 +570,13 @@ impl Memory {
         let mut victim = (stream, self.retained_by(stream));
         let Retained { oldest, count } = victim.1;
         // All streams together retain no more pages than there are. A stream that has more than half of them need not
-        // look at the others, each of which is in an `os_page` of its own. A stream that shares with others looks once
-        // in `EVICTIONS_PER_LOOK` pages, and at each page while another stream has more: its own `oldest` does not
-        // change meanwhile.
-        let may_lead = self.page_limit().saturating_sub(count) > count.saturating_add(1);
-        let is_turn = oldest.is_multiple_of(EVICTIONS_PER_LOOK);
-        let looks = may_lead && (is_turn || count == 0);
-        for other in self.used_streams().take_while(|_| looks) {
+        // read the others' words, each of which is in an `os_page` of its own. A stream that shares with others
+        // searches once in `EVICTIONS_PER_SEARCH` pages, and at each page while another stream has more: its own
+        // `oldest` does not change meanwhile.
+        let may_lead = self.page_count_limit().saturating_sub(count) > count.saturating_add(1);
+        let is_turn = oldest.is_multiple_of(EVICTIONS_PER_SEARCH);
+        let searches = may_lead && (is_turn || count == 0);
+        for other in self.used_streams().take_while(|_| searches) {
             let retained = self.retained_by(other);
             // A tie goes to the stream that asks; a lead of one page is not worth another stream's history.
             if retained.count > victim.1.count.saturating_add(1) {
@@ -587,7 +589,7 @@ impl Memory {
     /// Session owner: sets the number of pages that may be drawn. To raise it, the memory of the added pages must
     /// exist, zeroed or as it was left. If it is lowered, the holder of a page beyond the limit keeps it until it is
     /// closed, and then [`Memory::withhold`] takes it. The limit is never below the number of kept pages.
-    pub fn set_page_limit(&self, limit: u32) {
+    pub fn set_page_count_limit(&self, limit: u32) {
         // If a stray pointer has overwritten the header, the limit still does not exceed the number of pages.
         let least = self.kept_page_count.clamp(1, self.geometry.page_count);
         let limit = limit.clamp(least, self.geometry.page_count);
@@ -595,7 +597,7 @@ impl Memory {
             let _ = self.change_owner(index, Owner::Withheld.to_word(), Owner::Free);
         }
         // (V') pairs with (V).
-        self.header().page_limit.0.store(limit, Ordering::Release);
+        self.header().page_count_limit.0.store(limit, Ordering::Release);
         // (J') pairs with (J): a thread that has found no page looks again.
         self.header().freed.0.fetch_add(1, Ordering::Release);
     }
@@ -603,7 +605,7 @@ impl Memory {
     /// Session owner: takes page `index` out of the budget if it is beyond the limit and free. True if it did, and the
     /// page's memory may be released.
     pub fn withhold(&self, index: u32, used: impl Fn(u32) -> u64) -> bool {
-        index >= self.page_limit() && self.take_if_free(index, Owner::Withheld, &used)
+        index >= self.page_count_limit() && self.take_if_free(index, Owner::Withheld, &used)
     }
 
     /// Session owner, overwrite mode: moves a retained page from beyond the limit to below it, giving up the oldest one
@@ -614,7 +616,7 @@ impl Memory {
         let stream = stream as u32;
         // (E') pairs with (E).
         let used = |stream: u32| self.stream(stream).reclaimed.load(Ordering::Acquire);
-        if index < self.page_limit() || stream >= self.geometry.stream_count || seq < used(stream) {
+        if index < self.page_count_limit() || stream >= self.geometry.stream_count || seq < used(stream) {
             return false;
         }
         let from = self.geometry.unit_of_page(index);
@@ -696,7 +698,7 @@ impl Memory {
 
     /// Counts the pages by state, at about this moment.
     pub fn census(&self, used: impl Fn(u32) -> u64) -> Census {
-        let mut census = Census { limit: self.page_limit(), ..Census::default() };
+        let mut census = Census { limit: self.page_count_limit(), ..Census::default() };
         for index in 0..self.geometry.page_count {
             let count = match self.owner_of(index) {
                 Some(Owner::Withheld) | None => continue,

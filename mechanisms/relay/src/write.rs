@@ -142,7 +142,7 @@ impl Form {
 /// How a write ended.
 #[repr(u32)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Written {
+pub enum WriteOutcome {
     /// The record is committed.
     Done = 0,
     /// Preempted, migrated or interrupted: nothing happened; try again, beginning with the choice of the CPU.
@@ -159,7 +159,12 @@ pub enum Written {
 ///
 /// # Safety
 /// The caller has claimed `stream`, which is below the geometry's `stream_count`; every segment's source may be read.
-pub unsafe fn write_exclusive(memory: &Memory, stream: u32, record: &Record<'_>, now: impl FnOnce() -> u64) -> Written {
+pub unsafe fn write_exclusive(
+    memory: &Memory,
+    stream: u32,
+    record: &Record<'_>,
+    now: impl FnOnce() -> u64,
+) -> WriteOutcome {
     let control = memory.stream(stream);
     // Relaxed: only the claimant writes the word, and claiming has synchronised with the previous claimant.
     let state = State::from_word(control.state.load(Ordering::Relaxed));
@@ -170,10 +175,10 @@ pub unsafe fn write_exclusive(memory: &Memory, stream: u32, record: &Record<'_>,
     // The page is checked again, so that a process that has overwritten the word cannot lead this writer outside the
     // memory.
     if end + page::SLACK_BYTES > memory.geometry().page_size_bytes as usize || memory.page(state.unit).is_none() {
-        return Written::Full;
+        return WriteOutcome::Full;
     }
     if timestamp >> 32 >= control.expiry.load(Ordering::Relaxed) {
-        return Written::Full;
+        return WriteOutcome::Full;
     }
     let start = state.unit as usize * UNIT_BYTES + state.offset as usize;
     match form {
@@ -198,7 +203,7 @@ pub unsafe fn write_exclusive(memory: &Memory, stream: u32, record: &Record<'_>,
     if form == Form::Extended {
         begin_epoch(control, timestamp);
     }
-    Written::Done
+    WriteOutcome::Done
 }
 
 /// Records the epoch of an extended record that was just committed to the stream. If a writer does not call this, or

@@ -34,7 +34,7 @@ impl Bench {
             clock: CLOCK_MONOTONIC,
             uuid: [7; 16],
             kind: RecordKind::Ids,
-            page_limit: 16,
+            page_count_limit: 16,
             kept_for: &ONLINE,
             kept_each: 2,
         };
@@ -139,13 +139,13 @@ fn a_budget_grows_and_shrinks() {
     let bench = Bench::new(MODE_DISCARD);
     let held: Vec<u32> = std::iter::from_fn(|| bench.draw(3)).collect();
     assert_eq!(held.len(), 14);
-    bench.memory.set_page_limit(32);
+    bench.memory.set_page_count_limit(32);
     assert_eq!(bench.census(), Census { limit: 32, free: 18, drawn: 14, ..Census::default() });
     let more: Vec<u32> = std::iter::from_fn(|| bench.draw(9)).collect();
     assert_eq!(more.len(), 16);
     assert!(!bench.memory.withhold(31, |_| 0), "it is in the budget");
 
-    bench.memory.set_page_limit(10);
+    bench.memory.set_page_count_limit(10);
     let beyond = Census { limit: 10, free: 2, drawn: 8, beyond: 22, ..Census::default() };
     assert_eq!(bench.census(), beyond);
     assert!(!bench.memory.withhold(31, |_| 0), "it is still drawn");
@@ -166,16 +166,16 @@ fn a_budget_grows_and_shrinks() {
     assert!(bench.memory.withhold(index, |_| 1));
 
     // The limit is never below the kept pages, nor above the pages that exist.
-    bench.memory.set_page_limit(1);
-    assert_eq!(bench.memory.page_limit(), 4);
-    bench.memory.set_page_limit(1_000);
-    assert_eq!(bench.memory.page_limit(), 32);
+    bench.memory.set_page_count_limit(1);
+    assert_eq!(bench.memory.page_count_limit(), 4);
+    bench.memory.set_page_count_limit(1_000);
+    assert_eq!(bench.memory.page_count_limit(), 32);
 }
 
 #[test]
 fn a_flight_recorder_that_shrinks_keeps_its_newest_pages() {
     let bench = Bench::new(MODE_OVERWRITE);
-    bench.memory.set_page_limit(32);
+    bench.memory.set_page_count_limit(32);
     for _ in 0..100 {
         bench.switch(3);
     }
@@ -184,7 +184,7 @@ fn a_flight_recorder_that_shrinks_keeps_its_newest_pages() {
     assert_eq!(all.last(), Some(&98));
     assert!(all.len() >= 28, "{}", all.len());
 
-    bench.memory.set_page_limit(12);
+    bench.memory.set_page_count_limit(12);
     let mut rest = Vec::new();
     for index in 12..32 {
         let gone = bench.memory.withhold(index, |stream| bench.used(stream)) || bench.memory.relocate(index);
@@ -223,7 +223,7 @@ fn what_is_held_is_not_overwritten() {
     for _ in 0..40 {
         bench.switch(3);
     }
-    bench.memory.set_page_limit(32);
+    bench.memory.set_page_count_limit(32);
     let held: Vec<(u64, u32)> = bench.retained(3).into_iter().map(|seq| (seq, bench.memory.chain(3, seq))).collect();
     assert!(held.len() > 8);
     assert!(held.iter().all(|&(seq, unit)| bench.memory.hold(3, seq, unit)));

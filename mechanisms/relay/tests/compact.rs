@@ -11,7 +11,7 @@ use dormouse_abi::record::{HEADER_SIZE_BYTES, RecordKind, compact_header, epoch,
 use dormouse_abi::session::{CLOCK_TSC, MODE_OVERWRITE, State, StreamControl, expiry};
 use dormouse_percpu::Rseq;
 use dormouse_relay::arch::{Session, Site, rseq_write_at, timestamp};
-use dormouse_relay::{Form, Memory, Record, Segment, Setup, Written};
+use dormouse_relay::{Form, Memory, Record, Segment, Setup, WriteOutcome};
 mod section;
 use section::{GEOMETRY, NONE, OsPage, RSEQ_OFFSET, SESSION, SLOW, set_context, slow};
 
@@ -64,9 +64,9 @@ impl Bench {
     fn new(kind: RecordKind) -> Bench {
         let mut backing = vec![OsPage([0; 4096]); GEOMETRY.size_bytes().div_ceil(4096)];
         let base = backing.as_mut_ptr().cast();
-        let page_limit = GEOMETRY.page_count;
+        let page_count_limit = GEOMETRY.page_count;
         let (mode, clock, uuid) = (MODE_OVERWRITE, CLOCK_TSC, [7; 16]);
-        let setup = Setup { mode, clock, uuid, kind, page_limit, kept_for: &[], kept_each: 0 };
+        let setup = Setup { mode, clock, uuid, kind, page_count_limit, kept_for: &[], kept_each: 0 };
         // SAFETY: valid, zeroed, aligned, and never moved.
         let memory = unsafe { Memory::initialise(base, &GEOMETRY, &setup) };
         let session = Box::leak(Box::new(Session::new(&memory, true)));
@@ -233,12 +233,12 @@ fn longer_records(rseq: Rseq, bench: &Bench) {
                         // SAFETY: the stream of CPU 0, where the thread is; the runs are those of an array.
                         unsafe { rseq_write_at(site(), &record, form, state, time) }
                     })
-                    .find(|written| (*written == Written::Aborted) == (changed != 0))
+                    .find(|written| (*written == WriteOutcome::Aborted) == (changed != 0))
             };
-            assert_eq!(write_at(last(form), 1), Some(Written::Aborted));
+            assert_eq!(write_at(last(form), 1), Some(WriteOutcome::Aborted));
             assert_eq!(bench.offset(), last(form));
-            assert_eq!(write_at(last(form) + 1, 0), Some(Written::Full));
-            assert_eq!(write_at(last(form), 0), Some(Written::Done));
+            assert_eq!(write_at(last(form) + 1, 0), Some(WriteOutcome::Full));
+            assert_eq!(write_at(last(form), 0), Some(WriteOutcome::Done));
             let expected = [&header, &fields[..len + 9]].concat();
             assert_eq!(bench.bytes(last(form), expected.len()), expected);
             assert_eq!(bench.offset(), 4096 - page::SLACK_BYTES);

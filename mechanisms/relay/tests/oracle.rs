@@ -12,7 +12,7 @@ use dormouse_abi::session::{
     spare,
 };
 use dormouse_abi::txn::Txn;
-use dormouse_relay::{Memory, Record, Segment, Setup, Written, write_exclusive};
+use dormouse_relay::{Memory, Record, Segment, Setup, WriteOutcome, write_exclusive};
 use proptest::prelude::*;
 
 const GEOMETRY: Geometry =
@@ -20,8 +20,8 @@ const GEOMETRY: Geometry =
 const PROCESS: u16 = 9;
 
 fn setup(mode: u32, clock: u32) -> Setup<'static> {
-    let page_limit = GEOMETRY.page_count;
-    Setup { mode, clock, uuid: [7; 16], kind: RecordKind::Ids, page_limit, kept_for: &[], kept_each: 0 }
+    let page_count_limit = GEOMETRY.page_count;
+    Setup { mode, clock, uuid: [7; 16], kind: RecordKind::Ids, page_count_limit, kept_for: &[], kept_each: 0 }
 }
 
 #[repr(C, align(4096))]
@@ -232,7 +232,7 @@ fn write(bench: &mut Bench, oracles: &mut [Oracle], stream: u32, id: u16, runs: 
     loop {
         let now = bench.clock + 1;
         // SAFETY: there is one thread only; the runs are alive.
-        if unsafe { write_exclusive(&memory, stream, &record, || now) } == Written::Done {
+        if unsafe { write_exclusive(&memory, stream, &record, || now) } == WriteOutcome::Done {
             bench.clock = now;
             oracles[stream as usize].current.push(Given { id, timestamp: now, fields: runs.concat() });
             let epoch = bench.control(stream).epoch.load(Ordering::Relaxed);

@@ -9,7 +9,7 @@ use dormouse_abi::page;
 use dormouse_abi::record::{HEADER_SIZE_BYTES, RecordKind, head_word};
 use dormouse_abi::session::{CLOCK_TSC, MODE_OVERWRITE, State, expiry};
 use dormouse_relay::arch::{Session, Site, rseq_write_at, timestamp};
-use dormouse_relay::{Form, Memory, Record, Segment, Setup, Written};
+use dormouse_relay::{Form, Memory, Record, Segment, Setup, WriteOutcome};
 mod section;
 use section::{GEOMETRY, NONE, OsPage, RSEQ_OFFSET, SESSION, SLOW, set_context, slow};
 
@@ -77,8 +77,8 @@ struct Key {
 const CONTEXT: u64 = 0x1234_5678_9abc_def0;
 
 fn setup(mode: u32, clock: u32) -> Setup<'static> {
-    let page_limit = GEOMETRY.page_count;
-    Setup { mode, clock, uuid: [7; 16], kind: RecordKind::Ids, page_limit, kept_for: &[], kept_each: 0 }
+    let page_count_limit = GEOMETRY.page_count;
+    Setup { mode, clock, uuid: [7; 16], kind: RecordKind::Ids, page_count_limit, kept_for: &[], kept_each: 0 }
 }
 
 /// Writes a record of three words; returns the number of calls of the slow path.
@@ -254,20 +254,20 @@ fn records_are_written_or_go_the_slow_way() {
     let last = State { seq: 0, unit, offset: (4096 - page::SLACK_BYTES - size) as u32 }.to_word();
     let outside = State { seq: 0, unit: 1 << 20, offset: 80 }.to_word();
     for (state, seen, expected) in [
-        (last, last, Written::Done),
-        (last, begin, Written::Aborted),
-        (last + 1, last + 1, Written::Full),
-        (outside, outside, Written::Full),
+        (last, last, WriteOutcome::Done),
+        (last, begin, WriteOutcome::Aborted),
+        (last + 1, last + 1, WriteOutcome::Full),
+        (outside, outside, WriteOutcome::Full),
     ] {
         let mut written = (0..100).map(|_| {
             open(state, 0);
             // SAFETY: the stream of CPU 0, where the thread is; the source is an array.
             unsafe { rseq_write_at(site(), &record, Form::Context, seen, 0x1234_5678_9abc) }
         });
-        let found = written.find(|written| *written != Written::Aborted || expected == Written::Aborted);
+        let found = written.find(|written| *written != WriteOutcome::Aborted || expected == WriteOutcome::Aborted);
         assert_eq!(found, Some(expected));
         let is_changed = control.state.load(Ordering::Relaxed) != state;
-        assert_eq!(is_changed, expected == Written::Done);
+        assert_eq!(is_changed, expected == WriteOutcome::Done);
     }
     open(last, 0);
     let other = core::ptr::from_ref(other);
@@ -277,7 +277,7 @@ fn records_are_written_or_go_the_slow_way() {
         // still exists.
         unsafe { rseq_write_at(gone, &record, Form::Context, last, 1) }
     });
-    assert_eq!(written.find(|written| *written != Written::Aborted), Some(Written::Gone));
+    assert_eq!(written.find(|written| *written != WriteOutcome::Aborted), Some(WriteOutcome::Gone));
     let at = 4096 - page::SLACK_BYTES - size;
     let head = head_word(5, 0x1234_5678_9abc).to_le_bytes();
     assert_eq!(bytes(at, size), [&head[..], &CONTEXT.to_le_bytes(), &fields[..33]].concat());

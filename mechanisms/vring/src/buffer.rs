@@ -200,7 +200,7 @@ pub(crate) const CHAIN_BYTES_MAX: u64 = 1 << 32;
 
 /// The space that a buffer needs, and what the driver records about it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Need {
+pub(crate) struct BufferSpace {
     /// Number of segments.
     pub(crate) count: usize,
     /// Number of bytes that the device may write, at most `u32::MAX`.
@@ -211,7 +211,7 @@ pub(crate) struct Need {
     pub(crate) descriptors: u16,
 }
 
-impl Need {
+impl BufferSpace {
     /// Computes the needs of a buffer, and checks that a ring of `size` descriptors could take it if all of them were
     /// free.
     #[inline(always)]
@@ -220,7 +220,7 @@ impl Need {
         writable: &[Segment],
         size: u16,
         tables: Option<IndirectTables>,
-    ) -> Result<Need, RingError> {
+    ) -> Result<BufferSpace, RingError> {
         let count = readable.len() + writable.len();
         if count == 0 {
             return Err(RingError::Empty);
@@ -234,7 +234,7 @@ impl Need {
         }
         let table = tables.filter(|tables| count > 1 && count <= tables.entries.into());
         let descriptors = if table.is_some() { 1 } else { count as u16 };
-        Ok(Need { count, writable: writable_bytes.min(u32::MAX.into()) as u32, table, descriptors })
+        Ok(BufferSpace { count, writable: writable_bytes.min(u32::MAX.into()) as u32, table, descriptors })
     }
 }
 

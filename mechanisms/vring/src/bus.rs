@@ -142,18 +142,18 @@ pub(crate) fn check_areas(bus: &impl Bus, needed: [usize; 3]) -> Result<(), Ring
 /// Address of an area in this program's memory, and its length in bytes. It has C layout.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
-pub struct Part(pub *mut u8, pub usize);
+pub struct AreaLocation(pub *mut u8, pub usize);
 
 /// Locations of the three areas. It has C layout.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Areas {
     /// [`Area::Descriptor`], aligned to 16 bytes.
-    pub descriptor: Part,
+    pub descriptor: AreaLocation,
     /// [`Area::Driver`], aligned to 4 bytes.
-    pub driver: Part,
+    pub driver: AreaLocation,
     /// [`Area::Device`], aligned to 4 bytes.
-    pub device: Part,
+    pub device: AreaLocation,
 }
 
 /// Mapped memory, accessed directly.
@@ -176,7 +176,7 @@ impl Direct {
     }
 
     #[inline(always)]
-    fn area(&self, area: Area) -> Part {
+    fn area(&self, area: Area) -> AreaLocation {
         match area {
             Area::Descriptor => self.0.descriptor,
             Area::Driver => self.0.driver,
@@ -192,7 +192,7 @@ impl Direct {
 
     #[inline(always)]
     fn at<W>(&self, area: Area, offset: usize) -> *mut u8 {
-        let Part(base, len) = self.area(area);
+        let AreaLocation(base, len) = self.area(area);
         debug_assert!(offset + size_of::<W>() <= len && (base.addr() + offset).is_multiple_of(size_of::<W>()));
         base.wrapping_add(offset)
     }
@@ -202,7 +202,7 @@ impl Bus for Direct {
     #[inline(always)]
     fn len(&self, area: Area) -> usize {
         // An area that is not aligned cannot be used: its length counts as 0.
-        let Part(base, len) = self.area(area);
+        let AreaLocation(base, len) = self.area(area);
         let alignment = if area == Area::Descriptor { 16 } else { 4 };
         if base.addr().is_multiple_of(alignment) { len } else { 0 }
     }

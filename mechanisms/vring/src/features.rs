@@ -44,12 +44,12 @@ impl Features {
 /// A 16-bit number in a word of 32 bits. Compilers widen 16-bit loads if they can. The CPU does not forward a store to
 /// a load that is wider than the store: the load waits until that store, and all before it, have reached the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Wide(u32);
+pub(crate) struct WideU16(u32);
 
-impl Wide {
+impl WideU16 {
     #[inline(always)]
-    pub(crate) const fn new(value: u16) -> Wide {
-        Wide(value as u32)
+    pub(crate) const fn new(value: u16) -> WideU16 {
+        WideU16(value as u32)
     }
 
     #[inline(always)]

@@ -143,7 +143,7 @@ pub mod split;
 
 pub use area::Area;
 pub use buffer::{Chain, Completion, Segment};
-pub use bus::{Areas, Bus, Direct, Part, Word};
+pub use bus::{AreaLocation, Areas, Bus, Direct, Word};
 pub use error::RingError;
 pub use features::Features;
 pub use memory::{AddressSpace, IndirectTables, NoMemory, Region, Regions};

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 
 /// The driver's record of a buffer.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Slot {
+pub(crate) struct BufferSlot {
     pub(crate) token: u64,
     /// ```text
     ///   63                48   47   32   31                       0
@@ -15,7 +15,7 @@ pub(crate) struct Slot {
     what: u64,
 }
 
-impl Slot {
+impl BufferSlot {
     #[inline(always)]
     pub(crate) const fn id(&self) -> u16 {
         (self.what >> 32) as u16
@@ -66,8 +66,8 @@ const fn id_of(id: u16) -> u64 {
 /// whose size is a power of two, nothing is ever moved. That matters, because a store to a side's own memory waits for
 /// each earlier store to a line that is in the other side's cache.
 #[derive(Debug)]
-pub(crate) struct Slots {
-    order: Box<[Slot]>,
+pub(crate) struct BufferSlots {
+    order: Box<[BufferSlot]>,
     /// Length of `order`, less one.
     mask: u32,
     /// Index in `order` of each id.
@@ -78,15 +78,15 @@ pub(crate) struct Slots {
     one: u64,
 }
 
-impl Slots {
+impl BufferSlots {
     /// Creates the slots of a ring of `size` descriptors, all free. Buffer number 0 gets id 0.
     ///
     /// A buffer of one descriptor is simple if there are as many ids as places: its slot then needs no change when the
     /// buffer comes back.
-    pub(crate) fn new(size: u16) -> Slots {
+    pub(crate) fn new(size: u16) -> BufferSlots {
         let is_full = size.is_power_of_two();
-        let slot = |id: u16| Slot { token: 0, what: id_of(id) };
-        Slots {
+        let slot = |id: u16| BufferSlot { token: 0, what: id_of(id) };
+        BufferSlots {
             order: (0..size.next_power_of_two()).map(|at| slot(if at < size { at } else { 0 })).collect(),
             mask: u32::from(size).next_power_of_two() - 1,
             place: (0..size).collect(),
@@ -103,7 +103,7 @@ impl Slots {
 
     /// Returns the slot of the buffer with this number.
     #[inline(always)]
-    pub(crate) fn get(&self, number: u32) -> &Slot {
+    pub(crate) fn get(&self, number: u32) -> &BufferSlot {
         // SAFETY: `at` masks the index, so it is below the length, which is one more than the mask.
         unsafe { self.order.get_unchecked(self.at(number)) }
     }
@@ -128,7 +128,7 @@ impl Slots {
         id
     }
 
-    /// Like [`Slots::enter`], but for a buffer whose id is given. The id must be free.
+    /// Like [`BufferSlots::enter`], but for a buffer whose id is given. The id must be free.
     #[inline(always)]
     pub(crate) fn enter_as(&mut self, number: u32, id: u16, token: u64, writable: u32, descriptors: u16) {
         if self.get(number).id() != id {

@@ -15,7 +15,7 @@ use std::os::unix::net::UnixListener;
 use std::ptr;
 use std::thread;
 
-use dormouse_vring::{Areas, Chain, DeviceSide, Direct, Features, NoMemory, Part, Segment, packed, split};
+use dormouse_vring::{AreaLocation, Areas, Chain, DeviceSide, Direct, Features, NoMemory, Segment, packed, split};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -305,9 +305,9 @@ fn run<V: DeviceSide>(
     let size = usize::from(size);
     let [driver_len, device_len] = if is_packed { [4, 4] } else { [6 + 2 * size, 6 + 8 * size] };
     let areas = Areas {
-        descriptor: Part(at(0), 16 * size),
-        driver: Part(at(layout.driver_area_offset), driver_len),
-        device: Part(at(layout.device_area_offset), device_len),
+        descriptor: AreaLocation(at(0), 16 * size),
+        driver: AreaLocation(at(layout.driver_area_offset), driver_len),
+        device: AreaLocation(at(layout.device_area_offset), device_len),
     };
     // SAFETY: the areas are in the other mapping, which outlives the device.
     let bus = unsafe { Direct::new(areas) };

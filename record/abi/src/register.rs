@@ -34,7 +34,7 @@ pub const PROCESS_COUNT: usize = 4096;
 /// Number of class ids.
 pub const CLASS_COUNT: usize = CLASS_ID_MAX as usize + 1;
 /// Number of slots by fingerprint, a power of two.
-const SLOT_COUNT: usize = 1 << 17;
+const CLASS_SLOT_COUNT: usize = 1 << 17;
 /// Size of all classes' texts, in bytes.
 pub const CLASS_TEXT_SIZE_BYTES: usize = 4 << 20;
 /// Size of the patterns of classes that are armed from the start, in bytes, each ended by NUL.
@@ -230,7 +230,7 @@ pub struct Register {
     ended_amid_write: AtomicU64,
     patterns_len: AtomicU32,
     patterns: [AtomicU8; PATTERNS_SIZE_BYTES],
-    slots: [AtomicU64; SLOT_COUNT],
+    class_slots: [AtomicU64; CLASS_SLOT_COUNT],
     processes: [ProcessEntry; PROCESS_COUNT],
     classes: [ClassEntry; CLASS_COUNT],
     unmapped: [UnmappedEntry; UNMAPPED_COUNT],
@@ -417,8 +417,8 @@ impl Register {
         let fingerprint = fingerprint(text);
         let tag = fingerprint >> 32 << 32;
         let mut mine: Option<u16> = None;
-        for step in 0..SLOT_COUNT {
-            let slot = &self.slots[(fingerprint as usize).wrapping_add(step) % SLOT_COUNT];
+        for step in 0..CLASS_SLOT_COUNT {
+            let slot = &self.class_slots[(fingerprint as usize).wrapping_add(step) % CLASS_SLOT_COUNT];
             // (R6) Acquire pairs with (R7): the text of an id in a slot is written.
             let mut found = slot.load(Ordering::Acquire);
             if found == 0 {
@@ -663,7 +663,7 @@ mod tests {
         assert_eq!((process.program.len(), process.command_line.len()), (2, 0));
         entry.state.store(77 << 32, Ordering::Relaxed);
         assert_eq!(register.process(number), None);
-        register.slots.iter().for_each(|slot| slot.store(u64::MAX, Ordering::Relaxed));
+        register.class_slots.iter().for_each(|slot| slot.store(u64::MAX, Ordering::Relaxed));
         assert_eq!(register.class_id(1, b"third"), None);
     }
 

@@ -143,14 +143,14 @@ pub struct SessionHeader {
     pub freed: Line<AtomicU64>,
     /// Number of pages that may be drawn: the first ones, at most `page_count`. The owner changes it while the session
     /// is live.
-    pub page_limit: Line<AtomicU32>,
+    pub page_count_limit: Line<AtomicU32>,
     /// Used streams: bit *i* % 64 of word *i* / 64 is set if stream *i* was written, or has lost an event.
     pub used_streams: [AtomicU64; USED_WORD_COUNT],
 }
 
 impl SessionHeader {
-    /// Returns the header of a session that no process has joined, with `page_limit` pages that may be drawn.
-    pub const fn new(layout: SessionLayout, page_limit: u32) -> SessionHeader {
+    /// Returns the header of a session that no process has joined, with `page_count_limit` pages that may be drawn.
+    pub const fn new(layout: SessionLayout, page_count_limit: u32) -> SessionHeader {
         SessionHeader {
             // SAFETY: both types have the same size, by the assertion on it; all bytes are fields of `layout`, and any
             // value is valid for an `AtomicU64`.
@@ -161,7 +161,7 @@ impl SessionHeader {
             is_dumped: AtomicU32::new(0),
             stopped: Line(AtomicU32::new(0)),
             freed: Line(AtomicU64::new(0)),
-            page_limit: Line(AtomicU32::new(page_limit)),
+            page_count_limit: Line(AtomicU32::new(page_count_limit)),
             used_streams: [const { AtomicU64::new(0) }; USED_WORD_COUNT],
         }
     }

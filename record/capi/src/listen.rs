@@ -16,10 +16,10 @@ fn listen_by_number(_: c_int) -> std::io::Result<()> {
 }
 
 #[cfg(feature = "listen")]
-fn listen_by_number(way: c_int) -> std::io::Result<()> {
-    match way {
-        1 => tracer::listen_by(tracer::Way::Thread),
-        2 => tracer::listen_by(tracer::Way::Signal),
+fn listen_by_number(mode: c_int) -> std::io::Result<()> {
+    match mode {
+        1 => tracer::listen_by(tracer::ListenMode::Thread),
+        2 => tracer::listen_by(tracer::ListenMode::Signal),
         _ => Err(std::io::Error::from_raw_os_error(libc::EINVAL)),
     }
 }
@@ -50,8 +50,8 @@ pub extern "C" fn dormouse_listen() -> c_int {
 /// Lets tools reach the program by a thread (1) or a signal (2), the numbers of the header. Returns 0 or a negative
 /// errno.
 #[unsafe(no_mangle)]
-pub extern "C" fn dormouse_listen_by(way: c_int) -> c_int {
-    errno_of(listen_by_number(way))
+pub extern "C" fn dormouse_listen_by(mode: c_int) -> c_int {
+    errno_of(listen_by_number(mode))
 }
 
 /// Ends listening, thread and socket. Returns 0 or a negative errno.

@@ -20,7 +20,7 @@ pub struct Options {
 /// Result of a snapshot.
 #[repr(C)]
 #[derive(Debug)]
-pub struct Taken {
+pub struct SnapshotResult {
     events: u64,
     bytes: u64,
     span_ns: u64,
@@ -29,15 +29,16 @@ pub struct Taken {
     error: [c_char; ERROR_SIZE],
 }
 
-const _: () = assert!(size_of::<Options>() == 24 && size_of::<Taken>() == 32 + DIR_SIZE + ERROR_SIZE);
+const _: () = assert!(size_of::<Options>() == 24 && size_of::<SnapshotResult>() == 32 + DIR_SIZE + ERROR_SIZE);
 
 /// Takes a snapshot, and waits for it.
 ///
 /// # Safety
 /// Each pointer is null, or valid in the sense of the header.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dormouse_snapshot(options: *const Options, taken: *mut Taken) -> c_int {
-    let none = Taken { events: 0, bytes: 0, span_ns: 0, pages_missed: 0, dir: [0; DIR_SIZE], error: [0; ERROR_SIZE] };
+pub unsafe extern "C" fn dormouse_snapshot(options: *const Options, taken: *mut SnapshotResult) -> c_int {
+    let none =
+        SnapshotResult { events: 0, bytes: 0, span_ns: 0, pages_missed: 0, dir: [0; DIR_SIZE], error: [0; ERROR_SIZE] };
     // SAFETY: the caller guarantees that `taken` is null or valid.
     let mut taken = unsafe { taken.as_mut() };
     if let Some(taken) = taken.as_deref_mut() {

@@ -12,8 +12,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-mod common;
-use common::{dormouse, install, pkg_config, stdout, succeed};
+use dormouse_testing::c_programs::{dormouse, install, pkg_config, stdout, succeed};
 use dormouse_testing::{Lack, has_part, skip_part};
 
 /// Returns the prefix where libdormouse is installed, once for all tests.

@@ -14,8 +14,7 @@ use dormouse_abi::site::EventRecord;
 use dormouse_ctf::{Merge, Metadata, Notice, Problem, StreamReader, Value};
 use dormouse_testing::{Lack, has, has_part, skip_part};
 
-mod common;
-use common::{dormouse, install, pkg_config, stdout, succeed};
+use dormouse_testing::c_programs::{dormouse, install, pkg_config, stdout, succeed};
 
 const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"];
 

@@ -7,12 +7,9 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use dormouse_testing::c_programs::{self, succeed};
 use dormouse_testing::{has_part, include_dirs};
 use tempfile::TempDir;
-
-#[allow(dead_code, reason = "pkg-config is other tests' matter")]
-mod common;
-use common::succeed;
 
 const WARNINGS: [&str; 5] = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror"];
 
@@ -20,7 +17,7 @@ const WARNINGS: [&str; 5] = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wer
 /// this test.
 fn installed() -> &'static (PathBuf, PathBuf) {
     static INSTALLED: OnceLock<(PathBuf, PathBuf)> = OnceLock::new();
-    INSTALLED.get_or_init(|| (common::install("tunables-prefix"), common::dormouse().into()))
+    INSTALLED.get_or_init(|| (c_programs::install("tunables-prefix"), c_programs::dormouse().into()))
 }
 
 /// Returns the installed pairs of C and C++ compilers.

@@ -58,5 +58,5 @@
 mod order;
 mod owner;
 
-pub use order::{Held, Rank, call_loader};
+pub use order::{HeldLock, Rank, call_loader};
 pub use owner::{OwnerLock, Reentered};

@@ -17,17 +17,17 @@ pub enum Rank {
 
 /// Records that the thread holds a lock or waits for it, until dropped. Empty in release builds.
 #[derive(Debug)]
-pub struct Held {
+pub struct HeldLock {
     /// Slot in which the thread is recorded, and the amount by which it was increased.
     noted: Option<(&'static AtomicU64, u64)>,
 }
 
 /// Maximum number of threads that hold locks at the same time and are checked.
-const SLOT_COUNT: usize = 64;
+const THREAD_SLOT_COUNT: usize = 64;
 
 /// Slots, each `tid << 32 | counts` with a byte for each rank; 0 is free. Relaxed: each thread reads only its own
 /// writes.
-static SLOTS: [AtomicU64; SLOT_COUNT] = [const { AtomicU64::new(0) }; SLOT_COUNT];
+static THREAD_SLOTS: [AtomicU64; THREAD_SLOT_COUNT] = [const { AtomicU64::new(0) }; THREAD_SLOT_COUNT];
 
 const fn one(rank: Rank) -> u64 {
     1 << (8 * rank as u32)
@@ -45,9 +45,9 @@ impl Rank {
     ///
     /// Ends the program if the calling thread holds a lock that is below this one. Lock-free; async-signal-safe.
     #[inline]
-    pub fn hold(self) -> Held {
+    pub fn hold(self) -> HeldLock {
         if !cfg!(debug_assertions) {
-            return Held { noted: None };
+            return HeldLock { noted: None };
         }
         let me = tid();
         let slot = slot_of(me);
@@ -55,14 +55,14 @@ impl Rank {
             end(rule);
         }
         // A thread without a slot is not checked.
-        let Some(slot) = slot.or_else(|| free_slot(me)) else { return Held { noted: None } };
+        let Some(slot) = slot.or_else(|| free_slot(me)) else { return HeldLock { noted: None } };
         // A signal handler on this thread may have run in between; it leaves the word unchanged.
         slot.fetch_add(one(self), Relaxed);
-        Held { noted: Some((slot, one(self))) }
+        HeldLock { noted: Some((slot, one(self))) }
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldLock {
     #[inline]
     fn drop(&mut self) {
         let Some((slot, one)) = self.noted else { return };
@@ -107,11 +107,11 @@ fn tid() -> u64 {
 }
 
 fn slot_of(me: u64) -> Option<&'static AtomicU64> {
-    SLOTS.iter().find(|slot| slot.load(Relaxed) & !COUNTS == me)
+    THREAD_SLOTS.iter().find(|slot| slot.load(Relaxed) & !COUNTS == me)
 }
 
 fn free_slot(me: u64) -> Option<&'static AtomicU64> {
-    SLOTS.iter().find(|slot| slot.compare_exchange(0, me, Relaxed, Relaxed).is_ok())
+    THREAD_SLOTS.iter().find(|slot| slot.compare_exchange(0, me, Relaxed, Relaxed).is_ok())
 }
 
 /// Ends the program. Does not unwind, because unwinding would call the loader.

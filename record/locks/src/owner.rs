@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use rustix::thread::{futex, gettid};
 
-use crate::order::{Held, Rank};
+use crate::order::{HeldLock, Rank};
 
 /// Set when a thread sleeps on the word. Thread ids are smaller (`PID_MAX_LIMIT` is 2^22).
 const WAITERS: u32 = 1 << 31;
@@ -47,7 +47,7 @@ impl OwnerLock {
         Ok(result)
     }
 
-    fn lock(&self) -> Result<Owned<'_>, Reentered> {
+    fn lock(&self) -> Result<OwnedLock<'_>, Reentered> {
         let me = this_thread();
         let mut held = None;
         // A thread that has slept cannot know whether others still sleep, so it takes the lock as contended.
@@ -55,7 +55,7 @@ impl OwnerLock {
         loop {
             // (L1) pairs with (L2): the previous owner's writes are visible.
             let seen = match self.word.compare_exchange(0, me | waiters, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => return Ok(Owned { lock: self, held: held.or_else(|| Some(self.rank.hold())) }),
+                Ok(_) => return Ok(OwnedLock { lock: self, held: held.or_else(|| Some(self.rank.hold())) }),
                 Err(seen) => seen,
             };
             if seen & !WAITERS == me {
@@ -109,12 +109,12 @@ impl OwnerLock {
 
 /// Guard that unlocks also if the work panics. It does not check the thread, because a forked child unlocks under
 /// another thread id.
-struct Owned<'a> {
+struct OwnedLock<'a> {
     lock: &'a OwnerLock,
-    held: Option<Held>,
+    held: Option<HeldLock>,
 }
 
-impl Owned<'_> {
+impl OwnedLock<'_> {
     /// Keeps the lock taken.
     fn keep(mut self) {
         self.held = None;
@@ -122,7 +122,7 @@ impl Owned<'_> {
     }
 }
 
-impl Drop for Owned<'_> {
+impl Drop for OwnedLock<'_> {
     fn drop(&mut self) {
         self.lock.unlock();
     }

@@ -147,7 +147,7 @@ static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, *const *const c_c
             // store there.
             unsafe { environ = environment };
         }
-        if sanitizer::look() {
+        if sanitizer::detect() {
             dormouse::leave_to_sanitizer();
         } else {
             dormouse::start(dormouse::Listen::Preloaded);

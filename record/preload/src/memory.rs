@@ -81,13 +81,13 @@ unsafe fn release(ptr: *mut c_void) {
 
 /// Allocator that uses the real functions, not the wrappers, because the tracer's own allocations are not the
 /// program's.
-struct Real;
+struct RealAllocator;
 
 /// Alignment that `malloc` guarantees (C11 7.22.3, x86-64 and AArch64 psABI: `max_align_t`).
 const MALLOC_ALIGN_BYTES: usize = 16;
 
 // SAFETY: malloc(3), posix_memalign(3) and free(3) form an allocator, and come from the same library.
-unsafe impl GlobalAlloc for Real {
+unsafe impl GlobalAlloc for RealAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if layout.align() <= MALLOC_ALIGN_BYTES {
             // SAFETY: malloc(3) accepts any size.
@@ -109,4 +109,4 @@ unsafe impl GlobalAlloc for Real {
 }
 
 #[global_allocator]
-static ALLOCATOR: Real = Real;
+static ALLOCATOR: RealAllocator = RealAllocator;

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 /// Whether a sanitizer's runtime was found. Relaxed: the constructor stores it, and it stands alone.
 static IS_THERE: AtomicBool = AtomicBool::new(false);
 
-/// Whether the process contains a sanitizer's runtime, as found by [`look`].
+/// Whether the process contains a sanitizer's runtime, as found by [`detect`].
 #[inline(always)]
 pub(crate) fn is_there() -> bool {
     IS_THERE.load(Ordering::Relaxed)
@@ -17,7 +17,7 @@ pub(crate) fn is_there() -> bool {
 
 /// Looks for a function that each runtime with its own allocator exports (`sanitizer/allocator_interface.h`). A runtime
 /// that is linked into the program exports nothing; then the program's own calls do not reach the wrappers.
-pub(crate) fn look() -> bool {
+pub(crate) fn detect() -> bool {
     // SAFETY: looks up a name, which is a C string.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__sanitizer_get_ownership".as_ptr()) };
     if found.is_null() {

@@ -26,7 +26,7 @@ pub struct EventKey {
     id: AtomicU32,
     /// Fingerprint of the first class, or 0.
     primary: AtomicU64,
-    others: AtomicPtr<Other>,
+    others: AtomicPtr<FurtherClass>,
     provider: &'static str,
     name: &'static str,
     fields: &'static [&'static str],
@@ -37,10 +37,10 @@ const _: () = assert!(core::mem::offset_of!(EventKey, primary) == core::mem::off
 
 /// A further class of a key. Never freed, because a thread may be writing a record of it at any time.
 #[derive(Debug)]
-struct Other {
+struct FurtherClass {
     fingerprint: u64,
     id: AtomicU32,
-    next: *mut Other,
+    next: *mut FurtherClass,
 }
 
 /// An event's gate is an ordinary static branch.
@@ -139,7 +139,7 @@ impl EventKey {
             return id;
         }
         let next = self.others.load(Ordering::Relaxed);
-        let other = Box::leak(Box::new(Other { fingerprint, id: AtomicU32::new(CLASS_ID_NONE), next }));
+        let other = Box::leak(Box::new(FurtherClass { fingerprint, id: AtomicU32::new(CLASS_ID_NONE), next }));
         // (G) Release pairs with (F).
         self.others.store(ptr::from_mut(other), Ordering::Release);
         // SAFETY: the node was leaked above, so it is never freed.
@@ -225,7 +225,7 @@ pub(crate) struct UnfitClass {
 
 /// Classes that an object's event records declare.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct DeclaredClasses {
     pub(crate) classes: Vec<Class>,
     pub(crate) unfit: Vec<UnfitClass>,
 }
@@ -238,8 +238,12 @@ pub(crate) struct Found {
 /// `start..stop` is an object's event section, made by the compiler and the macros, and stays mapped until the object
 /// is
 /// unregistered.
-pub(crate) unsafe fn read_records(start: *const EventRecord, stop: *const EventRecord, known: &Found) -> Found {
-    let mut found = Found::default();
+pub(crate) unsafe fn read_records(
+    start: *const EventRecord,
+    stop: *const EventRecord,
+    known: &DeclaredClasses,
+) -> DeclaredClasses {
+    let mut found = DeclaredClasses::default();
     let mut ids: BTreeSet<usize> = known.classes.iter().map(|class| ptr::from_ref(class.id).addr()).collect();
     let object = start as usize;
     let mut record = start;
@@ -280,11 +284,11 @@ pub(crate) unsafe fn read_records(start: *const EventRecord, stop: *const EventR
 }
 
 /// A class's gate, the location of its id, and its announcement.
-type Parts = (&'static StaticKey, &'static AtomicU32, Announcement);
+type ClassParts = (&'static StaticKey, &'static AtomicU32, Announcement);
 
 /// # Safety
 /// `key` points to an [`EventKey`] and `describe` to a [`DescribeFn`], both valid as long as the object is loaded.
-unsafe fn rust_class(key: *const EventKey, describe: *const u8) -> Parts {
+unsafe fn rust_class(key: *const EventKey, describe: *const u8) -> ClassParts {
     // SAFETY: the caller guarantees that this is an `EventKey`, valid as long as the object is loaded.
     let key: &'static EventKey = unsafe { &*key };
     // SAFETY: the caller guarantees that this is the address of a `DescribeFn`.
@@ -299,7 +303,7 @@ unsafe fn rust_class(key: *const EventKey, describe: *const u8) -> Parts {
 
 /// # Safety
 /// `class` points to a [`CClass`] of static storage that its description follows.
-unsafe fn c_class(class: *const CClass) -> Parts {
+unsafe fn c_class(class: *const CClass) -> ClassParts {
     let description = CClass::description(class);
     // SAFETY: the caller guarantees a class of static storage. Only its atomics change.
     let class: &'static CClass = unsafe { &*class };

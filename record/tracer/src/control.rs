@@ -9,10 +9,10 @@ use dormouse_abi::class::{Announcement, CLASS_ID_NONE, matches};
 use dormouse_abi::message::{ClassStatus, ProgramToTool, ToolToProgram};
 use dormouse_abi::site::EventRecord;
 use dormouse_imv::Change;
-use dormouse_locks::{Held, Rank};
+use dormouse_locks::{HeldLock, Rank};
 use dormouse_transport::Deadline;
 
-use crate::class::{Class, Found, read_records};
+use crate::class::{Class, DeclaredClasses, read_records};
 use crate::inherited;
 use crate::join::{self, Joining, ask_for_memory};
 use crate::marks::{self, Marks};
@@ -21,13 +21,13 @@ use crate::session::{Attached, current};
 /// State that changes rarely.
 #[derive(Debug)]
 pub(crate) struct Control {
-    found: Found,
+    declared: DeclaredClasses,
     marks: Marks,
     pub(crate) joining: Joining,
 }
 
 static CONTROL: Mutex<Control> = Mutex::new(Control {
-    found: Found { classes: Vec::new(), unfit: Vec::new() },
+    declared: DeclaredClasses { classes: Vec::new(), unfit: Vec::new() },
     marks: Marks::new(),
     joining: Joining::new(),
 });
@@ -38,14 +38,14 @@ static AFTER_MARKING: OnceLock<fn()> = OnceLock::new();
 /// The held lock. Its fields are dropped in this order.
 pub(crate) struct Locked {
     control: MutexGuard<'static, Control>,
-    held: Held,
-    _afterwards: Afterwards,
+    held: HeldLock,
+    _after_unlock: AfterUnlock,
 }
 
 /// Runs, when dropped, what must not run under the lock: it starts a thread.
-struct Afterwards;
+struct AfterUnlock;
 
-impl Drop for Afterwards {
+impl Drop for AfterUnlock {
     fn drop(&mut self) {
         if marks::are_used()
             && let Some(function) = AFTER_MARKING.get()
@@ -61,7 +61,7 @@ impl Drop for Afterwards {
 /// A panic under the lock leaves the registry usable: every step of a change is complete in itself.
 pub(crate) fn lock() -> Locked {
     let held = Rank::Control.hold();
-    Locked { control: CONTROL.lock().unwrap_or_else(PoisonError::into_inner), held, _afterwards: Afterwards }
+    Locked { control: CONTROL.lock().unwrap_or_else(PoisonError::into_inner), held, _after_unlock: AfterUnlock }
 }
 
 /// Takes the lock if no thread has it. Must not be called from within the tracer.
@@ -71,7 +71,7 @@ pub(crate) fn try_lock() -> Option<Locked> {
         Err(TryLockError::Poisoned(error)) => error.into_inner(),
         Err(TryLockError::WouldBlock) => return None,
     };
-    Some(Locked { control, held: Rank::Control.hold(), _afterwards: Afterwards })
+    Some(Locked { control, held: Rank::Control.hold(), _after_unlock: AfterUnlock })
 }
 
 impl Locked {
@@ -102,25 +102,25 @@ impl Control {
     pub(crate) unsafe fn register(&mut self, start: *const EventRecord, stop: *const EventRecord) {
         // SAFETY: the caller guarantees that `start..stop` is an object's event section that stays mapped until it is
         // unregistered.
-        let mut fresh = unsafe { read_records(start, stop, &self.found) };
+        let mut fresh = unsafe { read_records(start, stop, &self.declared) };
         if let Some(attached) = current() {
             self.enroll(attached, &mut fresh);
         }
-        self.found.classes.append(&mut fresh.classes);
-        self.found.unfit.append(&mut fresh.unfit);
+        self.declared.classes.append(&mut fresh.classes);
+        self.declared.unfit.append(&mut fresh.unfit);
         self.follow();
     }
 
     /// Updates the gates that may be enabled when a tool calls.
     pub(crate) fn follow(&self) {
         #[cfg(feature = "listen")]
-        crate::wake::follow(&self.found.classes);
+        crate::wake::follow(&self.declared.classes);
     }
 
     /// Forgets an object's classes, before their static memory is unmapped.
     pub(crate) fn unregister(&mut self, start: *const EventRecord) {
-        self.found.classes.retain(|class| class.object != start as usize);
-        self.found.unfit.retain(|unfit| unfit.object != start as usize);
+        self.declared.classes.retain(|class| class.object != start as usize);
+        self.declared.unfit.retain(|unfit| unfit.object != start as usize);
         self.follow();
     }
 
@@ -131,45 +131,45 @@ impl Control {
     ) -> Result<(), String> {
         self.leave();
         let attached = join(&mut self.joining)?;
-        let mut found = core::mem::take(&mut self.found);
-        self.enroll(attached, &mut found);
-        self.found = found;
+        let mut declared = core::mem::take(&mut self.declared);
+        self.enroll(attached, &mut declared);
+        self.declared = declared;
         Ok(())
     }
 
     /// Enters classes in the session's register, and arms those that the session wants armed. Wanted classes are
     /// entered first, because small ids take fewer bytes in records without context. A class for which the register has
     /// no room keeps no id, and the register counts it.
-    fn enroll(&self, attached: &Attached, found: &mut Found) {
+    fn enroll(&self, attached: &Attached, declared: &mut DeclaredClasses) {
         let Some(register) = attached.memory.register() else { return };
         let patterns = register.patterns();
         let is_wanted = |class: &Class| {
             let name = class.decl.full_name();
             patterns.iter().any(|pattern| matches(pattern, &name))
         };
-        let wanted: Vec<bool> = found.classes.iter().map(is_wanted).collect();
+        let wanted: Vec<bool> = declared.classes.iter().map(is_wanted).collect();
         let mut granted = vec![CLASS_ID_NONE; wanted.len()];
         for is_wanted in [true, false] {
             for index in (0..wanted.len()).filter(|index| wanted[*index] == is_wanted) {
-                let text = Announcement::from(&found.classes[index].decl).to_text();
+                let text = Announcement::from(&declared.classes[index].decl).to_text();
                 granted[index] = register.class_id(attached.process, &text).map_or(CLASS_ID_NONE, u32::from);
             }
         }
-        for unfit in &found.unfit {
+        for unfit in &declared.unfit {
             let _ = register.class_id(attached.process, &unfit.announcement.to_text());
         }
         // Ids before gates, so that no event is written with an id of another session.
-        for (class, id) in found.classes.iter().zip(&granted) {
+        for (class, id) in declared.classes.iter().zip(&granted) {
             class.id.store(self.marks.id_word(*id, &class.decl), Ordering::Relaxed);
         }
-        set_armed(&mut found.classes, |index, _| wanted[index] && granted[index] != CLASS_ID_NONE);
+        set_armed(&mut declared.classes, |index, _| wanted[index] && granted[index] != CLASS_ID_NONE);
     }
 
     /// Disarms everything and leaves the session.
     pub(crate) fn leave(&mut self) {
-        set_armed(&mut self.found.classes, |_, _| false);
+        set_armed(&mut self.declared.classes, |_, _| false);
         self.joining.leave();
-        for class in &self.found.classes {
+        for class in &self.declared.classes {
             class.id.store(CLASS_ID_NONE, Ordering::Relaxed);
         }
     }
@@ -187,8 +187,8 @@ impl Control {
             matching.1 += u32::from(is_match && !has_id);
             is_match && (has_id || !armed)
         };
-        let is_changed: Vec<bool> = self.found.classes.iter().map(&mut is_changed).collect();
-        set_armed(&mut self.found.classes, |index, class| if is_changed[index] { armed } else { class.armed });
+        let is_changed: Vec<bool> = self.declared.classes.iter().map(&mut is_changed).collect();
+        set_armed(&mut self.declared.classes, |index, class| if is_changed[index] { armed } else { class.armed });
         (self.changed(matching.0, self.armed_count().abs_diff(armed_before)), matching.1)
     }
 
@@ -197,7 +197,7 @@ impl Control {
     pub(crate) fn mark<'a>(&mut self, patterns: impl Iterator<Item = (usize, &'a str)>, attend: fn()) {
         let _ = AFTER_MARKING.set(attend);
         patterns.for_each(|(mark, pattern)| self.marks.set(mark, pattern));
-        for class in &self.found.classes {
+        for class in &self.declared.classes {
             let word = class.id.load(Ordering::Relaxed);
             let id = if word == CLASS_ID_NONE { word } else { marks::split(word).0 };
             class.id.store(self.marks.id_word(id, &class.decl), Ordering::Relaxed);
@@ -205,7 +205,7 @@ impl Control {
     }
 
     fn armed_count(&self) -> u32 {
-        self.found.classes.iter().filter(|class| class.armed).count() as u32
+        self.declared.classes.iter().filter(|class| class.armed).count() as u32
     }
 
     fn changed(&self, matched: u32, changed: u32) -> ProgramToTool {
@@ -215,7 +215,7 @@ impl Control {
     fn list(&self) -> ProgramToTool {
         ProgramToTool::Classes {
             session: session_name(),
-            classes: self.found.classes.iter().map(status).collect(),
+            classes: self.declared.classes.iter().map(status).collect(),
             patching: patching(),
         }
     }
@@ -273,8 +273,8 @@ pub(crate) fn join(socket: &Path, inherited: Option<(i32, [u8; 16])>, deadline: 
         return Err("a filter of system calls may kill for asking the session's owner".into());
     }
     // Not under the lock, because this may wait.
-    let handed = ask_for_memory(socket, deadline)?;
-    lock().join(|joining| joining.join_handed(handed, socket))
+    let answer = ask_for_memory(socket, deadline)?;
+    lock().join(|joining| joining.join_answered(answer, socket))
 }
 
 fn attach(session: &Path, memory: Option<OwnedFd>) -> ProgramToTool {

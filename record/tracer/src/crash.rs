@@ -34,7 +34,7 @@ use dormouse_locks::call_loader;
 
 use crate::arch;
 use crate::disposition::{Disposition, Handler, is_blocked};
-use crate::snapshot::{Prepared, Snapshot};
+use crate::snapshot::{PreparedRequest, Snapshot};
 use crate::thread;
 
 /// Signals of [`Trigger::Crash`].
@@ -91,7 +91,7 @@ struct Hook {
     /// Requests the snapshot in the session of the copy that made the hook.
     ask: unsafe extern "C" fn(*const Hook),
     /// Prepared request, used by `ask` alone.
-    prepared: Prepared,
+    prepared: PreparedRequest,
 }
 
 /// # Safety
@@ -124,7 +124,7 @@ impl Hook {
         unsafe { (self.ask)(self) };
     }
 
-    fn new(signal: c_int, prepared: Prepared, is_crash: bool) -> Box<Hook> {
+    fn new(signal: c_int, prepared: PreparedRequest, is_crash: bool) -> Box<Hook> {
         Box::new(Hook { signal, is_crash, former: Disposition::new(libc::SIG_DFL, 0), ask, prepared })
     }
 
@@ -190,7 +190,7 @@ const FLAGS: c_int = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
 
 /// The program's handler of a signal, as one word: its address, which uses only the bits below these flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Own(u64);
+pub(crate) struct OwnHandler(u64);
 
 /// The handler takes three arguments (`SA_SIGINFO`).
 const TAKES_INFO: u64 = 1 << 63;
@@ -200,16 +200,16 @@ const IS_RESET: u64 = 1 << 62;
 /// Program's handler that `around` calls, by signal, or 0. Relaxed: each is a word of its own.
 static OWN: [AtomicU64; SIGNAL_MAX as usize + 1] = [const { AtomicU64::new(0) }; SIGNAL_MAX as usize + 1];
 
-impl Own {
-    fn of(disposition: &Disposition) -> Own {
+impl OwnHandler {
+    fn of(disposition: &Disposition) -> OwnHandler {
         let bit = |flag, bit| if disposition.has(flag) { bit } else { 0 };
-        Own(disposition.handler as u64 | bit(libc::SA_SIGINFO, TAKES_INFO) | bit(libc::SA_RESETHAND, IS_RESET))
+        OwnHandler(disposition.handler as u64 | bit(libc::SA_SIGINFO, TAKES_INFO) | bit(libc::SA_RESETHAND, IS_RESET))
     }
 
     /// Returns the program's handler of a signal; its word is 0 if there is none. Wait-free; async-signal-safe.
-    pub(crate) fn of_signal(signal: c_int) -> Own {
+    pub(crate) fn of_signal(signal: c_int) -> OwnHandler {
         let slot = usize::try_from(signal).ok().and_then(|signal| OWN.get(signal));
-        Own(slot.map_or(0, |slot| slot.load(Ordering::Relaxed)))
+        OwnHandler(slot.map_or(0, |slot| slot.load(Ordering::Relaxed)))
     }
 
     fn address(self) -> usize {
@@ -261,9 +261,9 @@ pub(crate) fn settle(signal: c_int) {
     let settled = match present.handler {
         libc::SIG_DFL => Disposition::new(on_default as Handler as usize, FLAGS),
         libc::SIG_IGN => Disposition::new(on_ignored as Handler as usize, FLAGS),
-        handler if Own(0).told(handler) != handler => return,
+        handler if OwnHandler(0).told(handler) != handler => return,
         _ => {
-            OWN[signal as usize].store(Own::of(&present).0, Ordering::Relaxed);
+            OWN[signal as usize].store(OwnHandler::of(&present).0, Ordering::Relaxed);
             present.changed(around as Handler as usize, libc::SA_SIGINFO, libc::SA_RESETHAND)
         }
     };
@@ -454,7 +454,7 @@ unsafe extern "C-unwind" fn on_signal(signal: c_int, info: *mut libc::siginfo_t,
     hook.ask();
     if ![libc::SIG_DFL, libc::SIG_IGN].contains(&hook.former.handler) {
         // SAFETY: the program had installed this handler for this signal.
-        unsafe { Own::of(&hook.former).call(signal, info, context) };
+        unsafe { OwnHandler::of(&hook.former).call(signal, info, context) };
     }
 }
 
@@ -487,7 +487,7 @@ unsafe extern "C-unwind" fn on_ignored(signal: c_int, info: *mut libc::siginfo_t
 
 /// Handler for signals that the program handles. As async-signal-safe as the program's handler.
 unsafe extern "C-unwind" fn around(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    let own = Own::of_signal(signal);
+    let own = OwnHandler::of_signal(signal);
     let is_once = own.0 & IS_RESET != 0;
     let slot = &OWN[signal as usize];
     let is_gone = is_once && slot.compare_exchange(own.0, 0, Ordering::Relaxed, Ordering::Relaxed).is_err();

@@ -20,7 +20,7 @@ pub(crate) fn variable(name: &str) -> Option<String> {
 /// Means by which tools reach a program.
 #[cfg(feature = "listen")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum ListenMode {
     /// A thread sleeps on a socket, and answers at once.
     Thread,
     /// A tool sends `SIGURG`, and the next thread that passes a tracepoint outside signal handlers starts the listening
@@ -31,13 +31,13 @@ pub enum Way {
     Signal,
 }
 
-/// Returns the setting of `DORMOUSE_LISTEN`, if it has a valid one: not to listen, or the way to listen.
+/// Returns the setting of `DORMOUSE_LISTEN`, if it has a valid one: not to listen, or the mode.
 #[cfg(feature = "listen")]
-pub(crate) fn way_to_listen() -> Option<Option<Way>> {
+pub(crate) fn listen_mode() -> Option<Option<ListenMode>> {
     match variable(dormouse_abi::environment::ENV_LISTEN)?.as_str() {
         "0" => Some(None),
-        "1" | "thread" => Some(Some(Way::Thread)),
-        "signal" => Some(Some(Way::Signal)),
+        "1" | "thread" => Some(Some(ListenMode::Thread)),
+        "signal" => Some(Some(ListenMode::Signal)),
         _ => None,
     }
 }

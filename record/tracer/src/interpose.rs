@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use dormouse_locks::call_loader;
 
 use crate::control;
-use crate::crash::{self, Own};
+use crate::crash::{self, OwnHandler};
 use crate::disposition::Disposition;
 pub use crate::inherited::hide_from;
 use crate::{session, thread};
@@ -75,7 +75,7 @@ pub fn prepare() {
 /// # Safety
 /// The conditions of libc's `sigaction`.
 pub unsafe fn sigaction(signal: c_int, action: *const libc::sigaction, former: *mut libc::sigaction) -> c_int {
-    let own = Own::of_signal(signal);
+    let own = OwnHandler::of_signal(signal);
     // SAFETY: `Sigaction` is the function's type.
     let result = match unsafe { SIGACTION.get::<Sigaction>() } {
         // SAFETY: the caller satisfies the conditions of libc's `sigaction`.
@@ -132,7 +132,7 @@ pub unsafe fn sysv_signal(signal: c_int, handler: usize) -> usize {
 /// # Safety
 /// The conditions of `signal`; `next` names a function of its type.
 unsafe fn signal_by(next: &Next, signal: c_int, handler: usize, flags: c_int) -> usize {
-    let own = Own::of_signal(signal);
+    let own = OwnHandler::of_signal(signal);
     // SAFETY: the caller guarantees that `next` names a function of this type.
     let former = match unsafe { next.get::<Signal>() } {
         // SAFETY: the caller satisfies the conditions of `signal`.

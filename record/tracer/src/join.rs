@@ -79,7 +79,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_millis(50);
 
 /// Answer of a session's owner to a process that asks for the memory.
 #[derive(Debug)]
-pub(crate) struct Handed {
+pub(crate) struct OwnerAnswer {
     process: u16,
     memory: OwnedFd,
     identity: Identity,
@@ -89,7 +89,7 @@ pub(crate) struct Handed {
 ///
 /// # Errors
 /// A message of one line.
-pub(crate) fn ask_for_memory(socket: &Path, deadline: Deadline<'_>) -> Result<Handed, String> {
+pub(crate) fn ask_for_memory(socket: &Path, deadline: Deadline<'_>) -> Result<OwnerAnswer, String> {
     let identity = Identity::of_this_process();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let hello = ProgramToOwner::Hello {
@@ -106,7 +106,7 @@ pub(crate) fn ask_for_memory(socket: &Path, deadline: Deadline<'_>) -> Result<Ha
     });
     let (answer, fd) = ask(socket, conversation, &hello)?;
     let OwnerToProgram::Welcome { process } = answer else { return Err(refusal(answer)) };
-    Ok(Handed { process, memory: fd.ok_or("the session owner sent no memory")?, identity })
+    Ok(OwnerAnswer { process, memory: fd.ok_or("the session owner sent no memory")?, identity })
 }
 
 /// Returns the deadline for all waiting that begins now.
@@ -151,8 +151,8 @@ impl Joining {
     ///
     /// # Errors
     /// A message of one line.
-    pub(crate) fn join_handed(&mut self, handed: Handed, socket: &Path) -> Result<&'static Attached, String> {
-        let Handed { process, memory, identity } = handed;
+    pub(crate) fn join_answered(&mut self, answer: OwnerAnswer, socket: &Path) -> Result<&'static Attached, String> {
+        let OwnerAnswer { process, memory, identity } = answer;
         self.identity = Some(identity);
         let memory = self.adopt(memory.as_fd(), None)?;
         let register = memory.register().ok_or("the session has no register")?;

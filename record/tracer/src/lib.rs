@@ -121,12 +121,12 @@ mod watch;
 /// Static branches, immediate values and tunables, which this crate itself uses.
 pub use dormouse_imv as imv;
 #[cfg(feature = "listen")]
-pub use environment::Way;
+pub use environment::ListenMode;
 #[doc(hidden)]
 pub use fork::{announce_vfork, real_vfork};
 #[cfg(feature = "listen")]
 pub use listen::{listen, listen_by, stop_listening};
-pub use snapshot::{Prepared, Snapshot, SnapshotError, Taken, snapshot};
+pub use snapshot::{PreparedRequest, Snapshot, SnapshotError, TakenSnapshot, snapshot};
 #[doc(hidden)]
 pub use start::leave_to_sanitizer;
 pub use start::{Listen, start};
@@ -144,7 +144,7 @@ pub use value::Value;
 /// dormouse::pages::assert_backed(&samples);
 /// ```
 pub mod pages {
-    pub use dormouse_backing::{BackingError, Missing, NotBacked, assert_backed, check_backed, check_backed_raw};
+    pub use dormouse_backing::{BackingError, MissingBytes, NotBacked, assert_backed, check_backed, check_backed_raw};
 }
 
 /// Traces an event.

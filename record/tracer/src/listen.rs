@@ -1,13 +1,13 @@
 //! Access for tools: the socket that a thread of the program listens on, and what starts that thread.
 //!
-//! With a thread (`Way::Thread`) the socket exists from the start:
+//! With a thread (`ListenMode::Thread`) the socket exists from the start:
 //! ```text
 //!   IDLE ──start──▶ STARTING ──bound──▶ LISTENING ──stop──▶ STOPPING ──the thread──▶ IDLE
 //!     ▲                │   └───stop───────────────────────────▲
 //!     └──no socket─────┘
 //! ```
-//! With a signal (`Way::Signal`, the default) the program has only a handler for `SIGURG`. The thread exists only while
-//! tools use it or the program is in a session:
+//! With a signal (`ListenMode::Signal`, the default) the program has only a handler for `SIGURG`. The thread exists only
+//! while tools use it or the program is in a session:
 //! ```text
 //!   IDLE ──handler──▶ SIGNAL ──a tool's signal, then a tracepoint (`wake`)──▶ STARTING ──▶ LISTENING ──no tool──▶ SIGNAL
 //!     ▲                 │ stop
@@ -51,7 +51,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::Pid;
 use rustix::thread::futex;
 
-use crate::environment::Way;
+use crate::environment::ListenMode;
 use crate::spawn::{is_last, spawn};
 use crate::{clock, control, environment, join, thread, wake};
 
@@ -93,11 +93,11 @@ const BACKLOG: i32 = 16;
 /// Time that a thread started by a signal stays without a connection.
 const STAY: futex::Timespec = futex::Timespec { tv_sec: 2, tv_nsec: 0 };
 /// Interval at which the thread checks whether the program has other threads.
-const LOOK: futex::Timespec = futex::Timespec { tv_sec: 1, tv_nsec: 0 };
+const CHECK_INTERVAL: futex::Timespec = futex::Timespec { tv_sec: 1, tv_nsec: 0 };
 /// Age at which a socket that will ever be listened to has certainly reached listen(2).
 const LISTENED_TO_AFTER: Duration = Duration::from_secs(2);
 
-/// Lets tools reach the program from now on, and children that it forks, in the way that `DORMOUSE_LISTEN` selects; by
+/// Lets tools reach the program from now on, and children that it forks, in the mode that `DORMOUSE_LISTEN` selects; by
 /// default, by a signal. A linked program does this before `main`, unless it is in a session of `dormouse record`. A
 /// program that enters a sandbox stops it by [`stop_listening`].
 ///
@@ -106,32 +106,32 @@ const LISTENED_TO_AFTER: Duration = Duration::from_secs(2);
 /// # Errors
 /// The errors of [`listen_by`].
 pub fn listen() -> std::io::Result<()> {
-    listen_by(environment::way_to_listen().flatten().unwrap_or(Way::Signal))
+    listen_by(environment::listen_mode().flatten().unwrap_or(ListenMode::Signal))
 }
 
-/// Like [`listen`], but in the given way. The environment is ignored, except for `DORMOUSE_LISTEN=0`. A listener of the
-/// other way is stopped first.
+/// Like [`listen`], but in the given mode. The environment is ignored, except for `DORMOUSE_LISTEN=0`. A listener of the
+/// other mode is stopped first.
 ///
 /// # Errors
 /// `DORMOUSE_LISTEN=0` forbids listening; the program has privileges that its caller does not have (`AT_SECURE`). By a
 /// signal: the program has its own handler for `SIGURG`. By a thread: no thread can be started, or there is no
 /// directory for the socket. Also the errors of [`stop_listening`].
-pub fn listen_by(way: Way) -> std::io::Result<()> {
+pub fn listen_by(mode: ListenMode) -> std::io::Result<()> {
     let refused = |text: &str| Err(Error::new(ErrorKind::PermissionDenied, text));
     if environment::is_secure() {
         return refused("a program with privileges that its caller has not does not listen");
     }
-    if environment::way_to_listen() == Some(None) {
+    if environment::listen_mode() == Some(None) {
         return refused("DORMOUSE_LISTEN=0 forbids to listen");
     }
     let is_by_signal = IS_BY_SIGNAL.load(Ordering::Relaxed);
-    if STATE.load(Ordering::Relaxed) != IDLE && is_by_signal != (way == Way::Signal) {
+    if STATE.load(Ordering::Relaxed) != IDLE && is_by_signal != (mode == ListenMode::Signal) {
         stop_listening()?;
     }
     IS_DECLINED.store(false, Ordering::Relaxed);
-    match way {
-        Way::Thread => begin(Some(join::deadline())),
-        Way::Signal => wait_for_signal(),
+    match mode {
+        ListenMode::Thread => begin(Some(join::deadline())),
+        ListenMode::Signal => wait_for_signal(),
     }
 }
 
@@ -177,11 +177,11 @@ pub fn stop_listening() -> std::io::Result<()> {
 
 /// Listens unless the program has turned that off. Without a directory for the socket or a thread, tools cannot reach
 /// the program. Waits until the thread has its socket, so that the program can be reached from `main` on.
-pub(crate) fn start_by_default(way: Way, deadline: Deadline<'_>) {
+pub(crate) fn start_by_default(mode: ListenMode, deadline: Deadline<'_>) {
     if !IS_DECLINED.load(Ordering::Relaxed) && STATE.load(Ordering::Relaxed) == IDLE {
-        let _ = match way {
-            Way::Thread => begin(Some(deadline)),
-            Way::Signal => wait_for_signal(),
+        let _ = match mode {
+            ListenMode::Thread => begin(Some(deadline)),
+            ListenMode::Signal => wait_for_signal(),
         };
     }
 }
@@ -428,7 +428,7 @@ fn run() {
         // Tools that have called find the socket now.
         IS_CALLED.store(false, Ordering::Relaxed);
         sweep(&socket.path);
-        end = socket.serve(if is_by_signal { STAY } else { LOOK }, is_by_signal);
+        end = socket.serve(if is_by_signal { STAY } else { CHECK_INTERVAL }, is_by_signal);
         socket.remove();
         if end != End::UserHasChanged {
             break;

@@ -19,9 +19,9 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::{clock, thread};
 
 /// Time before which no thread checks, in nanoseconds of `CLOCK_MONOTONIC`.
-static LOOK_AT_NS: AtomicU64 = AtomicU64::new(0);
+static NEXT_CHECK_NS: AtomicU64 = AtomicU64::new(0);
 /// Interval between two checks, each of which asks the kernel about all signals.
-const LOOK_INTERVAL_NS: u64 = 1_000_000;
+const CHECK_INTERVAL_NS: u64 = 1_000_000;
 /// Number of signals.
 const SIGNAL_COUNT: i32 = 64;
 /// Maximum number of different return addresses of handlers in one process.
@@ -31,9 +31,9 @@ const STACK_BYTES_MAX: usize = 8 << 20;
 /// Number of stack words copied at a time.
 const WORD_COUNT: usize = 2048;
 
-/// Working memory of a check. It is not on the stack: the stack may be small, and the check would find its own copy of
+/// A check and its memory. It is not on the stack: the stack may be small, and the check would find its own copy of
 /// the address.
-struct Look {
+struct Check {
     action: libc::sigaction,
     blocked: libc::sigset_t,
     stack: libc::stack_t,
@@ -43,16 +43,16 @@ struct Look {
 
 struct Shared {
     is_busy: AtomicBool,
-    look: UnsafeCell<Look>,
+    check: UnsafeCell<Check>,
 }
 
-// SAFETY: `look` is accessed only in `is_ordinary`, by the thread that has set the flag, so by one thread at a time.
+// SAFETY: `check` is accessed only in `is_ordinary`, by the thread that has set the flag, so by one thread at a time.
 unsafe impl Sync for Shared {}
 
 static SHARED: Shared = Shared {
     is_busy: AtomicBool::new(false),
     // SAFETY: the fields are integers, bit sets and nullable pointers, for which zeroes are valid.
-    look: UnsafeCell::new(unsafe { core::mem::zeroed() }),
+    check: UnsafeCell::new(unsafe { core::mem::zeroed() }),
 };
 
 /// Whether the calling thread may start a thread: it is in ordinary context, and not inside the tracer. `here` is an
@@ -61,18 +61,18 @@ static SHARED: Shared = Shared {
 #[inline(never)]
 pub(crate) fn is_ordinary(here: usize) -> bool {
     let now = clock::monotonic_ns();
-    if thread::is_inside() || now < LOOK_AT_NS.load(Ordering::Relaxed) || !thread::identify().owns_tls {
+    if thread::is_inside() || now < NEXT_CHECK_NS.load(Ordering::Relaxed) || !thread::identify().owns_tls {
         return false;
     }
-    LOOK_AT_NS.store(now + LOOK_INTERVAL_NS, Ordering::Relaxed);
+    NEXT_CHECK_NS.store(now + CHECK_INTERVAL_NS, Ordering::Relaxed);
     // (F) pairs with (F'). If it was set, another thread checks, or this one is in a handler that has interrupted its
     // own check.
     if SHARED.is_busy.swap(true, Ordering::Acquire) {
         return false;
     }
     // SAFETY: this thread has set the flag, so no other code accesses it.
-    let look = unsafe { &mut *SHARED.look.get() };
-    let is_ordinary = look.proves_by_mask() || look.proves_by_stack(here);
+    let check = unsafe { &mut *SHARED.check.get() };
+    let is_ordinary = check.proves_by_mask() || check.proves_by_stack(here);
     // (F') pairs with (F).
     SHARED.is_busy.store(false, Ordering::Release);
     is_ordinary
@@ -83,7 +83,7 @@ pub(crate) fn after_fork() {
     SHARED.is_busy.store(false, Ordering::Relaxed);
 }
 
-impl Look {
+impl Check {
     /// Whether a signal has a handler; then `self.action` is its action. Says nothing about libc's own signals.
     fn is_handled(&mut self, signal: i32) -> bool {
         // SAFETY: only queries; `self.action` has room for the answer.
@@ -133,12 +133,12 @@ impl Look {
     /// Whether no word from `here` to the end of the mapped stack is the return address of a handler.
     #[cfg(target_arch = "x86_64")]
     fn has_none_above(&mut self, here: usize) -> bool {
-        let chunk_bytes = size_of_val(&self.words);
+        let copy_bytes = size_of_val(&self.words);
         let is_restorer = |restorers: &[usize], word: usize| word != 0 && restorers.contains(&word);
-        for offset in (0..STACK_BYTES_MAX).step_by(chunk_bytes) {
+        for offset in (0..STACK_BYTES_MAX).step_by(copy_bytes) {
             let from = (here & !7) + offset;
-            let to = libc::iovec { iov_base: self.words.as_mut_ptr().cast(), iov_len: chunk_bytes };
-            let from = libc::iovec { iov_base: core::ptr::without_provenance_mut(from), iov_len: chunk_bytes };
+            let to = libc::iovec { iov_base: self.words.as_mut_ptr().cast(), iov_len: copy_bytes };
+            let from = libc::iovec { iov_base: core::ptr::without_provenance_mut(from), iov_len: copy_bytes };
             let own = thread::own_pid() as i32;
             // SAFETY: process_vm_readv(2) copies mapped memory only, and no more bytes than `to` has room for.
             let copied_bytes = unsafe { libc::process_vm_readv(own, &raw const to, 1, &raw const from, 1, 0) };
@@ -150,7 +150,7 @@ impl Look {
             if copied.iter().any(|word| is_restorer(&self.restorers, *word)) {
                 return false;
             }
-            if copied_bytes < chunk_bytes {
+            if copied_bytes < copy_bytes {
                 return true;
             }
         }
@@ -168,16 +168,16 @@ mod tests {
     /// Results of the checks in a handler, one bit each.
     static SEEN: AtomicU32 = AtomicU32::new(u32::MAX);
 
-    fn looks() -> (bool, bool) {
+    fn checks() -> (bool, bool) {
         let here = 0_u8;
         let here = (&raw const here).addr();
         // SAFETY: the fields are integers, bit sets and nullable pointers, for which zeroes are valid.
-        let mut look: Box<Look> = unsafe { Box::new(core::mem::zeroed()) };
-        (look.proves_by_mask(), look.proves_by_stack(here))
+        let mut check: Box<Check> = unsafe { Box::new(core::mem::zeroed()) };
+        (check.proves_by_mask(), check.proves_by_stack(here))
     }
 
     extern "C" fn handler(_: c_int) {
-        let (by_mask, by_stack) = looks();
+        let (by_mask, by_stack) = checks();
         SEEN.store(u32::from(by_mask) | u32::from(by_stack) << 1, Ordering::Relaxed);
     }
 
@@ -202,7 +202,7 @@ mod tests {
     fn handlers_are_told_from_threads_that_block_signals() {
         std::thread::spawn(|| {
             handle(libc::SIGUSR2, 0);
-            assert!(looks().0, "a thread that blocks nothing");
+            assert!(checks().0, "a thread that blocks nothing");
             assert_eq!(raised(libc::SIGUSR2), 0, "in a handler");
             // SAFETY: integers, for which zeroes are valid.
             let mut all: libc::sigset_t = unsafe { core::mem::zeroed() };
@@ -211,11 +211,11 @@ mod tests {
             // SAFETY: a set that was filled in.
             unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, core::ptr::null_mut()) };
             // A handler has run on this stack before; its remains are below the stack pointer.
-            assert_eq!(looks(), (false, cfg!(target_arch = "x86_64")), "a thread that blocks everything");
+            assert_eq!(checks(), (false, cfg!(target_arch = "x86_64")), "a thread that blocks everything");
             // SAFETY: a set that was filled in.
             unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const all, core::ptr::null_mut()) };
             handle(libc::SIGUSR2, libc::SA_NODEFER);
-            assert_eq!(looks(), (false, cfg!(target_arch = "x86_64")), "where a signal may interrupt its own handler");
+            assert_eq!(checks(), (false, cfg!(target_arch = "x86_64")), "where a signal may interrupt its own handler");
             assert_eq!(raised(libc::SIGUSR2), 0, "in such a handler");
         })
         .join()

@@ -32,7 +32,7 @@ pub struct Snapshot {
 
 /// A snapshot that was taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Taken {
+pub struct TakenSnapshot {
     /// Directory of the trace.
     pub dir: PathBuf,
     /// Number of events in it.
@@ -71,7 +71,7 @@ impl core::error::Error for SnapshotError {}
 ///
 /// # Errors
 /// See [`SnapshotError`].
-pub fn snapshot() -> Result<Taken, SnapshotError> {
+pub fn snapshot() -> Result<TakenSnapshot, SnapshotError> {
     Snapshot::new().take()
 }
 
@@ -116,14 +116,14 @@ impl Snapshot {
     ///
     /// # Errors
     /// See [`SnapshotError`].
-    pub fn take(&self) -> Result<Taken, SnapshotError> {
+    pub fn take(&self) -> Result<TakenSnapshot, SnapshotError> {
         let _inside = thread::enter_tracer();
         let session = session::current().ok_or(SnapshotError::NoSession)?;
         let conversation = Conversation::connect(&session.socket, Edge::ProgramOwner, Deadline::after(PATIENCE));
         let answer = join::ask(&session.socket, conversation, &self.question("program"));
         let (answer, _) = answer.map_err(SnapshotError::Refused)?;
         match answer {
-            OwnerToProgram::Snapshotted { snapshot } => Ok(Taken {
+            OwnerToProgram::Snapshotted { snapshot } => Ok(TakenSnapshot {
                 dir: snapshot.dir.into(),
                 events: snapshot.events,
                 bytes: snapshot.bytes,
@@ -135,22 +135,22 @@ impl Snapshot {
     }
 
     /// Returns a request that can be sent from a signal handler. `trigger` is recorded in the trace.
-    pub fn prepare(&self, trigger: &str) -> Prepared {
+    pub fn prepare(&self, trigger: &str) -> PreparedRequest {
         let mut outgoing = Outgoing::preamble(Preamble::of(Edge::ProgramOwner));
         // A request always fits, because its texts are cut.
         let _ = outgoing.add(&self.question(trigger));
-        Prepared { bytes: outgoing.bytes().into() }
+        PreparedRequest { bytes: outgoing.bytes().into() }
     }
 }
 
 /// A snapshot request that is ready to send.
 #[derive(Debug, Clone)]
-pub struct Prepared {
+pub struct PreparedRequest {
     /// All bytes to send: preamble and frame.
     bytes: Box<[u8]>,
 }
 
-impl Prepared {
+impl PreparedRequest {
     /// Sends the request to the owner of the session that the process is in. Does not wait for the snapshot, because
     /// the session's memory outlives the program. Returns whether the request was sent.
     ///

@@ -112,16 +112,16 @@ pub(crate) fn by_itself() {
 
 #[cfg(feature = "listen")]
 fn start_listening(listen: Listen, deadline: Deadline<'_>) {
-    use crate::environment::Way;
+    use crate::environment::ListenMode;
     // If several copies of the tracer call this, the later calls have no effect: the program listens then, or is in a
     // session. A filter may kill for starting a thread, or kill the thread for answering.
     let is_by_default =
         || listen == Listen::ByDefault && crate::session::current().is_none() && !dormouse_imv::is_filtered();
-    let way = crate::environment::way_to_listen().unwrap_or_else(|| is_by_default().then_some(Way::Signal));
+    let mode = crate::environment::listen_mode().unwrap_or_else(|| is_by_default().then_some(ListenMode::Signal));
     // If the tracepoints are libc's functions, one may be passed in an allocator, or under the loader's lock.
-    let is_fit = way != Some(Way::Signal) || listen == Listen::ByDefault;
-    if let Some(way) = way.filter(|_| is_fit && !crate::environment::is_secure()) {
-        crate::listen::start_by_default(way, deadline);
+    let is_fit = mode != Some(ListenMode::Signal) || listen == Listen::ByDefault;
+    if let Some(mode) = mode.filter(|_| is_fit && !crate::environment::is_secure()) {
+        crate::listen::start_by_default(mode, deadline);
     }
 }
 

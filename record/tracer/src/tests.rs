@@ -260,7 +260,8 @@ fn hostile_memories() -> Vec<Hostile> {
         let geometry =
             Geometry { page_size_bytes: 4096, page_count, cpu_count, stream_count: cpu_count + 2, has_register };
         assert!(geometry.is_valid());
-        let setup = Setup { mode, clock, uuid: [7; 16], kind, page_limit: page_count, kept_for: &[], kept_each: 0 };
+        let setup =
+            Setup { mode, clock, uuid: [7; 16], kind, page_count_limit: page_count, kept_for: &[], kept_each: 0 };
         Hostile::new(geometry, setup)
     };
     kinds.map(hostile).into()
@@ -514,15 +515,15 @@ fn whatever_an_owner_answers_a_program_goes_on() {
             let socket = peer.get_or_insert_with(|| listener.accept().unwrap().0);
             sender.act(socket, left, &mut pace)
         });
-        let handed = ask_for_memory(path, Deadline::by(&clock, PATIENCE));
+        let memory = ask_for_memory(path, Deadline::by(&clock, PATIENCE));
         assert!(clock.elapsed() <= PATIENCE, "conversation {conversation}: {:?}", clock.elapsed());
         let calls = clock.calls.load(Ordering::Relaxed);
         drop(clock);
         // A connection that was not accepted is in the backlog.
         drop(peer.or_else(|| listener.accept().ok().map(|(socket, _)| socket)));
         assert!(calls <= 2 + 2 * answer.len() as u64 + 2, "{calls} calls for {} bytes", answer.len());
-        assert!(!is_stranger || handed.as_ref().is_err_and(|reason| reason.ends_with("belongs to another user")));
-        let entered = handed.and_then(|handed| lock().join(|joining| joining.join_handed(handed, path)));
+        assert!(!is_stranger || memory.as_ref().is_err_and(|reason| reason.ends_with("belongs to another user")));
+        let entered = memory.and_then(|answer| lock().join(|joining| joining.join_answered(answer, path)));
         match entered {
             Ok(()) => {
                 assert_eq!(gift, Gift::Memory);

@@ -4,10 +4,10 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 pub use dormouse_abi::trigger::Trigger;
 
-use crate::snapshot::{Prepared, Snapshot};
+use crate::snapshot::{PreparedRequest, Snapshot};
 use crate::{crash, watch};
 
-static AT_EXIT: AtomicPtr<Prepared> = AtomicPtr::new(core::ptr::null_mut());
+static AT_EXIT: AtomicPtr<PreparedRequest> = AtomicPtr::new(core::ptr::null_mut());
 static EXIT_HANDLED: AtomicBool = AtomicBool::new(false);
 
 impl Snapshot {

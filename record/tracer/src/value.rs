@@ -5,7 +5,8 @@
 //! the event class even if it never runs.
 //!
 //! ```text
-//!   expression ──hold──▶ Held: a number, or a reference ──when all are evaluated──▶ Words, or a Payload ──▶ record
+//!   expression ──evaluate──▶ EvaluatedValue: a number, or a reference
+//!              ──when all are evaluated──▶ Words, or a Payload ──▶ record
 //! ```
 //!
 //! An expression may contain `.await`. So data kept while others are evaluated are `Send`, and raw pointers are made
@@ -73,7 +74,7 @@ pub trait Value: sealed::Field {}
 impl<T: sealed::Field + ?Sized> Value for T {}
 
 mod sealed {
-    use super::{HasTypeByte, Held};
+    use super::{EvaluatedValue, HasTypeByte};
 
     /// Implementation of [`Value`](super::Value).
     #[diagnostic::on_unimplemented(
@@ -86,18 +87,18 @@ mod sealed {
         /// Type of the field.
         type Type: HasTypeByte;
         /// Representation of the value until all fields are evaluated.
-        type Held<'a>: Held
+        type Evaluated<'a>: EvaluatedValue
         where
             Self: 'a;
         /// Returns the representation.
-        fn hold(&self) -> Self::Held<'_>;
+        fn evaluate(&self) -> Self::Evaluated<'_>;
     }
 }
 use sealed::Field;
 
-/// A value that is kept until the event's other values are evaluated. [`Send`], because their expressions may contain
-/// `.await`.
-pub trait Held: Send {
+/// An evaluated value, which is kept until the event's other values are evaluated. [`Send`], because their expressions
+/// may contain `.await`.
+pub trait EvaluatedValue: Send {
     /// Adds the value to a record.
     fn put(self, payload: &mut Payload<'_>);
     /// Returns the record's bytes as a little-endian number if the value's size is fixed; else 0.
@@ -111,7 +112,7 @@ pub trait Held: Send {
 #[derive(Debug)]
 pub struct Scalar<const SIZE: usize>(u64);
 
-impl<const SIZE: usize> Held for Scalar<SIZE> {
+impl<const SIZE: usize> EvaluatedValue for Scalar<SIZE> {
     #[inline(always)]
     fn put(self, payload: &mut Payload<'_>) {
         payload.small(self.0, SIZE);
@@ -126,7 +127,7 @@ impl<const SIZE: usize> Held for Scalar<SIZE> {
 #[derive(Debug)]
 pub struct Elements<'a, T>(&'a [T]);
 
-impl<T: Sync> Held for Elements<'_, T> {
+impl<T: Sync> EvaluatedValue for Elements<'_, T> {
     #[inline(always)]
     fn put(self, payload: &mut Payload<'_>) {
         // A sequence too long for any page is refused by the write, which checks its length in bytes.
@@ -139,7 +140,7 @@ impl<T: Sync> Held for Elements<'_, T> {
 #[derive(Debug)]
 pub struct Text<'a>(&'a [u8]);
 
-impl Held for Text<'_> {
+impl EvaluatedValue for Text<'_> {
     #[inline(always)]
     fn put(self, payload: &mut Payload<'_>) {
         payload.long(self.0.as_ptr(), text_len(self.0));
@@ -199,7 +200,7 @@ impl Values for () {
     }
 }
 
-impl<Before: Values, Last: Held, Type: HasTypeByte> Values for And<Before, Last, Type> {
+impl<Before: Values, Last: EvaluatedValue, Type: HasTypeByte> Values for And<Before, Last, Type> {
     type List = Cons<Before::List, Type>;
     #[inline(always)]
     fn put(self, payload: &mut Payload<'_>) {
@@ -226,8 +227,8 @@ impl Fields<()> {
 impl<All: Values> Fields<All> {
     /// Adds a field.
     #[inline(always)]
-    pub fn and<T: Value + ?Sized>(self, value: &T) -> Fields<And<All, T::Held<'_>, T::Type>> {
-        Fields(And { before: self.0, last: value.hold(), last_type: PhantomData })
+    pub fn and<T: Value + ?Sized>(self, value: &T) -> Fields<And<All, T::Evaluated<'_>, T::Type>> {
+        Fields(And { before: self.0, last: value.evaluate(), last_type: PhantomData })
     }
 
     /// Returns the first values as words, up to the first value that has no fixed size or does not fit.
@@ -366,9 +367,9 @@ macro_rules! scalar {
     ($($type:ty as $wide:ty => $kind:ident),* $(,)?) => {$(
         impl Field for $type {
             type Type = TypeByte<{ FieldType::scalar(Kind::$kind).to_u8() }>;
-            type Held<'a> = Scalar<{ size_of::<$wide>() }>;
+            type Evaluated<'a> = Scalar<{ size_of::<$wide>() }>;
             #[inline(always)]
-            fn hold(&self) -> Self::Held<'_> {
+            fn evaluate(&self) -> Self::Evaluated<'_> {
                 let mut bits = [0; 8];
                 bits[..size_of::<$wide>()].copy_from_slice(&(*self as $wide).to_le_bytes());
                 Scalar(u64::from_le_bytes(bits))
@@ -376,9 +377,9 @@ macro_rules! scalar {
         }
         impl Field for [$type] {
             type Type = TypeByte<{ sequence_of(Kind::$kind, size_of::<$type>()) }>;
-            type Held<'a> = Elements<'a, $type>;
+            type Evaluated<'a> = Elements<'a, $type>;
             #[inline(always)]
-            fn hold(&self) -> Self::Held<'_> {
+            fn evaluate(&self) -> Self::Evaluated<'_> {
                 Elements(self)
             }
         }
@@ -407,9 +408,9 @@ macro_rules! pointer {
     ($($type:ty),*) => {$(
         impl<T: ?Sized> Field for $type {
             type Type = TypeByte<{ FieldType::scalar(Kind::Pointer).to_u8() }>;
-            type Held<'a> = Scalar<8> where Self: 'a;
+            type Evaluated<'a> = Scalar<8> where Self: 'a;
             #[inline(always)]
-            fn hold(&self) -> Self::Held<'_> {
+            fn evaluate(&self) -> Self::Evaluated<'_> {
                 Scalar(self.cast::<()>() as usize as u64)
             }
         }
@@ -419,18 +420,18 @@ pointer!(*const T, *mut T);
 
 impl Field for str {
     type Type = TypeByte<{ FieldType::scalar(Kind::Str).to_u8() }>;
-    type Held<'a> = Text<'a>;
+    type Evaluated<'a> = Text<'a>;
     #[inline(always)]
-    fn hold(&self) -> Self::Held<'_> {
+    fn evaluate(&self) -> Self::Evaluated<'_> {
         Text(self.as_bytes())
     }
 }
 
 impl Field for core::ffi::CStr {
     type Type = TypeByte<{ FieldType::scalar(Kind::Str).to_u8() }>;
-    type Held<'a> = Text<'a>;
+    type Evaluated<'a> = Text<'a>;
     #[inline(always)]
-    fn hold(&self) -> Self::Held<'_> {
+    fn evaluate(&self) -> Self::Evaluated<'_> {
         Text(self.to_bytes())
     }
 }
@@ -439,10 +440,10 @@ macro_rules! delegate {
     ($([$($generics:tt)*] $type:ty => $target:ty),* $(,)?) => {$(
         impl<$($generics)*> Field for $type where $target: Field {
             type Type = <$target as Field>::Type;
-            type Held<'a> = <$target as Field>::Held<'a> where Self: 'a;
+            type Evaluated<'a> = <$target as Field>::Evaluated<'a> where Self: 'a;
             #[inline(always)]
-            fn hold(&self) -> Self::Held<'_> {
-                <$target as Field>::hold(self)
+            fn evaluate(&self) -> Self::Evaluated<'_> {
+                <$target as Field>::evaluate(self)
             }
         }
     )*};
@@ -543,15 +544,15 @@ mod tests {
         let bytes = vec![5u8, 6];
         let (mut scratch, mut runs) = ([MaybeUninit::uninit(); 9], [MaybeUninit::uninit(); 19]);
         let mut payload = Payload::new(&mut scratch, &mut runs);
-        1u8.hold().put(&mut payload);
-        (-2i16).hold().put(&mut payload);
-        true.hold().put(&mut payload);
-        "hä\0no".hold().put(&mut payload);
-        [3u16, 4].hold().put(&mut payload);
-        bytes.hold().put(&mut payload);
-        (&&7i64).hold().put(&mut payload);
-        1.5f32.hold().put(&mut payload);
-        String::new().hold().put(&mut payload);
+        1u8.evaluate().put(&mut payload);
+        (-2i16).evaluate().put(&mut payload);
+        true.evaluate().put(&mut payload);
+        "hä\0no".evaluate().put(&mut payload);
+        [3u16, 4].evaluate().put(&mut payload);
+        bytes.evaluate().put(&mut payload);
+        (&&7i64).evaluate().put(&mut payload);
+        1.5f32.evaluate().put(&mut payload);
+        String::new().evaluate().put(&mut payload);
         let mut expected = vec![1, 0xFE, 0xFF, 1];
         expected.extend_from_slice("hä\0".as_bytes());
         expected.extend_from_slice(&[2, 0, 0, 0, 3, 0, 4, 0, 2, 0, 0, 0, 5, 6]);
@@ -569,8 +570,8 @@ mod tests {
         let mut offset = 0;
         macro_rules! put {
             ($($value:expr),*) => {$(
-                $value.hold().put(&mut payload);
-                words = with_bits(words, offset, $value.hold().bits());
+                $value.evaluate().put(&mut payload);
+                words = with_bits(words, offset, $value.evaluate().bits());
                 offset += size_of_val(&$value);
             )*};
         }
@@ -579,7 +580,7 @@ mod tests {
         assert_eq!(bytes[..offset], gather(&mut payload));
         // The value would need a fourth word: it is left out, and does not wrap.
         assert_eq!(with_bits(words, 24, u64::MAX), words);
-        assert_eq!((true.hold().bits(), 1.5f32.hold().bits(), 7u8.hold().bits()), (1, 0x3FC0_0000, 7));
+        assert_eq!((true.evaluate().bits(), 1.5f32.evaluate().bits(), 7u8.evaluate().bits()), (1, 0x3FC0_0000, 7));
     }
 
     #[test]

@@ -28,10 +28,10 @@ static IS_USED: AtomicBool = AtomicBool::new(false);
 /// The gates of all classes.
 struct Gates {
     is_busy: AtomicBool,
-    inner: UnsafeCell<Inner>,
+    inner: UnsafeCell<GateChanges>,
 }
 
-struct Inner {
+struct GateChanges {
     on: Vec<Change>,
     off: Vec<Change>,
     is_on: bool,
@@ -42,11 +42,11 @@ unsafe impl Sync for Gates {}
 
 static GATES: Gates = Gates {
     is_busy: AtomicBool::new(false),
-    inner: UnsafeCell::new(Inner { on: Vec::new(), off: Vec::new(), is_on: false }),
+    inner: UnsafeCell::new(GateChanges { on: Vec::new(), off: Vec::new(), is_on: false }),
 };
 
 /// Runs `work` on the gates, or returns `None` if another thread does at the moment. Async-signal-safe if `work` is.
-fn try_with<R>(work: impl FnOnce(&mut Inner) -> R) -> Option<R> {
+fn try_with<R>(work: impl FnOnce(&mut GateChanges) -> R) -> Option<R> {
     // (G) pairs with (G'): changes by the previous thread are visible.
     if GATES.is_busy.swap(true, Ordering::Acquire) {
         return None;
@@ -59,18 +59,18 @@ fn try_with<R>(work: impl FnOnce(&mut Inner) -> R) -> Option<R> {
 }
 
 /// Runs `work` on the gates, and waits for other threads. Not in a handler.
-fn with(mut work: impl FnMut(&mut Inner)) {
+fn with(mut work: impl FnMut(&mut GateChanges)) {
     // Another thread's change of gates takes microseconds.
     while try_with(&mut work).is_none() {
         std::thread::yield_now();
     }
     // A handler that ran meanwhile has left its change to this thread. SeqCst: (W) pairs with (W').
     if IS_WANTED.load(Ordering::SeqCst) {
-        let _ = try_with(Inner::enable);
+        let _ = try_with(GateChanges::enable);
     }
 }
 
-impl Inner {
+impl GateChanges {
     /// Makes tracepoints take the slow path. Async-signal-safe.
     fn enable(&mut self) {
         if current().is_some() {
@@ -109,14 +109,14 @@ pub(crate) fn prepare() {
 pub(crate) fn want() {
     // SeqCst: (W') pairs with (W): stored before the gates are tried. `with` checks it after it has released the gates.
     IS_WANTED.store(true, Ordering::SeqCst);
-    let _ = try_with(Inner::enable);
+    let _ = try_with(GateChanges::enable);
 }
 
 /// Ends waiting for a tracepoint.
 pub(crate) fn rest() {
     // SeqCst: (W') pairs with (W).
     IS_WANTED.store(false, Ordering::SeqCst);
-    with(Inner::disable);
+    with(GateChanges::disable);
     divert(false);
 }
 

@@ -5,7 +5,7 @@
 //!                                                                  trigger fires: firings += 1, rings if it was 0
 //!                                                                                    │ futex
 //!   thread "dormouse-watch"  ◀──────────────────────────────────────────────────────┘
-//!     asks the session's owner, waits until the snapshot is complete, and then for the trigger's pace
+//!     asks the session's owner, waits until the snapshot is complete, and then for the trigger's rate limit
 //! ```
 //! A firing is counted until a request that reports it is sent, by the thread, or at the end of a program that ends by
 //! `exit`, so that none is forgotten. Between sending and subtracting, a firing is both reported and counted. At that
@@ -20,7 +20,7 @@ use dormouse_abi::trigger::{PATTERN_COUNT_MAX, Trigger};
 use rustix::io::Errno;
 use rustix::thread::futex;
 
-use crate::snapshot::{PATIENCE, Prepared, Snapshot};
+use crate::snapshot::{PATIENCE, PreparedRequest, Snapshot};
 use crate::spawn::{is_last, spawn};
 use crate::thread::{self, Writer};
 use crate::{clock, control, record};
@@ -47,7 +47,7 @@ static BELL: AtomicU32 = AtomicU32::new(0);
 static IS_ATTENDED: AtomicBool = AtomicBool::new(false);
 /// Right to send requests, held by the thread or, at the end of the program, by the exiting thread, which does not give
 /// it back.
-static TURN: Turn = Turn::new();
+static SENDING_RIGHT: SendingRight = SendingRight::new();
 static EXIT_HANDLED: AtomicBool = AtomicBool::new(false);
 
 fn watch(mark: usize) -> Option<&'static Watch> {
@@ -146,7 +146,7 @@ impl Watch {
         self.firings().load(Ordering::Relaxed) != 0
     }
 
-    fn prepare(&self, firings: u64) -> Prepared {
+    fn prepare(&self, firings: u64) -> PreparedRequest {
         let times = if firings == 1 { String::new() } else { format!(", {firings} times") };
         self.snapshot.prepare(&format!("{}{times}", self.trigger))
     }
@@ -154,9 +154,9 @@ impl Watch {
     /// Requests a snapshot, and waits for it.
     fn ask(&self) {
         let firings = self.firings().load(Ordering::Relaxed);
-        // Before taking the turn: a thread that waits for the turn should not also wait for an allocator.
+        // Before taking the right: a thread that waits for it should not also wait for an allocator.
         let prepared = self.prepare(firings);
-        if !TURN.take() {
+        if !SENDING_RIGHT.take() {
             return;
         }
         let sent = prepared.send();
@@ -165,7 +165,7 @@ impl Watch {
         if !matches!(sent, Err(Errno::AGAIN)) {
             self.firings().fetch_sub(firings, Ordering::Relaxed);
         }
-        TURN.give_back();
+        SENDING_RIGHT.give_back();
         if let Ok(socket) = sent {
             let mut stream = UnixStream::from(socket);
             let answered = stream.set_nonblocking(false).and_then(|()| stream.set_read_timeout(Some(PATIENCE)));
@@ -176,10 +176,10 @@ impl Watch {
 }
 
 /// Interval at which the thread checks whether the program has other threads.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Right to send requests and to subtract the firings that they report.
-struct Turn {
+struct SendingRight {
     /// Futex: id of the thread that holds the right; 0 if no thread does.
     holder: AtomicU32,
 }
@@ -189,9 +189,9 @@ struct Turn {
 const NAP: futex::Timespec = futex::Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 const NAPS_MAX: u32 = 50;
 
-impl Turn {
-    const fn new() -> Turn {
-        Turn { holder: AtomicU32::new(0) }
+impl SendingRight {
+    const fn new() -> SendingRight {
+        SendingRight { holder: AtomicU32::new(0) }
     }
 
     /// Takes the right for the calling thread if no thread holds it. Wait-free.
@@ -243,15 +243,15 @@ fn is_other_thread(tid_asked: u32) -> bool {
 
 /// Limit on the rate of a trigger's requests: a program that fires without end must not fill the disk.
 #[derive(Debug, Clone, Copy)]
-struct Pace {
+struct RateLimit {
     asked: Option<Instant>,
     distance: Duration,
 }
 
-impl Pace {
+impl RateLimit {
     const MIN: Duration = Duration::from_secs(1);
     const MAX: Duration = Duration::from_secs(3600);
-    const NEW: Pace = Pace { asked: None, distance: Pace::MIN };
+    const NEW: RateLimit = RateLimit { asked: None, distance: RateLimit::MIN };
 
     /// Returns the time until the next request is allowed.
     fn wait(&self, now: Instant) -> Duration {
@@ -261,7 +261,7 @@ impl Pace {
     /// Records a request. The waiting time doubles, unless the trigger was silent for as long as the last one.
     fn ask(&mut self, now: Instant) {
         let is_soon = self.asked.is_some_and(|asked| now < asked + 2 * self.distance);
-        self.distance = if is_soon { (2 * self.distance).min(Pace::MAX) } else { Pace::MIN };
+        self.distance = if is_soon { (2 * self.distance).min(RateLimit::MAX) } else { RateLimit::MIN };
         self.asked = Some(now);
     }
 }
@@ -283,25 +283,25 @@ fn attend() {
 
 fn serve() {
     let _inside = thread::enter_tracer();
-    let mut paces = [Pace::NEW; PATTERN_COUNT_MAX];
+    let mut rate_limits = [RateLimit::NEW; PATTERN_COUNT_MAX];
     loop {
         // (Z') pairs with (Z).
         let bell = BELL.load(Ordering::Acquire);
         let mut soonest: Option<Duration> = None;
         for watch in watches() {
-            let pace = &mut paces[watch.mark];
+            let rate_limit = &mut rate_limits[watch.mark];
             let now = Instant::now();
-            if watch.has_fired() && pace.wait(now).is_zero() {
-                pace.ask(now);
+            if watch.has_fired() && rate_limit.wait(now).is_zero() {
+                rate_limit.ask(now);
                 watch.ask();
             }
             // From now on a firing rings only if no other is pending.
             if watch.has_fired() {
-                let wait = pace.wait(Instant::now());
+                let wait = rate_limit.wait(Instant::now());
                 soonest = Some(soonest.map_or(wait, |soonest| soonest.min(wait)));
             }
         }
-        let wait = soonest.map_or(LOOK, |soonest| soonest.min(LOOK));
+        let wait = soonest.map_or(CHECK_INTERVAL, |soonest| soonest.min(CHECK_INTERVAL));
         let timeout = futex::Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) as _ };
         // The next round checks, whatever ended the wait.
         let is_over =
@@ -317,7 +317,7 @@ fn serve() {
 /// reported once, but not for snapshots.
 extern "C" fn at_exit() {
     let _inside = thread::enter_tracer();
-    TURN.wait_and_take(is_other_thread);
+    SENDING_RIGHT.wait_and_take(is_other_thread);
     for watch in watches() {
         let firings = watch.firings().swap(0, Ordering::Relaxed);
         if firings != 0 {
@@ -330,7 +330,7 @@ extern "C" fn at_exit() {
 pub(crate) fn after_fork() {
     FIRINGS.iter().for_each(|firings| firings.store(0, Ordering::Relaxed));
     IS_ATTENDED.store(false, Ordering::Relaxed);
-    TURN.holder.store(0, Ordering::Relaxed);
+    SENDING_RIGHT.holder.store(0, Ordering::Relaxed);
 }
 
 #[cfg(test)]
@@ -339,60 +339,60 @@ mod tests {
 
     #[test]
     fn the_end_waits_for_a_request_that_is_on_its_way() {
-        let (turn, counted) = (Turn::new(), AtomicU64::new(5));
+        let (right, counted) = (SendingRight::new(), AtomicU64::new(5));
         let (begun, is_begun) = std::sync::mpsc::channel();
         let (looked, is_looked) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
-            let (turn, counted) = (&turn, &counted);
+            let (right, counted) = (&right, &counted);
             scope.spawn(move || {
-                assert!(turn.take());
+                assert!(right.take());
                 begun.send(tid()).unwrap();
                 // As if the thread were not scheduled, until the exiting thread has found out the holder.
                 is_looked.recv().unwrap();
                 counted.fetch_sub(5, Ordering::Relaxed);
-                turn.give_back();
+                right.give_back();
             });
             let holder = is_begun.recv().unwrap();
-            assert!(!turn.take());
-            turn.wait_and_take(|tid| {
+            assert!(!right.take());
+            right.wait_and_take(|tid| {
                 assert_eq!(tid, holder);
                 let _ = looked.send(());
                 is_other_thread(tid)
             });
             assert_eq!(counted.load(Ordering::Relaxed), 0, "told of again");
         });
-        assert!(!turn.take(), "it is not given back");
+        assert!(!right.take(), "it is not given back");
     }
 
     #[test]
     fn nobody_waits_for_a_thread_that_is_not_there() {
-        let turn = Turn::new();
-        turn.holder.store(std::thread::spawn(tid).join().unwrap(), Ordering::Relaxed);
-        turn.wait_and_take(|_| false);
-        assert_eq!(turn.holder.load(Ordering::Relaxed), tid());
+        let right = SendingRight::new();
+        right.holder.store(std::thread::spawn(tid).join().unwrap(), Ordering::Relaxed);
+        right.wait_and_take(|_| false);
+        assert_eq!(right.holder.load(Ordering::Relaxed), tid());
         // Nor for itself.
-        turn.wait_and_take(is_other_thread);
+        right.wait_and_take(is_other_thread);
         assert!(!is_other_thread(tid()) && !is_other_thread(i32::MAX as u32));
     }
 
     #[test]
     fn a_trigger_that_goes_on_firing_asks_ever_more_seldom() {
-        let mut pace = Pace::NEW;
+        let mut rate_limit = RateLimit::NEW;
         let mut now = Instant::now();
-        assert_eq!(pace.wait(now), Duration::ZERO);
-        pace.ask(now);
+        assert_eq!(rate_limit.wait(now), Duration::ZERO);
+        rate_limit.ask(now);
         let mut waits = Vec::new();
         for _ in 0..16 {
-            let wait = pace.wait(now);
+            let wait = rate_limit.wait(now);
             waits.push(wait.as_secs());
             now += wait;
-            assert_eq!(pace.wait(now), Duration::ZERO);
-            pace.ask(now);
+            assert_eq!(rate_limit.wait(now), Duration::ZERO);
+            rate_limit.ask(now);
         }
         assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 3600, 3600, 3600, 3600]);
         // The trigger was silent for as long again.
-        now += 2 * pace.wait(now);
-        pace.ask(now);
-        assert_eq!(pace.wait(now), Pace::MIN);
+        now += 2 * rate_limit.wait(now);
+        rate_limit.ask(now);
+        assert_eq!(rate_limit.wait(now), RateLimit::MIN);
     }
 }

@@ -25,7 +25,7 @@ use crate::error::Error;
 use crate::limits::{descriptors_max, processes_max};
 use crate::processes::{Processes, WATCHED};
 use crate::server::{Answer, CLIENT_COUNT_MAX, Job, Next, Server, Service, THREAD_COUNT_MAX};
-use crate::unheard::Unheard;
+use crate::unheard::UnheardFile;
 
 /// Maximum number of sockets of dead programs tried in one sweep: when a session begins or ends, and while it is live.
 const SWEPT_COUNT_MAX: usize = 1_000;
@@ -51,7 +51,7 @@ pub struct SessionListener {
     directory: SocketDirectory,
     name: String,
     listener: OwnedFd,
-    unheard: Arc<Unheard>,
+    unheard: Arc<UnheardFile>,
 }
 
 impl SessionListener {
@@ -79,12 +79,12 @@ impl SessionListener {
     }
 
     fn of(directory: SocketDirectory, name: String, listener: OwnedFd, is_new: bool) -> SessionListener {
-        let unheard = Arc::new(Unheard::beside(&directory, &name, is_new));
+        let unheard = Arc::new(UnheardFile::beside(&directory, &name, is_new));
         SessionListener { directory, name, listener, unheard }
     }
 
     /// Returns the count of programs that have not reached the socket in time.
-    pub fn unheard(&self) -> Arc<Unheard> {
+    pub fn unheard(&self) -> Arc<UnheardFile> {
         Arc::clone(&self.unheard)
     }
 
@@ -280,8 +280,8 @@ impl<S: Service> EventLoop<S> {
                 match event.data.u64() {
                     LISTENER => self.accept(),
                     END => self.begin_end(),
-                    key if key & WATCHED != 0 => {
-                        self.service.leave(&|| self.processes.ended(key & !WATCHED));
+                    serial if serial & WATCHED != 0 => {
+                        self.service.leave(&|| self.processes.ended(serial & !WATCHED));
                     }
                     token => self.turn(token),
                 }

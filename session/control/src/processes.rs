@@ -14,7 +14,8 @@ use crate::process::{is_dead, is_image, is_other_image, process_name};
 /// All processes that have joined.
 #[derive(Debug)]
 pub struct Processes {
-    /// Wakes the server when one of its pidfds is readable. The event data is the process's key with [`WATCHED`] set.
+    /// Wakes the server when one of its pidfds is readable. The event data is the process's serial number with
+    /// [`WATCHED`] set.
     epoll: OwnedFd,
     table: Mutex<Table>,
 }
@@ -24,12 +25,14 @@ pub(crate) const WATCHED: u64 = 1 << 63;
 
 #[derive(Debug, Default)]
 struct Table {
+    /// Processes by serial number.
     processes: HashMap<u64, Process>,
-    /// Keys of processes whose id is visible.
+    /// Serial numbers of processes whose id is visible.
     by_pid: HashMap<u32, u64>,
-    last_key: u64,
+    /// Serial number of the last process that was added.
+    last_serial: u64,
     /// Live processes, by their number in the session's register.
-    live: BTreeMap<u16, Joined>,
+    live: BTreeMap<u16, JoinedProcess>,
     joined: u64,
     /// Number of the process whose name was checked last.
     last_named: u16,
@@ -55,7 +58,7 @@ impl Process {
 }
 
 #[derive(Debug)]
-struct Joined {
+struct JoinedProcess {
     pid: Option<u32>,
     /// Identifies the process's program: see [`dormouse_abi::register::Process::image`].
     image: u64,
@@ -68,7 +71,7 @@ struct Joined {
 
 /// A process that joins.
 #[derive(Debug)]
-pub struct Entering {
+pub struct NewProcess {
     /// Its number in the session's register.
     pub number: u16,
     /// Its id as the owner sees it, if it is visible.
@@ -103,22 +106,22 @@ impl Processes {
     ///
     /// A process that has executed another program leaves its former number behind: its threads ended in the middle of
     /// their writes, like those of a killed process, but its pidfd does not report that.
-    pub fn admit(&self, Entering { number, pid, image, name, pidfd }: Entering) -> Vec<u16> {
+    pub fn admit(&self, NewProcess { number, pid, image, name, pidfd }: NewProcess) -> Vec<u16> {
         let mut table = self.lock();
         let mut former = Vec::new();
         let known = pid.and_then(|pid| table.by_pid.get(&pid).copied());
         // The process that had this id before is dead, but its end has not been handled yet.
-        let is_former = known.is_some_and(|key| table.processes.get(&key).is_none_or(Process::is_dead));
-        if let Some(key) = known.filter(|_| is_former) {
-            former.extend(table.remove(key));
+        let is_former = known.is_some_and(|serial| table.processes.get(&serial).is_none_or(Process::is_dead));
+        if let Some(serial) = known.filter(|_| is_former) {
+            former.extend(table.remove(serial));
         }
-        let key = known.filter(|_| !is_former).unwrap_or_else(|| self.watch(&mut table, pid, pidfd));
-        former.extend(table.remove_images(key, image));
-        if let Some(process) = table.processes.get_mut(&key) {
+        let serial = known.filter(|_| !is_former).unwrap_or_else(|| self.watch(&mut table, pid, pidfd));
+        former.extend(table.remove_images(serial, image));
+        if let Some(process) = table.processes.get_mut(&serial) {
             process.numbers.push(number);
         }
         let is_seen = pid.is_some_and(|pid| is_image(pid, image));
-        table.live.insert(number, Joined { pid, image, name, is_seen });
+        table.live.insert(number, JoinedProcess { pid, image, name, is_seen });
         former
     }
 
@@ -128,44 +131,45 @@ impl Processes {
     }
 
     fn watch(&self, table: &mut Table, pid: Option<u32>, pidfd: Option<OwnedFd>) -> u64 {
-        table.last_key += 1;
-        let key = table.last_key;
+        table.last_serial += 1;
+        let serial = table.last_serial;
         let is_watched = |pidfd: &OwnedFd| {
-            let data = epoll::EventData::new_u64(WATCHED | key);
+            let data = epoll::EventData::new_u64(WATCHED | serial);
             epoll::add(&self.epoll, pidfd, data, epoll::EventFlags::IN).is_ok()
         };
         let pidfd = pidfd.filter(is_watched);
-        table.by_pid.extend(pid.map(|pid| (pid, key)));
-        table.processes.insert(key, Process { pid, pidfd, numbers: Vec::new() });
-        key
+        table.by_pid.extend(pid.map(|pid| (pid, serial)));
+        table.processes.insert(serial, Process { pid, pidfd, numbers: Vec::new() });
+        serial
     }
 
     /// Handles the end of a process that the kernel has reported. Returns the numbers that it had.
-    pub(crate) fn ended(&self, key: u64) -> Vec<u16> {
+    pub(crate) fn ended(&self, serial: u64) -> Vec<u16> {
         let mut table = self.lock();
         // Closing a pidfd removes it from the epoll.
-        if table.processes.get(&key).is_some_and(Process::is_dead) { table.remove(key) } else { Vec::new() }
+        if table.processes.get(&serial).is_some_and(Process::is_dead) { table.remove(serial) } else { Vec::new() }
     }
 
     /// Returns and removes the numbers of ended processes for which there was no pidfd.
     pub fn ended_unwatched(&self) -> Vec<u16> {
         let mut table = self.lock();
-        let is_gone = |(key, process): (&u64, &Process)| (process.pidfd.is_none() && process.is_dead()).then_some(*key);
+        let is_gone =
+            |(serial, process): (&u64, &Process)| (process.pidfd.is_none() && process.is_dead()).then_some(*serial);
         let gone: Vec<u64> = table.processes.iter().filter_map(is_gone).collect();
-        gone.into_iter().flat_map(|key| table.remove(key)).collect()
+        gone.into_iter().flat_map(|serial| table.remove(serial)).collect()
     }
 
     /// Removes the process that has left under this number.
     pub fn forget(&self, number: u16) {
         let mut table = self.lock();
         table.live.remove(&number);
-        let of = |(key, process): (&u64, &mut Process)| {
+        let of = |(serial, process): (&u64, &mut Process)| {
             let count = process.numbers.len();
             process.numbers.retain(|other| *other != number);
-            (process.numbers.len() < count && process.numbers.is_empty()).then_some(*key)
+            (process.numbers.len() < count && process.numbers.is_empty()).then_some(*serial)
         };
-        if let Some(key) = table.processes.iter_mut().find_map(of) {
-            table.remove(key);
+        if let Some(serial) = table.processes.iter_mut().find_map(of) {
+            table.remove(serial);
         }
     }
 
@@ -218,7 +222,7 @@ impl Processes {
 
     /// Whether a process has joined the session as the program that it currently is, by the address of its stack.
     pub fn is_seen_joined(&self, pid: u32) -> bool {
-        let image = |joined: &Joined| (joined.pid == Some(pid)).then_some(joined.image);
+        let image = |joined: &JoinedProcess| (joined.pid == Some(pid)).then_some(joined.image);
         let images: Vec<u64> = self.lock().live.values().filter_map(image).collect();
         images.into_iter().any(|image| is_image(pid, image))
     }
@@ -226,7 +230,7 @@ impl Processes {
     /// Returns ids of processes that have executed another program since they joined, if the new program has not
     /// joined.
     pub fn executed(&self) -> Vec<u32> {
-        let seen = |joined: &Joined| joined.pid.filter(|_| joined.is_seen).map(|pid| (pid, joined.image));
+        let seen = |joined: &JoinedProcess| joined.pid.filter(|_| joined.is_seen).map(|pid| (pid, joined.image));
         let mut all: Vec<(u32, u64)> = self.lock().live.values().filter_map(seen).collect();
         all.sort();
         all.dedup();
@@ -251,9 +255,9 @@ fn is_there(pid: u32) -> bool {
 }
 
 impl Table {
-    fn remove(&mut self, key: u64) -> Vec<u16> {
-        let Some(process) = self.processes.remove(&key) else { return Vec::new() };
-        if let Some(pid) = process.pid.filter(|pid| self.by_pid.get(pid) == Some(&key)) {
+    fn remove(&mut self, serial: u64) -> Vec<u16> {
+        let Some(process) = self.processes.remove(&serial) else { return Vec::new() };
+        if let Some(pid) = process.pid.filter(|pid| self.by_pid.get(pid) == Some(&serial)) {
             self.by_pid.remove(&pid);
         }
         process.numbers.iter().for_each(|number| drop(self.live.remove(number)));
@@ -261,9 +265,9 @@ impl Table {
     }
 
     /// Removes from a process the numbers that it had as another program, and returns them.
-    fn remove_images(&mut self, key: u64, image: u64) -> Vec<u16> {
+    fn remove_images(&mut self, serial: u64, image: u64) -> Vec<u16> {
         let Table { processes, live, .. } = self;
-        let Some(process) = processes.get_mut(&key) else { return Vec::new() };
+        let Some(process) = processes.get_mut(&serial) else { return Vec::new() };
         let is_former = |number: &mut u16| live.get(number).is_none_or(|joined| joined.image != image);
         let former: Vec<u16> = process.numbers.extract_if(.., is_former).collect();
         former.iter().for_each(|number| drop(live.remove(number)));
@@ -274,7 +278,7 @@ impl Table {
     fn next_named(&mut self, count_max: usize) -> Vec<(u16, u32, String, u64)> {
         let Table { live, last_named, .. } = self;
         let behind = (Bound::Excluded(*last_named), Bound::Unbounded);
-        let entry = |(number, joined): (&u16, &Joined)| (*number, joined.pid, joined.name.clone(), joined.image);
+        let entry = |(number, joined): (&u16, &JoinedProcess)| (*number, joined.pid, joined.name.clone(), joined.image);
         let all = live.range(behind).chain(live.range(..=*last_named)).map(entry).take(count_max);
         let looked_at: Vec<(u16, Option<u32>, String, u64)> = all.collect();
         *last_named = looked_at.last().map_or(*last_named, |(number, ..)| *number);
@@ -308,8 +312,8 @@ mod tests {
         numbers
     }
 
-    fn entering(number: u16, pid: u32, image: u64) -> Entering {
-        Entering { number, pid: Some(pid), image, name: "x".into(), pidfd: process::open(pid).ok() }
+    fn entering(number: u16, pid: u32, image: u64) -> NewProcess {
+        NewProcess { number, pid: Some(pid), image, name: "x".into(), pidfd: process::open(pid).ok() }
     }
 
     #[test]
@@ -323,7 +327,7 @@ mod tests {
         }
         assert_eq!((processes.count(), processes.joined()), (2, 4));
         assert!(processes.has(first) && !processes.are_all_dead() && processes.is_known(3));
-        // No process has this key: nothing is removed.
+        // No process has this serial number: nothing is removed.
         assert_eq!(processes.ended(1), [0_u16; 0]);
         processes.forget(2);
         assert!(!processes.is_known(2) && processes.has(first));
@@ -352,9 +356,9 @@ mod tests {
     fn one_without_a_descriptor_is_looked_for() {
         let processes = Processes::new().unwrap();
         let mut child = sleep();
-        processes.admit(Entering { pidfd: None, ..entering(1, child.id(), 5) });
+        processes.admit(NewProcess { pidfd: None, ..entering(1, child.id(), 5) });
         // This one is not visible at all: its end cannot be noticed.
-        processes.admit(Entering { pid: None, pidfd: None, ..entering(2, 1, 5) });
+        processes.admit(NewProcess { pid: None, pidfd: None, ..entering(2, 1, 5) });
         assert_eq!(processes.ended_unwatched(), [0_u16; 0]);
         child.kill().unwrap();
         child.wait().unwrap();

@@ -184,10 +184,10 @@ struct Client {
     peer: Peer,
     deadline: Instant,
     incoming: Incoming,
-    state: State,
+    state: ConversationState,
 }
 
-enum State {
+enum ConversationState {
     /// It has not said on which edge it asks.
     Unknown,
     Asking(Edge),
@@ -275,7 +275,7 @@ impl<S: Service> Server<S> {
             self.drop_slowest();
         }
         self.last_token += 1;
-        let (deadline, incoming, state) = (now + PATIENCE, Incoming::new(), State::Unknown);
+        let (deadline, incoming, state) = (now + PATIENCE, Incoming::new(), ConversationState::Unknown);
         self.clients.insert(self.last_token, Client { socket, peer, deadline, incoming, state });
         self.last_token
     }
@@ -299,28 +299,28 @@ impl<S: Service> Server<S> {
     pub(crate) fn turn(&mut self, token: u64, now: Instant) -> Next {
         let Some(mut client) = self.clients.remove(&token) else { return Next::Closed };
         let to_write = match self.advance(&mut client, now) {
-            Ok(Step::Waits { to_write }) => to_write,
-            Ok(Step::Over) | Err(_) => return Next::Closed,
-            Ok(Step::Later(edge, job)) => {
+            Ok(Progress::Waits { to_write }) => to_write,
+            Ok(Progress::Over) | Err(_) => return Next::Closed,
+            Ok(Progress::Later(edge, job)) => {
                 self.threads += 1;
                 return Next::Later(client.socket, edge, job);
             }
-            Ok(Step::Stop) => return Next::Stop(client.socket),
+            Ok(Progress::Stop) => return Next::Stop(client.socket),
         };
         self.clients.insert(token, client);
         Next::Wait { to_write }
     }
 
     /// Advances the conversation as far as possible without waiting.
-    fn advance(&mut self, client: &mut Client, now: Instant) -> Result<Step, Failure> {
-        if matches!(client.state, State::Unknown) {
+    fn advance(&mut self, client: &mut Client, now: Instant) -> Result<Progress, Failure> {
+        if matches!(client.state, ConversationState::Unknown) {
             let Some(preamble) =
                 client.incoming.preamble(&client.socket).or_else(|failure| self.strange(client, failure))?
             else {
-                return Ok(Step::Waits { to_write: false });
+                return Ok(Progress::Waits { to_write: false });
             };
             match preamble.check_asker(&SERVED) {
-                Ok(edge) => client.state = State::Asking(edge),
+                Ok(edge) => client.state = ConversationState::Asking(edge),
                 Err(mismatch) => {
                     // The own version is sent, so that both sides can name the two versions.
                     if matches!(mismatch, Mismatch::Version { .. }) {
@@ -331,7 +331,7 @@ impl<S: Service> Server<S> {
                 }
             }
         }
-        if let State::Asking(edge) = client.state {
+        if let ConversationState::Asking(edge) = client.state {
             let is_believed = client.peer.is_own_user_or_root();
             let question = match edge {
                 // Its question is not even read.
@@ -345,26 +345,28 @@ impl<S: Service> Server<S> {
                     asked.map(|question| question.map(|question| self.answer_tool(question, now)))
                 }
             };
-            let planned = match question {
-                Ok(None) => return Ok(Step::Waits { to_write: false }),
-                Ok(Some(planned)) => planned,
+            let reply = match question {
+                Ok(None) => return Ok(Progress::Waits { to_write: false }),
+                Ok(Some(reply)) => reply,
                 Err(Failure::Malformed(malformed)) if edge == Edge::ProgramOwner => {
                     self.refuse_program(&program_of(&client.peer), &malformed.to_string())
                 }
                 Err(Failure::Malformed(malformed)) => refuse(edge, &malformed.to_string()),
                 Err(failure) => return Err(failure),
             };
-            let (answer, with_memory) = match planned {
-                Planned::Now(answer) => (answer, false),
-                Planned::Memory(answer) => (answer, true),
-                Planned::Later(job) => return Ok(Step::Later(edge, job)),
-                Planned::Stop => return Ok(Step::Stop),
+            let (answer, with_memory) = match reply {
+                Reply::Now(answer) => (answer, false),
+                Reply::WithMemory(answer) => (answer, true),
+                Reply::Later(job) => return Ok(Progress::Later(edge, job)),
+                Reply::Stop => return Ok(Progress::Stop),
             };
-            client.state = State::Answering { outgoing: answer.outgoing(), with_memory };
+            client.state = ConversationState::Answering { outgoing: answer.outgoing(), with_memory };
         }
-        let State::Answering { outgoing, with_memory } = &mut client.state else { return Ok(Step::Over) };
+        let ConversationState::Answering { outgoing, with_memory } = &mut client.state else {
+            return Ok(Progress::Over);
+        };
         let memory = Some(self.service.memory()).filter(|_| *with_memory);
-        Ok(if outgoing.send(&client.socket, memory)? { Step::Over } else { Step::Waits { to_write: true } })
+        Ok(if outgoing.send(&client.socket, memory)? { Progress::Over } else { Progress::Waits { to_write: true } })
     }
 
     /// Handles a client that speaks another version of the protocol, or another protocol. If it may be a program of
@@ -380,7 +382,7 @@ impl<S: Service> Server<S> {
         Err(failure)
     }
 
-    fn answer_program(&mut self, client: &Client, question: ProgramToOwner, now: Instant) -> Planned {
+    fn answer_program(&mut self, client: &Client, question: ProgramToOwner, now: Instant) -> Reply {
         match question {
             ProgramToOwner::Hello { vpid, image, program, command_line } => {
                 let joined = self.join(client, vpid, image, &program, &command_line);
@@ -390,13 +392,13 @@ impl<S: Service> Server<S> {
         }
     }
 
-    fn answer_tool(&mut self, question: ToolToOwner, now: Instant) -> Planned {
+    fn answer_tool(&mut self, question: ToolToOwner, now: Instant) -> Reply {
         match question {
             ToolToOwner::Stop { .. } if !self.may_be_stopped => refuse(Edge::ToolOwner, ENDS_WITH_COMMAND),
             ToolToOwner::Stop { pid } if !self.processes.has(pid) => {
                 refuse(Edge::ToolOwner, &format!("process {pid} is not in this session, which goes on"))
             }
-            ToolToOwner::Stop { .. } => Planned::Stop,
+            ToolToOwner::Stop { .. } => Reply::Stop,
             ToolToOwner::Snapshot { request } => self.snapshot(Edge::ToolOwner, request, now),
             ToolToOwner::Budget { bytes } => {
                 let service = Arc::clone(&self.service);
@@ -418,14 +420,7 @@ impl<S: Service> Server<S> {
         }
     }
 
-    fn join(
-        &self,
-        client: &Client,
-        vpid: u32,
-        image: u64,
-        program: &str,
-        command_line: &str,
-    ) -> Result<Planned, String> {
+    fn join(&self, client: &Client, vpid: u32, image: u64, program: &str, command_line: &str) -> Result<Reply, String> {
         let pid = peer::process_id(&client.peer);
         let max = self.processes_max;
         if self.processes.count() >= max && pid.is_none_or(|pid| !self.processes.has(pid)) {
@@ -441,10 +436,10 @@ impl<S: Service> Server<S> {
         let name = name.as_deref().unwrap_or_else(|| program.rsplit('/').next().unwrap_or_default());
         let joining = Joining { pid: pid.unwrap_or(0), vpid, image, name, program, command_line };
         let process = self.service.enter(&joining, pidfd)?;
-        Ok(Planned::Memory(Answer::Program(OwnerToProgram::Welcome { process })))
+        Ok(Reply::WithMemory(Answer::Program(OwnerToProgram::Welcome { process })))
     }
 
-    fn snapshot(&mut self, edge: Edge, request: SnapshotRequest, now: Instant) -> Planned {
+    fn snapshot(&mut self, edge: Edge, request: SnapshotRequest, now: Instant) -> Reply {
         let SnapshotRequest { dir, last_ns, bytes_max, trigger } = request;
         let wanted = Take {
             dir: Some(PathBuf::from(dir)).filter(|dir| !dir.as_os_str().is_empty()),
@@ -466,7 +461,7 @@ impl<S: Service> Server<S> {
             add(&self.service.counts().snapshots_triggered);
         }
         let service = Arc::clone(&self.service);
-        let planned = self.later(edge, THREAD_COUNT_MAX, move || {
+        let reply = self.later(edge, THREAD_COUNT_MAX, move || {
             let taken = service.snapshot(&wanted);
             if taken.is_ok() {
                 add(&service.counts().snapshots_taken);
@@ -477,22 +472,22 @@ impl<S: Service> Server<S> {
                 (Err(error), edge) => Answer::refusal(edge, error.into()),
             }
         });
-        if matches!(planned, Planned::Now(_)) {
+        if matches!(reply, Reply::Now(_)) {
             add(&self.service.counts().snapshots_refused);
         }
-        planned
+        reply
     }
 
     /// Leaves an answer to a thread: programs that join must not wait for a disk or for memory.
-    fn later(&mut self, edge: Edge, threads_max: usize, job: impl FnOnce() -> Answer + Send + 'static) -> Planned {
+    fn later(&mut self, edge: Edge, threads_max: usize, job: impl FnOnce() -> Answer + Send + 'static) -> Reply {
         if self.threads >= threads_max {
             return refuse(edge, &format!("the session's owner is at work on {} answers; try again", self.threads));
         }
-        Planned::Later(Box::new(job))
+        Reply::Later(Box::new(job))
     }
 
     /// Notes that none of a program's classes is recorded, and returns the refusal.
-    fn refuse_program(&self, program: &str, reason: &str) -> Planned {
+    fn refuse_program(&self, program: &str, reason: &str) -> Reply {
         add(&self.service.counts().programs_refused);
         self.service.refuse(program, reason);
         refuse(Edge::ProgramOwner, reason)
@@ -518,24 +513,24 @@ impl<S: Service> Server<S> {
 }
 
 /// How a question will be answered.
-enum Planned {
+enum Reply {
     Now(Answer),
     /// With the session's memory.
-    Memory(Answer),
+    WithMemory(Answer),
     Later(Job),
     Stop,
 }
 
 /// How far a client's turn got.
-enum Step {
+enum Progress {
     Waits { to_write: bool },
     Over,
     Later(Edge, Job),
     Stop,
 }
 
-fn refuse(edge: Edge, text: &str) -> Planned {
-    Planned::Now(Answer::refusal(edge, text.into()))
+fn refuse(edge: Edge, text: &str) -> Reply {
+    Reply::Now(Answer::refusal(edge, text.into()))
 }
 
 /// Returns the program of a peer that has not named it.

@@ -21,7 +21,7 @@ use rand::{Rng, SeedableRng};
 use crate::directory::within;
 use crate::error::Error;
 use crate::process;
-use crate::processes::{Entering, Processes};
+use crate::processes::{NewProcess, Processes};
 use crate::server::{CLIENT_COUNT_MAX, Counts, Joining, Next, PATIENCE, Server, Service, THREAD_COUNT_MAX, Take};
 
 /// Environment variable: the number of conversations.
@@ -61,7 +61,7 @@ impl Service for Noted {
         let number = self.joined.fetch_add(1, Ordering::Relaxed) % 4_000 + 1;
         let pid = Some(joining.pid).filter(|pid| *pid != 0);
         let number = number as u16;
-        self.processes.admit(Entering {
+        self.processes.admit(NewProcess {
             number,
             pid,
             image: joining.image,

@@ -10,16 +10,16 @@ use crate::directory::SocketDirectory;
 
 /// The file beside a session's socket to which each program that could not connect in time appends a byte.
 #[derive(Debug)]
-pub struct Unheard(Option<OwnedFd>);
+pub struct UnheardFile(Option<OwnedFd>);
 
-impl Unheard {
+impl UnheardFile {
     /// Opens the file beside the socket with this name, of a new or an existing session. If that fails, none is
     /// counted.
-    pub(crate) fn beside(directory: &SocketDirectory, socket: &str, is_new: bool) -> Unheard {
+    pub(crate) fn beside(directory: &SocketDirectory, socket: &str, is_new: bool) -> UnheardFile {
         let fresh = if is_new { OFlags::CREATE | OFlags::TRUNC } else { OFlags::empty() };
         let flags = fresh | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let name = Path::new(socket).with_extension(UNHEARD_EXTENSION);
-        Unheard(directory.open_file(&name, flags, Mode::RUSR | Mode::WUSR).ok())
+        UnheardFile(directory.open_file(&name, flags, Mode::RUSR | Mode::WUSR).ok())
     }
 
     /// Returns how many programs have appended a byte so far.

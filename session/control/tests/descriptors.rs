@@ -8,7 +8,7 @@ use std::time::Duration;
 use dormouse_abi::message::{
     BudgetState, OwnerToProgram, OwnerToTool, ProgramToOwner, Question, Snapshot, Status, ToolToOwner,
 };
-use dormouse_control::{Counts, Entering, Error, Joining, Processes, Service, SessionListener, SessionServer, Take};
+use dormouse_control::{Counts, Error, Joining, NewProcess, Processes, Service, SessionListener, SessionServer, Take};
 use dormouse_transport::{Conversation, Deadline};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -33,7 +33,7 @@ impl Service for Nothing {
     fn enter(&self, joining: &Joining<'_>, pidfd: OwnedFd) -> Result<u16, String> {
         let number = self.joined.fetch_add(1, Ordering::Relaxed) as u16 + 1;
         let pid = Some(joining.pid);
-        self.processes.admit(Entering {
+        self.processes.admit(NewProcess {
             number,
             pid,
             image: joining.image,

@@ -16,9 +16,9 @@ use crate::options::{Options, Plan};
 use crate::session_file::{FILE_NAME, OwnerFiles};
 use crate::trace::{Trace, remove_files};
 
-/// Everything that a session's owner takes up; it derives all other state from this.
+/// The parts of a session that its owner takes up; it derives all other state from them.
 #[derive(Debug)]
-pub(crate) struct Estate {
+pub(crate) struct SessionParts {
     pub(crate) dir: Dir,
     pub(crate) memory: OwnedFd,
     pub(crate) ledger: Ledger,
@@ -40,7 +40,7 @@ pub struct Entrance<'a> {
 /// A session without an owner yet. Programs can join; nothing is drained.
 #[derive(Debug)]
 pub struct NewSession {
-    pub(crate) estate: Estate,
+    pub(crate) parts: SessionParts,
     socket: PathBuf,
     uuid: [u8; 16],
 }
@@ -62,7 +62,7 @@ impl NewSession {
         let (memory, listener, files) = made?;
         let (dir, socket, buffers) = (trace.dir, listener.path(), plan.options.buffers);
         let ledger = Ledger::inherited(ledger.file().try_clone_to_owned().map_err(|error| error.to_string())?)?;
-        Ok(NewSession { estate: Estate { dir, memory, ledger, listener, buffers, files }, socket, uuid })
+        Ok(NewSession { parts: SessionParts { dir, memory, ledger, listener, buffers, files }, socket, uuid })
     }
 
     /// Makes the memory and the socket for a trace.
@@ -94,17 +94,17 @@ impl NewSession {
 
     /// Returns the trace's directory.
     pub fn dir(&self) -> &Path {
-        &self.estate.dir.path
+        &self.parts.dir.path
     }
 
     /// Returns how programs join.
     pub fn entrance(&self) -> Entrance<'_> {
-        Entrance { memory: self.estate.memory.as_fd(), uuid: self.uuid, socket: &self.socket }
+        Entrance { memory: self.parts.memory.as_fd(), uuid: self.uuid, socket: &self.socket }
     }
 
     /// Removes everything, unless an owner has done so; only an empty directory is left. No owner may be alive.
     pub(crate) fn abandon(&self) {
-        let Estate { dir, listener, buffers, .. } = &self.estate;
+        let SessionParts { dir, listener, buffers, .. } = &self.parts;
         if dir.read(FILE_NAME).is_ok() {
             listener.remove();
             remove_files(dir);

@@ -40,7 +40,7 @@ const UPKEEP_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Result of draining.
 #[derive(Debug, Default)]
-pub(crate) struct Drained {
+pub(crate) struct DrainResult {
     /// Summary of the events that the drainer has seen.
     pub(crate) summary: Summary,
     /// Contents of the streams' files; `None` if unknown.
@@ -50,7 +50,7 @@ pub(crate) struct Drained {
 }
 
 /// Writes offered pages until `stop` is set, then the remaining ones. Calls `upkeep` every [`UPKEEP_INTERVAL`].
-pub(crate) fn run(mut drainer: Drainer<'_>, stop: &AtomicBool, upkeep: impl Fn()) -> Drained {
+pub(crate) fn run(mut drainer: Drainer<'_>, stop: &AtomicBool, upkeep: impl Fn()) -> DrainResult {
     let mut kept_up_at = Instant::now();
     let mut has_come = false;
     // (R) pairs with (R').
@@ -73,7 +73,7 @@ pub(crate) fn run(mut drainer: Drainer<'_>, stop: &AtomicBool, upkeep: impl Fn()
 
 /// Drains once, then does what [`run`] does at the end.
 #[cfg(any(test, feature = "fuzzing"))]
-pub(crate) fn run_once(memory: &SessionMemory, trace: &Trace) -> Drained {
+pub(crate) fn run_once(memory: &SessionMemory, trace: &Trace) -> DrainResult {
     let mut drainer = Drainer::new(memory.view(), trace).expect("files of our own");
     drainer.drain();
     drainer.finish()
@@ -206,7 +206,7 @@ impl<'a> Drainer<'a> {
         if self.memory.is_overwrite() {
             return NAP_MAX;
         }
-        nap(u64::from(self.memory.page_limit()) * u64::from(self.memory.geometry().page_size_bytes), has_come)
+        nap(u64::from(self.memory.page_count_limit()) * u64::from(self.memory.geometry().page_size_bytes), has_come)
     }
 
     fn write_offered(&mut self, stream: u32, address: u64, len: u32) {
@@ -235,7 +235,7 @@ impl<'a> Drainer<'a> {
 
     /// Finishes after the stop: writes offered pages, pages that are closed but not offered, and the current page of
     /// every stream.
-    fn finish(mut self) -> Drained {
+    fn finish(mut self) -> DrainResult {
         self.drain();
         let memory = self.memory;
         let mut lost_unstated = 0u64;
@@ -253,7 +253,7 @@ impl<'a> Drainer<'a> {
         }
         self.files.finish();
         self.files.tally.lost_by_class = losses::by_class(&memory, &self.trace.classes());
-        Drained { totals: Some(self.files.totals()), summary: self.files.tally, lost_unstated }
+        DrainResult { totals: Some(self.files.totals()), summary: self.files.tally, lost_unstated }
     }
 
     fn finish_stream(&mut self, stream: u32) {
@@ -357,7 +357,7 @@ mod tests {
     }
 
     /// Does an owner's work up to the end of its session, from where its ledger says.
-    fn own(memory: Memory, trace: &Trace) -> Drained {
+    fn own(memory: Memory, trace: &Trace) -> DrainResult {
         let mut drainer = Drainer::new(memory, trace).unwrap();
         assert!(!memory.is_overwrite() || !drainer.drain());
         while drainer.drain() {}

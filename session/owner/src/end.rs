@@ -19,8 +19,8 @@ pub(crate) const END_MAX: Duration = Duration::from_millis(1500);
 /// Maximum number of programs asked at once, each by a thread that may have to wait.
 const ASKING_MAX: usize = 64;
 
-/// How often a wait looks at the clock.
-const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+/// Interval at which a wait reads the clock.
+const CLOCK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Time limit of an operation.
 pub(crate) struct Deadline<'a> {
@@ -47,7 +47,7 @@ impl<'a> Deadline<'a> {
     /// Returns the next item; `None` once the deadline is over, or no item can come any more.
     fn next<T>(&self, from: &Receiver<T>) -> Option<T> {
         loop {
-            match from.recv_timeout(LOOK_INTERVAL) {
+            match from.recv_timeout(CLOCK_INTERVAL) {
                 Ok(item) => return Some(item),
                 Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => return None,
                 Err(std::sync::mpsc::RecvTimeoutError::Timeout) if self.is_over() => return None,

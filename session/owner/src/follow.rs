@@ -24,13 +24,13 @@ use crate::error::Error;
 use crate::service::Shared;
 use crate::summary::Executed;
 
-/// Interval between looks at attached programs, and between the first looks at a command's descendants.
-const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+/// Interval between checks of attached programs, and between the first checks of a command's descendants.
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Maximum interval between looks at descendants: a process that lives at least this long is found.
-const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(1);
+/// Maximum interval between checks of descendants: a process that lives at least this long is found.
+const CHECK_INTERVAL_MAX: Duration = Duration::from_secs(1);
 
-/// The thread rests for this many times the duration of a look, up to a maximum.
+/// The thread rests for this many times the duration of a check, up to a maximum.
 const REST_PART: u32 = 50;
 const REST_MAX: Duration = Duration::from_secs(10);
 
@@ -44,7 +44,7 @@ const PATIENCE_TO_CALL: Duration = Duration::from_secs(1);
 pub(crate) fn start(shared: Arc<Shared>, socket: PathBuf) -> Result<(), Error> {
     let run = move || {
         let (mut descendants, mut members) = (Descendants::default(), BTreeSet::new());
-        let (mut interval, mut rest) = (LOOK_INTERVAL, Duration::ZERO);
+        let (mut interval, mut rest) = (CHECK_INTERVAL, Duration::ZERO);
         // The thread polls because the kernel does not report that a program is executed.
         while !shared.followed.is_over() {
             std::thread::sleep(interval.max(rest));
@@ -54,7 +54,7 @@ pub(crate) fn start(shared: Arc<Shared>, socket: PathBuf) -> Result<(), Error> {
             } else if let Some((command, memory)) = shared.command().zip(shared.mapped_memory()) {
                 descendants.look(command, &shared.processes, &memory);
                 shared.followed.set_unjoined(descendants.found());
-                interval = (2 * interval).min(LOOK_INTERVAL_MAX);
+                interval = (2 * interval).min(CHECK_INTERVAL_MAX);
             }
             rest = (begun.elapsed() * REST_PART).min(REST_MAX);
         }
@@ -82,7 +82,7 @@ fn follow_executed(shared: &Shared, socket: &Path, members: &mut BTreeSet<u32>) 
 }
 
 /// Returns the program if it listens, or does so once it is called. It has a moment to pass a tracepoint, and another
-/// one at the next look.
+/// one at the next check.
 fn called(pid: u32) -> Option<Program> {
     let wait = &mut Wait { limit: Some(PATIENCE_TO_CALL), on_wait: &mut |_| {} };
     Program::find_soon(pid, wait).ok()

@@ -10,10 +10,10 @@ use crate::summary::Executed;
 /// Maximum number of executed programs that are named.
 const EXECUTED_COUNT_MAX: usize = 100;
 
-/// Findings so far.
+/// The processes that the owner follows, and its findings so far.
 #[derive(Debug, Default)]
-pub(crate) struct Followed {
-    found: Mutex<Found>,
+pub(crate) struct FollowedProcesses {
+    findings: Mutex<Findings>,
     /// The process that was attached; 0 if there is none, or an earlier owner has attached it. Relaxed, like `is_over`:
     /// independent of other data.
     attached: AtomicU32,
@@ -21,14 +21,14 @@ pub(crate) struct Followed {
 }
 
 #[derive(Debug, Default)]
-struct Found {
+struct Findings {
     unjoined: Vec<Unjoined>,
     executed: Vec<Executed>,
 }
 
-impl Followed {
-    fn lock(&self) -> MutexGuard<'_, Found> {
-        self.found.lock().unwrap_or_else(PoisonError::into_inner)
+impl FollowedProcesses {
+    fn lock(&self) -> MutexGuard<'_, Findings> {
+        self.findings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes that a tool has named this process.
@@ -65,7 +65,7 @@ impl Followed {
     /// Ends the search and returns the findings.
     pub(crate) fn end(&self) -> (Vec<Unjoined>, Vec<Executed>) {
         self.is_over.store(true, Ordering::Relaxed);
-        let found = self.lock();
-        (found.unjoined.clone(), found.executed.clone())
+        let findings = self.lock();
+        (findings.unjoined.clone(), findings.executed.clone())
     }
 }

@@ -36,7 +36,7 @@ impl Owner {
     pub fn new(dir: &Path, geometry: Geometry, kind: RecordKind) -> Owner {
         let cpus = Cpus::pretended(0, 0);
         let plan = Options { context: kind, cpus, ..Options::new(dir.into()) }.plan().expect("options of our own");
-        let plan = Plan { geometry, page_limit: geometry.page_count, ..plan };
+        let plan = Plan { geometry, page_count_limit: geometry.page_count, ..plan };
         let clock = Clock::new();
         let layout = setup(&plan, clock.source, UUID).layout(&geometry);
         let ledger = Arc::new(Ledger::create(layout).expect("memory"));

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 use dormouse_control::SessionListener;
 
-use crate::begin::Estate;
+use crate::begin::SessionParts;
 use crate::dir::Dir;
 use crate::error::Error;
 use crate::ledger::Ledger;
@@ -109,8 +109,8 @@ impl Inheritance {
     /// Number of arguments.
     pub const ARGUMENT_COUNT: usize = FD_COUNT + 3;
 
-    pub(crate) fn of(estate: &Estate, control: &UnixStream, summary: Option<&std::fs::File>) -> Inheritance {
-        let Estate { dir, memory, ledger, listener, buffers, .. } = estate;
+    pub(crate) fn of(parts: &SessionParts, control: &UnixStream, summary: Option<&std::fs::File>) -> Inheritance {
+        let SessionParts { dir, memory, ledger, listener, buffers, .. } = parts;
         let fds = [
             dir.fd().as_raw_fd(),
             memory.as_raw_fd(),
@@ -156,7 +156,7 @@ impl Inheritance {
     }
 
     /// Takes the inherited things. Must be called only once.
-    pub(crate) fn take(self) -> Result<(Estate, UnixStream, Option<std::fs::File>), Error> {
+    pub(crate) fn take(self) -> Result<(SessionParts, UnixStream, Option<std::fs::File>), Error> {
         let Inheritance { fds, dir, socket, buffers } = self;
         let [dir_fd, memory, ledger, listener, control, summary] = fds.map(own);
         let wrong = || Error::from("a descriptor of the session was not inherited".to_string());
@@ -164,8 +164,8 @@ impl Inheritance {
         let files = OwnerFiles::inherited(&dir, buffers.clone());
         let ledger = Ledger::inherited(ledger.ok_or_else(wrong)?)?;
         let listener = SessionListener::inherited(&socket, listener.ok_or_else(wrong)?)?;
-        let estate = Estate { dir, memory: memory.ok_or_else(wrong)?, ledger, listener, buffers, files };
-        Ok((estate, control.ok_or_else(wrong)?.into(), summary.map(Into::into)))
+        let parts = SessionParts { dir, memory: memory.ok_or_else(wrong)?, ledger, listener, buffers, files };
+        Ok((parts, control.ok_or_else(wrong)?.into(), summary.map(Into::into)))
     }
 }
 

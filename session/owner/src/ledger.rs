@@ -109,13 +109,13 @@ const DRAINED_WORDS: usize = 1 + ENTRY_WORDS + 3 + Cause::COUNT;
 
 /// Contents of the trace beside its streams of events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Written {
+pub(crate) struct TraceContents {
     /// Length of the metadata and of the state stream, in bytes.
     pub(crate) metadata_len: u64,
     pub(crate) state_len: u64,
     /// Number of processes that have joined.
     pub(crate) joined: u64,
-    /// The last of them: its number, and the key that tells it from others that have had this number.
+    /// The last of them: its number, and the identity that tells it from others that have had this number.
     pub(crate) process: (u16, u64),
 }
 
@@ -156,8 +156,8 @@ pub(crate) struct Ledger {
     map: MmapRaw,
 }
 
-/// Returns the key that tells a process from others that have had its number.
-pub(crate) fn key_of(joined_at: u64) -> u64 {
+/// Returns the identity that tells a process from others that have had its number.
+pub(crate) fn identity_of(joined_at: u64) -> u64 {
     // Zero means no process.
     joined_at | 1
 }
@@ -356,28 +356,28 @@ impl Ledger {
     }
 
     /// Returns the contents of the trace beside its streams of events.
-    pub(crate) fn written(&self) -> Written {
-        let [metadata_len, state_len, joined, number, key] = self.head().written.load();
-        Written { metadata_len, state_len, joined, process: (number as u16, key) }
+    pub(crate) fn written(&self) -> TraceContents {
+        let [metadata_len, state_len, joined, number, identity] = self.head().written.load();
+        TraceContents { metadata_len, state_len, joined, process: (number as u16, identity) }
     }
 
     /// Commits the contents of the trace. Only one thread at a time may call it.
-    pub(crate) fn commit_written(&self, written: Written) {
-        let Written { metadata_len, state_len, joined, process: (number, key) } = written;
-        self.head().written.store([metadata_len, state_len, joined, number.into(), key]);
+    pub(crate) fn commit_written(&self, written: TraceContents) {
+        let TraceContents { metadata_len, state_len, joined, process: (number, identity) } = written;
+        self.head().written.store([metadata_len, state_len, joined, number.into(), identity]);
         self.note(written);
     }
 
-    fn note(&self, Written { process: (number, key), .. }: Written) {
+    fn note(&self, TraceContents { process: (number, identity), .. }: TraceContents) {
         if let Some(place) = self.head().processes.get(usize::from(number)) {
-            place.store(key, Ordering::Relaxed);
+            place.store(identity, Ordering::Relaxed);
         }
     }
 
     /// Whether the process that has this number and joined at this time has been noted in the trace.
     pub(crate) fn is_noted(&self, number: u16, joined_at: u64) -> bool {
         let known = self.head().processes.get(usize::from(number));
-        known.is_some_and(|known| known.load(Ordering::Relaxed) == key_of(joined_at))
+        known.is_some_and(|known| known.load(Ordering::Relaxed) == identity_of(joined_at))
     }
 
     fn last_drained(&self) -> (u32, Entry) {
@@ -467,8 +467,8 @@ mod tests {
     fn a_process_is_noted_with_the_record_of_it() {
         let ledger = ledger();
         assert!(!ledger.is_noted(7, 0) && !ledger.is_noted(0, 0));
-        let written = Written { metadata_len: 1, state_len: 2, joined: 3, process: (7, key_of(40)) };
-        ledger.head().written.store([1, 2, 3, 7, key_of(40)]);
+        let written = TraceContents { metadata_len: 1, state_len: 2, joined: 3, process: (7, identity_of(40)) };
+        ledger.head().written.store([1, 2, 3, 7, identity_of(40)]);
         assert!(!ledger.is_noted(7, 40));
         let next = inherited(&ledger);
         assert!(next.is_noted(7, 40) && !next.is_noted(7, 90) && !next.is_noted(8, 40));

@@ -64,7 +64,7 @@ struct Budget {
 pub(crate) fn create_pool(plan: &Plan) -> Result<Pool, BackingError> {
     let size_bytes = plan.geometry.size_bytes();
     match &plan.options.buffers {
-        Some(path) => Pool::on_file_system(path, size_bytes, page_range(&plan.geometry, 0..plan.page_limit).end),
+        Some(path) => Pool::on_file_system(path, size_bytes, page_range(&plan.geometry, 0..plan.page_count_limit).end),
         None => Pool::new("dormouse-session", size_bytes, MemoryOptions::new().prefault(false)),
     }
 }
@@ -100,7 +100,7 @@ fn used(memory: &Memory, stream: u32) -> u64 {
 /// bytes from the start of the memory, in whole huge pages.
 fn fill(pool: &Pool, plan: &Plan) -> Result<Range<usize>, BackingError> {
     let geometry = &plan.geometry;
-    let pages = page_range(geometry, 0..plan.page_limit);
+    let pages = page_range(geometry, 0..plan.page_count_limit);
     let streams_bytes_max = (pages.len() / 8).max(STREAMS_BYTES_MIN);
     let pages = pages.start..filled_up(geometry, pages.end);
     if geometry.pages_offset() <= streams_bytes_max {
@@ -129,7 +129,7 @@ pub(crate) fn setup(plan: &Plan, clock: u32, uuid: [u8; 16]) -> Setup<'_> {
         clock,
         uuid,
         kind: plan.options.context,
-        page_limit: plan.page_limit,
+        page_count_limit: plan.page_count_limit,
         kept_for: &plan.options.cpus.online,
         kept_each: plan.kept_each,
     }
@@ -155,7 +155,7 @@ impl SessionMemory {
             // They fit: `Options::plan` has checked it.
             let _ = register.set_patterns(plan.options.patterns.iter().map(String::as_str));
         }
-        ledger.set_budget_page_count(plan.page_limit.into());
+        ledger.set_budget_page_count(plan.page_count_limit.into());
         Ok(SessionMemory::of(pool, guard, view, ledger))
     }
 
@@ -207,7 +207,7 @@ impl SessionMemory {
             clock: view.clock(),
             uuid: view.uuid(),
             kind: view.record_kind(),
-            page_limit: geometry.page_count,
+            page_count_limit: geometry.page_count,
             kept_for: &[],
             kept_each: 0,
         };
@@ -280,7 +280,7 @@ impl SessionMemory {
         if limit - budget.page_count < budget.page_count / 4 + in_use {
             return None;
         }
-        if memory.page_limit() < limit {
+        if memory.page_count_limit() < limit {
             self.grow(limit).ok()?;
         }
         budget.room_until = Some(Instant::now() + ROOM_STAYS);
@@ -289,10 +289,10 @@ impl SessionMemory {
     }
 
     fn grow(&self, limit: u32) -> Result<(), BackingError> {
-        let fresh = page_range(self.view.geometry(), self.view.page_limit()..limit);
+        let fresh = page_range(self.view.geometry(), self.view.page_count_limit()..limit);
         self.pool.prefault(fresh.clone())?;
         self.pool.use_huge_pages(fresh);
-        self.view.set_page_limit(limit);
+        self.view.set_page_count_limit(limit);
         Ok(())
     }
 
@@ -306,7 +306,7 @@ impl SessionMemory {
                 return;
             }
             if budget.room_until.take().is_some() {
-                self.view.set_page_limit(budget.page_count);
+                self.view.set_page_count_limit(budget.page_count);
             }
             self.give_back();
         }
@@ -317,9 +317,9 @@ impl SessionMemory {
         let memory = &self.view;
         // A program that joins from now on does not map the returned memory again. (Relaxed: a program that joined just
         // before maps memory that the next growth uses.)
-        let stays = page_range(memory.geometry(), 0..memory.page_limit()).end / HUGE_PAGE_SIZE_BYTES;
+        let stays = page_range(memory.geometry(), 0..memory.page_count_limit()).end / HUGE_PAGE_SIZE_BYTES;
         memory.header().huge_end.fetch_min(u32::try_from(stays).unwrap_or(u32::MAX), Ordering::Relaxed);
-        for index in memory.page_limit()..memory.geometry().page_count {
+        for index in memory.page_count_limit()..memory.geometry().page_count {
             if memory.withhold(index, |stream| used(memory, stream)) || memory.is_overwrite() && memory.relocate(index)
             {
                 // A page that the system does not take back is out of the budget nevertheless.
@@ -328,7 +328,7 @@ impl SessionMemory {
                 memory.header().emptied.fetch_add(1, Ordering::Relaxed);
             }
         }
-        let mut beyond = memory.page_limit()..memory.geometry().page_count;
+        let mut beyond = memory.page_count_limit()..memory.geometry().page_count;
         let is_shrinking = beyond.any(|index| memory.owner_of(index) != Some(Owner::Withheld));
         self.is_shrinking.store(is_shrinking, Ordering::Relaxed);
     }
@@ -354,10 +354,10 @@ impl SessionMemory {
             return Err(text.into());
         }
         let limit = (bytes / page_size_bytes) as u32;
-        if limit >= memory.page_limit() {
+        if limit >= memory.page_count_limit() {
             self.grow(limit).map_err(|error| error.to_string())?;
         } else {
-            memory.set_page_limit(limit);
+            memory.set_page_count_limit(limit);
             self.give_back();
         }
         self.ledger.set_budget_page_count(limit.into());
@@ -404,7 +404,7 @@ mod tests {
         owner.reset(MODE_OVERWRITE);
         let memory = owner.memory();
         Writer::new(memory, 0).write(0, EVERYTHING);
-        memory.set_page_limit(GEOMETRY.page_count / 2);
+        memory.set_page_count_limit(GEOMETRY.page_count / 2);
         let is_retained = |index: &u32| {
             let reclaimed = memory.stream(0).reclaimed.load(Ordering::Relaxed);
             matches!(memory.owner_of(*index), Some(Owner::Queued { seq, .. }) if seq >= reclaimed)

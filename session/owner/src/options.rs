@@ -143,7 +143,7 @@ pub(crate) struct Plan {
     /// Geometry with room for the maximum budget.
     pub(crate) geometry: Geometry,
     /// Number of pages of the initial budget.
-    pub(crate) page_limit: u32,
+    pub(crate) page_count_limit: u32,
     /// Number of pages kept for each CPU that is online.
     pub(crate) kept_each: u32,
 }
@@ -151,7 +151,7 @@ pub(crate) struct Plan {
 impl Options {
     /// Makes the plan of these options on this machine.
     pub(crate) fn plan(&self) -> Result<Plan, Error> {
-        let (geometry, page_limit) = geometry(self)?;
+        let (geometry, page_count_limit) = geometry(self)?;
         for (bytes, name) in [(self.disk_bytes_max, "--disk-max"), (self.disk_bytes_user_max, "--disk-max-user")] {
             if let Some(bytes) = bytes.filter(|bytes| *bytes < DISK_BYTES_MIN) {
                 return Err(
@@ -162,14 +162,14 @@ impl Options {
         let mut options = self.clone();
         options.cpus.online.retain(|cpu| *cpu < geometry.cpu_count);
         options.buffers = self.buffers.as_deref().map(buffers_file).transpose()?;
-        let kept_each = kept_each(page_limit, options.cpus.online.len());
+        let kept_each = kept_each(page_count_limit, options.cpus.online.len());
         if options.patterns.iter().map(|pattern| pattern.len() + 1).sum::<usize>() > PATTERNS_SIZE_BYTES {
             let text = format!(
                 "the patterns of events have more than {PATTERNS_SIZE_BYTES} bytes; join some by `*`, or leave some out"
             );
             return Err(text.into());
         }
-        Ok(Plan { options, geometry, page_limit, kept_each })
+        Ok(Plan { options, geometry, page_count_limit, kept_each })
     }
 }
 
@@ -192,8 +192,8 @@ pub(crate) fn first_free(first: u32, numbered: impl Fn(u32) -> PathBuf) -> PathB
 }
 
 /// Returns the number of pages kept for each online CPU: together at most an eighth of all pages.
-fn kept_each(page_limit: u32, online_count: usize) -> u32 {
-    (page_limit as usize / 8 / online_count.max(1)).min(RESERVE_EACH_MAX) as u32
+fn kept_each(page_count_limit: u32, online_count: usize) -> u32 {
+    (page_count_limit as usize / 8 / online_count.max(1)).min(RESERVE_EACH_MAX) as u32
 }
 
 /// Maximum of kept pages for each CPU: one that is written to, and one that the consumer has.
@@ -258,11 +258,11 @@ mod tests {
     fn every_budget_has_a_geometry_or_an_error() {
         for budget in [64u64 << 10, 100_000, 1 << 20, 16 << 20, (16 << 20) + 1, 1 << 30, 32 << 30] {
             for (possible, online) in [(1, 1), (2, 2), (256, 4), (256, 256), (1_000, 2), (20_000, 20_000)] {
-                let (geometry, page_limit) = geometry(&of(budget, Cpus::pretended(possible, online))).unwrap();
-                assert!((16..=geometry.page_count).contains(&page_limit), "{budget}: {geometry:?}");
-                assert!(page_limit as u64 * geometry.page_size_bytes as u64 <= budget);
-                let kept = kept_each(page_limit, online as usize) * online;
-                assert!(kept <= page_limit / 8);
+                let (geometry, page_count_limit) = geometry(&of(budget, Cpus::pretended(possible, online))).unwrap();
+                assert!((16..=geometry.page_count).contains(&page_count_limit), "{budget}: {geometry:?}");
+                assert!(page_count_limit as u64 * geometry.page_size_bytes as u64 <= budget);
+                let kept = kept_each(page_count_limit, online as usize) * online;
+                assert!(kept <= page_count_limit / 8);
             }
         }
         let two = Cpus::pretended(2, 2);

@@ -16,19 +16,19 @@ use dormouse_control::{Processes, SessionListener, SessionServer, is_dead, no_th
 use dormouse_ctf::{Cause, Losses};
 use dormouse_tools::Program;
 
-use crate::begin::{Estate, NewSession};
+use crate::begin::{NewSession, SessionParts};
 use crate::command::inheritable;
-use crate::drain::{self, Drained, Drainer};
+use crate::drain::{self, DrainResult, Drainer};
 use crate::end::{Deadline, END_MAX, since};
 use crate::error::Error;
 use crate::fault;
 use crate::follow;
-use crate::followed::Followed;
+use crate::followed::FollowedProcesses;
 use crate::ledger::Ledger;
 use crate::losses;
 use crate::memory::SessionMemory;
 use crate::options::Options;
-use crate::register::{TakenIn, ended_amid_write};
+use crate::register::{RegisterReader, ended_amid_write};
 use crate::service::{NAMED_COUNT_MAX, Shared};
 use crate::session_file::OwnerFiles;
 use crate::summary::{NAMED_SHOWN_MAX, NotJoined, Running, Summary};
@@ -45,7 +45,7 @@ pub struct Session {
     files: OwnerFiles,
     server: SessionServer,
     stop: Arc<AtomicBool>,
-    drainer: Option<JoinHandle<Drained>>,
+    drainer: Option<JoinHandle<DrainResult>>,
     /// The memory, at a descriptor that processes started by this one inherit.
     inheritable: OnceLock<OwnedFd>,
 }
@@ -56,8 +56,8 @@ impl Session {
     /// # Errors
     /// One line with the reason; only an empty directory is left.
     pub fn create(options: &Options) -> Result<Session, Error> {
-        let NewSession { estate, .. } = NewSession::create(options)?;
-        Session::take_up(estate)
+        let NewSession { parts, .. } = NewSession::create(options)?;
+        Session::take_up(parts)
     }
 
     /// Takes up a session without an owner: a new one, or one whose owner was killed. Continues from the progress of
@@ -65,8 +65,8 @@ impl Session {
     ///
     /// # Errors
     /// One line with the reason. If nothing has happened in the session yet, only an empty directory is left.
-    pub(crate) fn take_up(estate: Estate) -> Result<Session, Error> {
-        let Estate { dir, memory, ledger, listener, buffers, files } = estate;
+    pub(crate) fn take_up(parts: SessionParts) -> Result<Session, Error> {
+        let SessionParts { dir, memory, ledger, listener, buffers, files } = parts;
         let ledger = Arc::new(ledger);
         fault::survive_file_size_limits();
         ledger.count_owner();
@@ -81,14 +81,14 @@ impl Session {
         let processes = Processes::new().map_err(|error| format!("cannot watch processes: {error}"))?;
         processes.count_joined(ledger.written().joined);
         trace.follow(memory.view());
-        let (register, unheard) = (TakenIn::default(), listener.unheard());
+        let (register, unheard) = (RegisterReader::default(), listener.unheard());
         let shared = Arc::new(Shared {
             memory,
             trace,
             processes: Arc::new(processes),
             register,
             unheard,
-            followed: Followed::default(),
+            followed: FollowedProcesses::default(),
         });
         Session::open(listener, Arc::clone(&shared), files).inspect_err(|_| {
             if is_new {
@@ -114,7 +114,7 @@ impl Session {
                 Ok(drainer) => drainer,
                 Err(error) => {
                     let _ = is_ready.send(Err(error));
-                    return Drained::default();
+                    return DrainResult::default();
                 }
             };
             let _ = is_ready.send(Ok(()));
@@ -233,7 +233,7 @@ impl Session {
         let drained = drainer.and_then(|drainer| drainer.join().ok()).unwrap_or_else(|| {
             losses.add(Cause::Unfinished, 1);
             let write_error = Some("the drain thread has failed; the trace ends where it did".into());
-            Drained { summary: Summary { write_error, ..Summary::default() }, ..Drained::default() }
+            DrainResult { summary: Summary { write_error, ..Summary::default() }, ..DrainResult::default() }
         });
         // Every process whose events were drained has its record: even a program that a process executed last of all.
         shared.look();

@@ -40,12 +40,12 @@ pub(crate) struct Page {
     /// Length of header and records, in bytes; at most the size of a page.
     pub(crate) len: usize,
     /// Further state of a page that was never closed.
-    pub(crate) current: Option<Current>,
+    pub(crate) current: Option<CurrentPage>,
 }
 
 /// State that the header of a stream's current page does not have yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Current {
+pub(crate) struct CurrentPage {
     /// The stream's state.
     pub(crate) state: State,
     /// The stream's losses, read after the state.
@@ -66,7 +66,7 @@ impl Pages {
         let control = self.memory.stream(stream);
         // (C) pairs with (A): every byte below the offset is there.
         let state = State::from_word(control.state.load(Ordering::Acquire));
-        let current = Current { state, discarded: self.memory.discarded(stream) };
+        let current = CurrentPage { state, discarded: self.memory.discarded(stream) };
         self.memory.page(state.unit)?;
         let closed = u64::from(state.seq.wrapping_sub(oldest as u16));
         // A stream has no more pages than the session: a greater number is damage.
@@ -128,7 +128,7 @@ impl Pages {
     pub(crate) fn check(self, page: &Page, copy: &[u8], now: u64) -> Option<PacketHeader> {
         let Page { stream, seq, len, current, .. } = *page;
         match current {
-            Some(Current { state, discarded }) if state.offset as usize == len => {
+            Some(CurrentPage { state, discarded }) if state.offset as usize == len => {
                 let begin = copy.get(page::OFFSET_TIMESTAMP_BEGIN..).and_then(|rest| rest.first_chunk());
                 Some(PacketHeader {
                     // A page cannot have begun later.

@@ -13,7 +13,7 @@ use dormouse_abi::register::{
 };
 use dormouse_abi::text::printable;
 use dormouse_control::{
-    Entering, Joining, Processes, Stat, is_image, open, pid_in_namespace, pid_namespace, process_name,
+    Joining, NewProcess, Processes, Stat, is_image, open, pid_in_namespace, pid_namespace, process_name,
 };
 use dormouse_ctf::{Refusal, StateRecord};
 use dormouse_relay::Memory;
@@ -30,10 +30,10 @@ const TICK_NS: u64 = 10_000_000;
 /// to the register at any time.
 const LOOK_COUNT_MAX: usize = 8;
 
-/// State of the looks at the register. Only one thread looks at a time.
+/// Reads the register. Only one thread reads it at a time.
 #[derive(Debug, Default)]
-pub(crate) struct TakenIn {
-    looked: Mutex<Looked>,
+pub(crate) struct RegisterReader {
+    last_look: Mutex<LastLook>,
 }
 
 /// Returns the number of threads of a session's processes that have ended in the middle of a write.
@@ -42,43 +42,44 @@ pub(crate) fn ended_amid_write(memory: &Memory, ledger: &Ledger) -> u64 {
     ledger.ended_amid_write().load(Ordering::Relaxed).saturating_add(by_programs)
 }
 
-/// The session parts that a look at the register needs.
+/// The parts of a session that a look at the register needs.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Parts<'a> {
+pub(crate) struct SessionRefs<'a> {
     pub(crate) memory: Memory,
     pub(crate) trace: &'a Trace,
     pub(crate) processes: &'a Processes,
 }
 
+/// What the reader has found at its last look.
 #[derive(Debug, Default)]
-struct Looked {
+struct LastLook {
     /// Change count of the register at the last look.
     changes: Option<u32>,
     /// Entries that were claimed then, and not filled.
     claimed: BTreeSet<u16>,
 }
 
-impl TakenIn {
-    fn lock(&self) -> MutexGuard<'_, Looked> {
-        self.looked.lock().unwrap_or_else(PoisonError::into_inner)
+impl RegisterReader {
+    fn lock(&self) -> MutexGuard<'_, LastLook> {
+        self.last_look.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes in the processes that have joined since the last look, in the order in which they joined. Removes those
     /// that have left, and those whose end was not reported.
-    pub(crate) fn look(&self, parts: Parts<'_>) {
-        self.look_anew(&mut self.lock(), parts);
+    pub(crate) fn look(&self, session: SessionRefs<'_>) {
+        self.look_anew(&mut self.lock(), session);
     }
 
-    fn look_anew(&self, looked: &mut Looked, parts: Parts<'_>) {
-        let Parts { memory, trace, processes } = parts;
-        processes.ended_unwatched().into_iter().for_each(|number| self.take_back(parts, number));
+    fn look_anew(&self, last_look: &mut LastLook, session: SessionRefs<'_>) {
+        let SessionRefs { memory, trace, processes } = session;
+        processes.ended_unwatched().into_iter().for_each(|number| self.take_back(session, number));
         let Some(register) = memory.register() else { return };
         // Their entries cannot increment the change count.
         trace.refuse(register.take_unmapped().iter().map(|unmapped| refusal_of_unmapped(&memory, unmapped)));
         // Read before the counter: a process that is not found below writes its first event later than this.
         let mut begun = trace.clock.now();
         let changes = register.changes();
-        if looked.changes.replace(changes) == Some(changes) && looked.claimed.is_empty() {
+        if last_look.changes.replace(changes) == Some(changes) && last_look.claimed.is_empty() {
             return trace.know_processes_until(begun);
         }
         let all = || (1..PROCESS_COUNT as u16).filter_map(|number| Some((number, register.process(number)?)));
@@ -93,25 +94,25 @@ impl TakenIn {
             begun = trace.clock.now();
             found = all().collect();
         }
-        let claimed_before = std::mem::take(&mut looked.claimed);
+        let claimed_before = std::mem::take(&mut last_look.claimed);
         let mut fresh: Vec<(u16, Process)> = Vec::new();
         for (number, process) in found {
             match (process.phase, processes.is_known(number)) {
                 (Phase::Ready | Phase::Offered | Phase::Left, false) => fresh.push((number, process)),
                 (Phase::Left, true) => {
                     processes.forget(number);
-                    self.take_back(parts, number);
+                    self.take_back(session, number);
                 }
                 // It was killed in the middle of its entry.
                 (Phase::Claimed, _) if claimed_before.contains(&number) && is_gone(process.vpid) => {
-                    self.take_back(parts, number);
+                    self.take_back(session, number);
                 }
-                (Phase::Claimed, _) => drop(looked.claimed.insert(number)),
+                (Phase::Claimed, _) => drop(last_look.claimed.insert(number)),
                 (Phase::Ready | Phase::Offered, true) => {}
             }
         }
         fresh.sort_by_key(|(_, process)| process.joined_at);
-        fresh.into_iter().for_each(|(number, process)| self.admit(parts, number, &process));
+        fresh.into_iter().for_each(|(number, process)| self.admit(session, number, &process));
         trace.know_processes_until(begun);
     }
 
@@ -119,13 +120,13 @@ impl TakenIn {
     ///
     /// # Errors
     /// One line with the reason why it cannot join.
-    pub(crate) fn enter(&self, parts: Parts<'_>, joining: &Joining<'_>, pidfd: OwnedFd) -> Result<u16, String> {
-        let Parts { memory, trace, processes } = parts;
+    pub(crate) fn enter(&self, session: SessionRefs<'_>, joining: &Joining<'_>, pidfd: OwnedFd) -> Result<u16, String> {
+        let SessionRefs { memory, trace, processes } = session;
         let Joining { pid, vpid, image, name, program, command_line } = *joining;
         // Processes that enter themselves meanwhile wait for the next look. The program that this process was before
         // `exec` is handled first.
-        let mut looked = self.lock();
-        self.look_anew(&mut looked, parts);
+        let mut last_look = self.lock();
+        self.look_anew(&mut last_look, session);
         let register = memory.register().ok_or("the session takes no programs in")?;
         let full = || format!("a session has at most {} processes at once", PROCESS_COUNT - 1);
         let number = register.claim_process(vpid).ok_or_else(full)?;
@@ -149,8 +150,8 @@ impl TakenIn {
         }
         let pid_seen = Some(pid).filter(|pid| *pid != 0);
         let (name, pidfd) = (name.to_string(), Some(pidfd));
-        let entering = Entering { number, pid: pid_seen, image, name, pidfd };
-        processes.admit(entering).into_iter().for_each(|number| self.take_back(parts, number));
+        let entering = NewProcess { number, pid: pid_seen, image, name, pidfd };
+        processes.admit(entering).into_iter().for_each(|number| self.take_back(session, number));
         let record =
             StateRecord::Process { process: number.into(), pid, vpid, name: joining.name, program, command_line };
         trace.note_program(number, program);
@@ -159,8 +160,8 @@ impl TakenIn {
         Ok(number)
     }
 
-    fn admit(&self, parts: Parts<'_>, number: u16, process: &Process) {
-        let Parts { trace, processes, .. } = parts;
+    fn admit(&self, session: SessionRefs<'_>, number: u16, process: &Process) {
+        let SessionRefs { trace, processes, .. } = session;
         let is_noted = trace.ledger.is_noted(number, process.joined_at);
         let program = printable(&process.program);
         let found = find(process);
@@ -186,8 +187,8 @@ impl TakenIn {
         }
         match found {
             Some((pid, pidfd)) if process.phase != Phase::Left => {
-                let entering = Entering { number, pid: Some(pid), image: process.image, name, pidfd };
-                processes.admit(entering).into_iter().for_each(|number| self.take_back(parts, number));
+                let entering = NewProcess { number, pid: Some(pid), image: process.image, name, pidfd };
+                processes.admit(entering).into_iter().for_each(|number| self.take_back(session, number));
             }
             // A dead owner had its pidfd, and it cannot be found any more: it counts as in the session until it leaves.
             None if is_noted
@@ -195,18 +196,18 @@ impl TakenIn {
                 && process.namespace == NAMESPACE_UNKNOWN
                 && process.phase != Phase::Left =>
             {
-                let entering = Entering { number, pid: None, image: process.image, name, pidfd: None };
+                let entering = NewProcess { number, pid: None, image: process.image, name, pidfd: None };
                 processes.admit(entering);
             }
-            _ => self.take_back(parts, number),
+            _ => self.take_back(session, number),
         }
     }
 
     /// Takes back what ended processes held. `ended` returns their numbers and removes them from the list of known
     /// processes: a look at the register before they are taken back would take them in again.
-    pub(crate) fn leave(&self, parts: Parts<'_>, ended: &dyn Fn() -> Vec<u16>) {
+    pub(crate) fn leave(&self, session: SessionRefs<'_>, ended: &dyn Fn() -> Vec<u16>) {
         let _looked = self.lock();
-        ended().into_iter().for_each(|number| self.take_back(parts, number));
+        ended().into_iter().for_each(|number| self.take_back(session, number));
     }
 
     /// Returns the processes that were let in and do not exist when the session ends.
@@ -216,7 +217,7 @@ impl TakenIn {
     }
 
     /// Takes back what a process held that no longer writes, its number last.
-    fn take_back(&self, Parts { memory, trace, .. }: Parts<'_>, number: u16) {
+    fn take_back(&self, SessionRefs { memory, trace, .. }: SessionRefs<'_>, number: u16) {
         let late = refusal_of_late(&memory, number);
         trace.ledger.late().fetch_add(late.is_some().into(), Ordering::Relaxed);
         trace.refuse(late);

@@ -7,14 +7,14 @@ use std::sync::atomic::Ordering;
 
 use dormouse_abi::message::{BudgetState, Snapshot, Status};
 use dormouse_abi::register::CLASS_COUNT;
-use dormouse_control::{Counts, Joining, MappedFile, Processes, Service, Take, Unheard, open, start_of};
+use dormouse_control::{Counts, Joining, MappedFile, Processes, Service, Take, UnheardFile, open, start_of};
 use dormouse_ctf::{Cause, StateRecord};
 
 use crate::announced::refusal_of;
 use crate::error::Error;
-use crate::followed::Followed;
+use crate::followed::FollowedProcesses;
 use crate::memory::SessionMemory;
-use crate::register::{Parts, TakenIn};
+use crate::register::{RegisterReader, SessionRefs};
 use crate::snapshot;
 use crate::trace::{ALL_CLASSES, Trace};
 
@@ -27,19 +27,19 @@ pub(crate) struct Shared {
     pub(crate) memory: SessionMemory,
     pub(crate) trace: Trace,
     pub(crate) processes: Arc<Processes>,
-    pub(crate) register: TakenIn,
-    pub(crate) unheard: Arc<Unheard>,
-    pub(crate) followed: Followed,
+    pub(crate) register: RegisterReader,
+    pub(crate) unheard: Arc<UnheardFile>,
+    pub(crate) followed: FollowedProcesses,
 }
 
 impl Shared {
-    fn parts(&self) -> Parts<'_> {
-        Parts { memory: self.memory.view(), trace: &self.trace, processes: &self.processes }
+    fn refs(&self) -> SessionRefs<'_> {
+        SessionRefs { memory: self.memory.view(), trace: &self.trace, processes: &self.processes }
     }
 
     /// Takes in what programs have entered in the register since the last look.
     pub(crate) fn look(&self) {
-        self.register.look(self.parts());
+        self.register.look(self.refs());
     }
 
     /// Returns the recorded command's process id, if there is a command and it still exists.
@@ -84,7 +84,7 @@ impl Service for Shared {
     }
 
     fn enter(&self, joining: &Joining<'_>, pidfd: OwnedFd) -> Result<u16, String> {
-        self.register.enter(self.parts(), joining, pidfd)
+        self.register.enter(self.refs(), joining, pidfd)
     }
 
     fn refuse(&self, program: &str, reason: &str) {
@@ -92,7 +92,7 @@ impl Service for Shared {
     }
 
     fn leave(&self, ended: &dyn Fn() -> Vec<u16>) {
-        self.register.leave(self.parts(), ended);
+        self.register.leave(self.refs(), ended);
     }
 
     /// Snapshots are taken one at a time, because each makes room for all retained pages.

@@ -61,12 +61,12 @@ struct Candidate {
     page: Page,
     /// Time of its last event, or now.
     end: u64,
-    kept: Kept,
+    protection: PageProtection,
 }
 
 /// How writers are kept from overwriting a page before it is copied.
 #[derive(Debug, Clone)]
-enum Kept {
+enum PageProtection {
     Nothing,
     /// The page is closed and held.
     Held,
@@ -76,7 +76,7 @@ enum Kept {
 
 /// A copied page.
 #[derive(Debug)]
-struct Copied {
+struct CopiedPage {
     page: Page,
     /// Offset of its copy in the arena.
     begin: usize,
@@ -117,7 +117,7 @@ fn take_while(
     let pages = Pages { memory: view };
     let room = memory.make_room();
     let stream_count = view.geometry().stream_count as usize;
-    let mut taking = Taking {
+    let mut job = SnapshotJob {
         pages,
         trace,
         files: StreamFiles::new(pages, trace, &dir),
@@ -128,8 +128,8 @@ fn take_while(
         first_kept: vec![0; stream_count],
         pages_missed: 0,
     };
-    let moment = taking.run(wanted, meanwhile);
-    let Taking { files, pages_missed, .. } = taking;
+    let moment = job.run(wanted, meanwhile);
+    let SnapshotJob { files, pages_missed, .. } = job;
     files.finish();
     let Summary { events, bytes, losses, write_error, .. } = &files.tally;
     let no_room = || (losses.of(Cause::DiskMax) > 0).then(|| DISK_MAX_REACHED.to_string());
@@ -207,12 +207,12 @@ fn leave_out_later(header: &mut PacketHeader, packet: &[u8], classes: &Classes, 
 
 /// Range of times, both ends included, in which events are taken. In ticks.
 #[derive(Debug, Clone, Copy)]
-struct Cut {
+struct TimeRange {
     earliest: u64,
     moment: u64,
 }
 
-struct Taking<'a> {
+struct SnapshotJob<'a> {
     pages: Pages,
     trace: &'a Trace,
     files: StreamFiles<'a>,
@@ -221,13 +221,13 @@ struct Taking<'a> {
     arena: Vec<u8>,
     used: usize,
     /// Copied pages that are not written yet, oldest first.
-    copied: Vec<Copied>,
+    copied: Vec<CopiedPage>,
     /// By stream: pages before this one are not kept, because a later one is missing.
     first_kept: Vec<u64>,
     pages_missed: u64,
 }
 
-impl Taking<'_> {
+impl SnapshotJob<'_> {
     /// Copies and writes. Returns the moment that the snapshot shows.
     fn run(&mut self, wanted: &Take, meanwhile: impl FnOnce()) -> u64 {
         let memory = self.pages.memory;
@@ -248,36 +248,36 @@ impl Taking<'_> {
                     Some(_) => moment,
                     None => memory.page_field(page.unit, page::OFFSET_TIMESTAMP_END).min(moment),
                 };
-                Candidate { page, end, kept: Kept::Nothing }
+                Candidate { page, end, protection: PageProtection::Nothing }
             }));
         }
         candidates.sort_by_key(|candidate| candidate.end);
         let earliest = wanted.last.map_or(0, |last| moment.saturating_sub(ticks(last, frequency_hz)));
-        let cut = Cut { earliest, moment };
-        let mut chosen = within_limits(&candidates, cut.earliest, bytes_max).to_vec();
+        let range = TimeRange { earliest, moment };
+        let mut chosen = within_limits(&candidates, range.earliest, bytes_max).to_vec();
         if !chosen.is_empty() {
             let left_out = &candidates[..candidates.len() - chosen.len()];
             left_out.iter().for_each(|candidate| self.leave_out(&candidate.page));
         }
         // The newest pages are held first, because the oldest may have been given up already.
-        for Candidate { page, kept, .. } in chosen.iter_mut().rev().take(self.room.unwrap_or(0) as usize) {
+        for Candidate { page, protection, .. } in chosen.iter_mut().rev().take(self.room.unwrap_or(0) as usize) {
             if page.current.is_some() {
                 let mut bytes = vec![0; page.len];
                 if self.pages.copy(page.unit, &mut bytes) && !self.pages.is_overwritten(page.stream, page.seq) {
-                    *kept = Kept::Copied(bytes);
+                    *protection = PageProtection::Copied(bytes);
                 }
             } else if memory.hold(page.stream, page.seq, page.unit) {
-                *kept = Kept::Held;
+                *protection = PageProtection::Held;
             }
         }
         meanwhile();
         for candidate in &chosen {
             if self.used + candidate.page.len > self.arena.len() {
-                self.write(cut);
+                self.write(range);
             }
             self.copy(candidate);
         }
-        self.write(cut);
+        self.write(range);
         self.write_empty(moment);
         moment
     }
@@ -305,43 +305,43 @@ impl Taking<'_> {
 
     fn copy(&mut self, candidate: &Candidate) {
         let begin = self.used;
-        let Candidate { page, kept, .. } = candidate;
+        let Candidate { page, protection, .. } = candidate;
         let Page { stream, seq, unit, len, .. } = *page;
         let target = self.arena.get_mut(begin..begin + len);
-        let is_copied = target.is_some_and(|target| match kept {
-            Kept::Copied(copy) => {
+        let is_copied = target.is_some_and(|target| match protection {
+            PageProtection::Copied(copy) => {
                 target.copy_from_slice(copy);
                 true
             }
-            Kept::Held | Kept::Nothing => self.pages.copy(unit, target),
+            PageProtection::Held | PageProtection::Nothing => self.pages.copy(unit, target),
         });
-        if matches!(kept, Kept::Held) {
+        if matches!(protection, PageProtection::Held) {
             self.pages.memory.let_go(stream, seq, unit);
         }
-        if matches!(kept, Kept::Nothing) && self.pages.is_overwritten(stream, seq) {
+        if matches!(protection, PageProtection::Nothing) && self.pages.is_overwritten(stream, seq) {
             // Earlier pages of its stream have been overwritten too, or were copied in time and would precede a gap.
             self.pages_missed += 1 + self.files.take_back(stream);
             self.leave_out(page);
         } else if is_copied {
             // A multiple of 8, like packets on disk.
             self.used = begin + len.next_multiple_of(8);
-            self.copied.push(Copied { page: *page, begin });
+            self.copied.push(CopiedPage { page: *page, begin });
         } else {
             self.files.tally.losses.add(Cause::PacketRefused, 1);
         }
     }
 
     /// Checks and writes the copied pages, and empties the arena.
-    fn write(&mut self, cut: Cut) {
+    fn write(&mut self, range: TimeRange) {
         let classes = self.trace.classes();
-        for Copied { page, begin } in std::mem::take(&mut self.copied) {
+        for CopiedPage { page, begin } in std::mem::take(&mut self.copied) {
             let Page { stream, seq, len, .. } = page;
             if seq < self.first_kept[stream as usize] {
                 self.pages_missed += 1;
                 continue;
             }
             let copy = &mut self.arena[begin..(begin + len.next_multiple_of(8))];
-            let Some(header) = self.pages.check(&page, copy, cut.moment) else {
+            let Some(header) = self.pages.check(&page, copy, range.moment) else {
                 self.files.tally.losses.add(Cause::PacketRefused, 1);
                 continue;
             };
@@ -349,14 +349,14 @@ impl Taking<'_> {
             let mut header = PacketHeader { packet_size_bytes: copy.len() as u64, ..header };
             // The stream is complete from this packet's number and time on.
             let is_first = self.files.so_far(stream).packets == 0 && seq > 0;
-            if header.timestamp_begin > cut.moment && !is_first {
+            if header.timestamp_begin > range.moment && !is_first {
                 continue;
             }
-            if header.timestamp_begin < cut.earliest {
-                leave_out_earlier(&mut header, copy, &classes, cut.earliest);
+            if header.timestamp_begin < range.earliest {
+                leave_out_earlier(&mut header, copy, &classes, range.earliest);
             }
-            if page.current.is_some() || header.timestamp_end > cut.moment {
-                leave_out_later(&mut header, copy, &classes, cut.moment);
+            if page.current.is_some() || header.timestamp_end > range.moment {
+                leave_out_later(&mut header, copy, &classes, range.moment);
             }
             let is_empty = header.content_size_bytes == HEADER_SIZE_BYTES as u64;
             // A page that was closed without an event counts too: without its number, readers would report a gap.
@@ -479,7 +479,7 @@ mod tests {
     fn the_newest_pages_are_within_the_limits() {
         let page = |seq: u64| {
             let page = Page { stream: 0, seq, unit: 1, len: 100, current: None };
-            Candidate { page, end: 10 * seq, kept: Kept::Nothing }
+            Candidate { page, end: 10 * seq, protection: PageProtection::Nothing }
         };
         let pages: Vec<Candidate> = (1..=5).map(page).collect();
         let kept = |earliest, bytes_max| {

@@ -57,9 +57,9 @@ impl SupervisedOwner {
     /// # Errors
     /// One line with the reason, which has been sent to the supervisor.
     pub fn take_up(inheritance: Inheritance) -> Result<SupervisedOwner, Error> {
-        let (estate, mut control, summary) = inheritance.take()?;
+        let (parts, mut control, summary) = inheritance.take()?;
         let session =
-            Session::take_up(estate).inspect_err(|error| tell(&mut control, &Said::Failed(error.to_string())))?;
+            Session::take_up(parts).inspect_err(|error| tell(&mut control, &Said::Failed(error.to_string())))?;
         let (sender, heard) = channel();
         let (lines, to) = (control.try_clone().map_err(|error| error.to_string())?, sender.clone());
         let hear = move || {

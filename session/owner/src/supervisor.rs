@@ -75,10 +75,10 @@ enum Event {
 
 /// Handle by which a session's supervisor is controlled, even before the session begins.
 #[derive(Debug, Clone, Default)]
-pub struct Remote(Arc<Mutex<State>>);
+pub struct Remote(Arc<Mutex<RemoteState>>);
 
 #[derive(Debug, Default)]
-struct State {
+struct RemoteState {
     /// The connection to the current owner, and the pidfd by which it can be killed.
     owner: Option<(UnixStream, OwnedFd)>,
     /// The request that the owner has been sent, or that the next one will be sent.
@@ -88,7 +88,7 @@ struct State {
 }
 
 impl Remote {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, RemoteState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -119,7 +119,7 @@ impl Remote {
     }
 }
 
-impl State {
+impl RemoteState {
     fn tell(&mut self) {
         if let (Some((control, _)), Some(asked)) = (&mut self.owner, self.asked) {
             // If the owner is dead, the next one is told.
@@ -150,11 +150,12 @@ impl Supervisor {
         remote: &Remote,
     ) -> Result<Supervisor, Error> {
         // The owner must remove them.
-        session.estate.files.leave();
+        session.parts.files.leave();
         let session = Arc::new(session);
         let (sender, events) = channel();
-        let watch = Watch { session: Arc::clone(&session), arguments, summary, remote: remote.clone(), sender };
-        let thread = std::thread::Builder::new().name("dormouse-owner".into()).spawn(move || watch.run());
+        let runner =
+            SupervisorThread { session: Arc::clone(&session), arguments, summary, remote: remote.clone(), sender };
+        let thread = std::thread::Builder::new().name("dormouse-owner".into()).spawn(move || runner.run());
         let supervisor = Supervisor { session, remote: remote.clone(), events, thread: thread.map_err(no_thread)? };
         match supervisor.events.recv() {
             Ok(Event::Over(outcome)) => Err(supervisor.failed(outcome)),
@@ -179,7 +180,7 @@ impl Supervisor {
 
     /// Notes the recorded command. If this process dies, the session lasts as long as the command.
     pub fn note_command(&self, pid: u32) {
-        let ledger = &self.session.estate.ledger;
+        let ledger = &self.session.parts.ledger;
         ledger.set_command_start(start_of(pid).parse().unwrap_or(0));
         ledger.set_command(pid.into());
     }
@@ -218,7 +219,7 @@ impl Supervisor {
 }
 
 /// The supervisor's thread.
-struct Watch {
+struct SupervisorThread {
     session: Arc<NewSession>,
     arguments: Vec<OsString>,
     summary: Option<File>,
@@ -226,7 +227,7 @@ struct Watch {
     sender: Sender<Event>,
 }
 
-impl Watch {
+impl SupervisorThread {
     fn run(self) {
         let (mut failures, mut was_ready, mut restarts) = (0, false, 0_u64);
         let mut reason = String::new();
@@ -257,7 +258,7 @@ impl Watch {
     }
 
     fn ledger(&self) -> &Ledger {
-        &self.session.estate.ledger
+        &self.session.parts.ledger
     }
 
     fn tell(&self, event: Event) {
@@ -268,7 +269,7 @@ impl Watch {
     fn start(&self) -> Result<(Child, UnixStream), Error> {
         let failed = |error: std::io::Error| Error::from(format!("cannot start the session's owner: {error}"));
         let (control, of_owner) = UnixStream::pair().map_err(failed)?;
-        let inheritance = Inheritance::of(&self.session.estate, &of_owner, self.summary.as_ref());
+        let inheritance = Inheritance::of(&self.session.parts, &of_owner, self.summary.as_ref());
         let mut command = Command::new("/proc/self/exe");
         command.arg0("dormouse").arg(COMMAND).args(inheritance.to_arguments()).args(&self.arguments);
         // A terminal's signals are meant for the command, and the supervisor responds to them.

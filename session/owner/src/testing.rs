@@ -10,7 +10,7 @@ use dormouse_abi::record::context_word;
 use dormouse_abi::session::{CLOCK_MONOTONIC, Geometry, State, UNIT_BYTES};
 use dormouse_abi::txn::Txn;
 use dormouse_ctf::{Merge, Metadata, PacketHeader, StreamReader, Value};
-use dormouse_relay::{Memory, Record, Segment, Written, write_exclusive};
+use dormouse_relay::{Memory, Record, Segment, WriteOutcome, write_exclusive};
 use dormouse_vring::split::PlannedDriver;
 
 use crate::clock::ticks;
@@ -97,7 +97,7 @@ impl Writer {
             let segments = [Segment::exact(bytes.as_ptr(), bytes.len())];
             let record = Record::new(self.class_id, context_word(1, 2), &segments);
             // SAFETY: only one thread writes, and the number that the segment points to lives during the call.
-            while unsafe { write_exclusive(&self.memory, stream, &record, || self.now()) } != Written::Done {
+            while unsafe { write_exclusive(&self.memory, stream, &record, || self.now()) } != WriteOutcome::Done {
                 self.switch(stream);
             }
         }

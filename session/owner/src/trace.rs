@@ -22,7 +22,7 @@ use crate::announced::{class_of, program_of, refusal_of};
 use crate::clock::Clock;
 use crate::dir::{Dir, not_read, not_written};
 use crate::error::Error;
-use crate::ledger::{Ledger, Written, key_of};
+use crate::ledger::{Ledger, TraceContents, identity_of};
 use crate::options::Plan;
 use crate::points::point;
 use crate::quota::{KEPT_FOR_END_BYTES, KEPT_FOR_STATE_BYTES, Quota};
@@ -42,7 +42,7 @@ fn refusal_record(Refusal { name, program, reason }: &Refusal) -> StateRecord<'_
     StateRecord::ClassRefused { class: name, program, reason }
 }
 
-fn key_of_refusal(Refusal { name, program, reason }: &Refusal) -> [String; 3] {
+fn identity_of_refusal(Refusal { name, program, reason }: &Refusal) -> [String; 3] {
     [name, program, reason].map(String::clone)
 }
 
@@ -84,7 +84,7 @@ struct Inner {
     state_last: u64,
     /// Distinct refusals, at most [`REFUSAL_COUNT_MAX`], and then one that stands for the others.
     refusals: Vec<Refusal>,
-    /// Keys of the refusals, for quick look-up: programs may announce any number of classes, repeatedly.
+    /// Identities of the refusals, for quick look-up: programs may announce any number of classes, repeatedly.
     refused: HashSet<[String; 3]>,
     /// Count of all refusals, repeated ones included.
     losses: Losses,
@@ -122,7 +122,7 @@ impl Trace {
         trace.quota().begin(plan.options.disk_bytes_max);
         // There is room for it even with the smallest allowed maximum.
         trace.quota().take(preamble.len() as u64, 0);
-        trace.ledger.commit_written(Written { metadata_len: preamble.len() as u64, ..Written::default() });
+        trace.ledger.commit_written(TraceContents { metadata_len: preamble.len() as u64, ..TraceContents::default() });
         let record = StateRecord::Session {
             mode: plan.options.mode.name(),
             budget_bytes: plan.options.budget_bytes,
@@ -136,7 +136,7 @@ impl Trace {
     /// Takes up the trace in `dir`, as far as the ledger goes. Anything written after that is written again.
     pub(crate) fn take_up(dir: Dir, ledger: Arc<Ledger>) -> Result<Trace, Error> {
         let clock = Clock::from_words(ledger.clock());
-        let Written { metadata_len, state_len, .. } = ledger.written();
+        let TraceContents { metadata_len, state_len, .. } = ledger.written();
         let mut metadata = GrowingFile::take_up_if(&dir, "metadata", metadata_len, ledger.metadata_inode())?;
         let mut state = GrowingFile::take_up(&dir, "state", state_len)?;
         let text = metadata.read().map_err(not_read(&dir.path_of("metadata")))?;
@@ -279,7 +279,7 @@ impl Trace {
             refused.extend(fresh.iter().map(|(id, decl)| refusal_of(&decl.full_name(), &program(*id), &reason)));
         }
         if !std::mem::replace(&mut inner.has_looked, true) {
-            refused.retain(|refusal| !inner.refused.contains(&key_of_refusal(refusal)));
+            refused.retain(|refusal| !inner.refused.contains(&identity_of_refusal(refusal)));
         }
         drop(inner);
         self.refuse(refused);
@@ -371,7 +371,7 @@ impl Trace {
     pub(crate) fn state_at(&self, moment: u64, records: &[StateRecord<'_>]) -> Result<(), Error> {
         let mut inner = self.lock();
         self.append(&mut inner, moment, records, KEPT_FOR_END_BYTES)?;
-        self.ledger.commit_written(Written { state_len: inner.state.len, ..self.ledger.written() });
+        self.ledger.commit_written(TraceContents { state_len: inner.state.len, ..self.ledger.written() });
         Ok(())
     }
 
@@ -381,8 +381,8 @@ impl Trace {
         // Without its record, the process's events are still in the trace, under its bare id.
         let _ = self.append(&mut inner, joined_at, std::slice::from_ref(record), KEPT_FOR_END_BYTES);
         let written = self.ledger.written();
-        let (joined, process) = (written.joined + 1, (number, key_of(joined_at)));
-        self.ledger.commit_written(Written { state_len: inner.state.len, joined, process, ..written });
+        let (joined, process) = (written.joined + 1, (number, identity_of(joined_at)));
+        self.ledger.commit_written(TraceContents { state_len: inner.state.len, joined, process, ..written });
     }
 
     /// Appends a packet. It is kept once it is committed.
@@ -514,14 +514,14 @@ impl Inner {
             quota.give_back(size_bytes);
             format!("the metadata cannot be written: {error}; free space or give another directory with -o")
         })?;
-        ledger.commit_written(Written { metadata_len: self.metadata.len, ..ledger.written() });
+        ledger.commit_written(TraceContents { metadata_len: self.metadata.len, ..ledger.written() });
         Ok(())
     }
 
     /// Adds a refusal if it is new. At the limit, adds the last one, which stands for all others. Returns what was
     /// added.
     fn note_refusal(&mut self, refusal: Refusal) -> Option<Refusal> {
-        if self.refusals.len() > REFUSAL_COUNT_MAX || !self.refused.insert(key_of_refusal(&refusal)) {
+        if self.refusals.len() > REFUSAL_COUNT_MAX || !self.refused.insert(identity_of_refusal(&refusal)) {
             return None;
         }
         let is_last = self.refusals.len() == REFUSAL_COUNT_MAX;

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering, Ordering::Rela
 
 use arbitrary::Arbitrary;
 use dormouse_vring::{
-    AddressSpace, Area, Areas, Bus, Chain, DeviceSide, Direct, DriverSide, Features, IndirectTables, Part, Region,
-    Regions, RingError, Segment, Word, packed, split,
+    AddressSpace, Area, AreaLocation, Areas, Bus, Chain, DeviceSide, Direct, DriverSide, Features, IndirectTables,
+    Region, Regions, RingError, Segment, Word, packed, split,
 };
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
 
@@ -256,7 +256,7 @@ impl Memory {
             [16 * size as usize, 6 + 2 * size as usize, 6 + 8 * size as usize]
         };
         let blocks = len.map(Block::new);
-        let area = |index: usize| Part(blocks[index].0, blocks[index].len());
+        let area = |index: usize| AreaLocation(blocks[index].0, blocks[index].len());
         let areas = Areas { descriptor: area(0), driver: area(1), device: area(2) };
         let mut meddling = input.meddling.clone().into_iter();
         Memory {

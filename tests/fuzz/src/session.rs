@@ -14,7 +14,7 @@ use dormouse_abi::session::{Geometry, STATE_EMPTY, State, UNIT_BYTES, spare};
 use dormouse_abi::txn::Txn;
 use dormouse_ctf::{Metadata, PacketHeader};
 use dormouse_owner::fuzzing::UUID;
-use dormouse_relay::{Memory, Segment, Written, write_exclusive};
+use dormouse_relay::{Memory, Segment, WriteOutcome, write_exclusive};
 use dormouse_vring::DeviceSide;
 use dormouse_vring::split::{Device, PlannedDriver};
 
@@ -322,7 +322,7 @@ impl Bench {
         for _ in 0..3 {
             let now = self.clock + 1;
             // SAFETY: only one thread writes, and the runs live during the call.
-            if unsafe { write_exclusive(&memory, stream, &record, || now) } == Written::Done {
+            if unsafe { write_exclusive(&memory, stream, &record, || now) } == WriteOutcome::Done {
                 self.clock = now;
                 self.oracles[stream as usize].current.push((now, bytes.to_vec()));
                 return;
@@ -401,11 +401,11 @@ impl Bench {
             }
             Operation::Wait { shift } => self.clock = self.clock.saturating_add(1 << (shift % 50)),
             Operation::Limit { page_count } => {
-                self.memory.set_page_limit(u32::from(page_count) % (GEOMETRY.page_count + 1));
+                self.memory.set_page_count_limit(u32::from(page_count) % (GEOMETRY.page_count + 1));
             }
             Operation::GiveBack => self.follow(|bench| {
                 let memory = bench.memory;
-                for index in memory.page_limit()..memory.geometry().page_count {
+                for index in memory.page_count_limit()..memory.geometry().page_count {
                     let _ = memory.withhold(index, |stream| bench.used(stream))
                         || memory.is_overwrite() && memory.relocate(index);
                 }

@@ -145,8 +145,8 @@ fn ask(memory: &Memory) {
         }
     }
     memory.reclaim_drawn(1);
-    memory.set_page_limit(geometry.page_count / 2);
-    for index in memory.page_limit()..geometry.page_count {
+    memory.set_page_count_limit(geometry.page_count / 2);
+    for index in memory.page_count_limit()..geometry.page_count {
         let _ = memory.withhold(index, used) || memory.is_overwrite() && memory.relocate(index);
     }
 }

@@ -18,7 +18,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 pub mod browser;
+pub mod c_library;
+pub mod c_programs;
 pub mod lttng;
+pub mod manual;
 pub mod mutations;
 pub mod terminal;
 

@@ -37,7 +37,7 @@ use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU16, AtomicU64, Ordering};
 
-use dormouse_imv::{Imv, StaticKey, Writer, disable, enable, imv, imv_read, static_branch};
+use dormouse_imv::{CodeWriter, Imv, StaticKey, disable, enable, imv, imv_read, static_branch};
 use dormouse_lab_harness::{Case, Engine, Loop, opaque, repeat, report, scattered};
 
 /// A function with one gate or none.
@@ -434,7 +434,7 @@ fn verify() -> Result<u64, String> {
     }
     let status = dormouse_imv::status().map_err(|error| error.to_string())?;
     let (sites, patched, writer) = (status.count.sites, status.count.patched, status.writer);
-    if writer == Writer::Mprotect && patched != sites {
+    if writer == CodeWriter::Mprotect && patched != sites {
         return Err(format!("{patched} of {sites} sites are as they should be, though {} writes", writer.name()));
     }
     let is_right = [of_u8::is_right, of_u16::is_right, of_i32::is_right, of_u64::is_right];

@@ -28,7 +28,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use copies::Copying;
 use dormouse_backing::{Huge, MemoryOptions, PrivatePool};
 use dormouse_lab_harness::{Case, Engine, Loop, opaque, report};
-use dormouse_relay_chain::{Beyond, Chain, Link, PageBudget};
+use dormouse_relay_chain::{Chain, Link, OutOfBounds, PageBudget};
 use table::Table;
 
 mod copies;
@@ -134,10 +134,10 @@ impl<const AT: usize> Shape for Mix<AT> {
 
 /// A buffer of pages, with all ways to write to it.
 trait Buffer: Send + 'static {
-    fn called<C: Copying>(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Beyond>;
-    fn inlined(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Beyond>;
-    fn inlined_value<const N: usize>(&mut self, offset: usize, bytes: [u8; N]) -> Result<(), Beyond>;
-    fn read(&self) -> Result<Vec<u8>, Beyond>;
+    fn called<C: Copying>(&mut self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds>;
+    fn inlined(&mut self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds>;
+    fn inlined_value<const N: usize>(&mut self, offset: usize, bytes: [u8; N]) -> Result<(), OutOfBounds>;
+    fn read(&self) -> Result<Vec<u8>, OutOfBounds>;
 }
 
 /// Returns the same bytes and hides their number. A compiler that knows the number would specialise the called function
@@ -153,7 +153,7 @@ macro_rules! buffer {
     ($buffer:ty) => {
         impl Buffer for $buffer {
             #[inline(never)]
-            fn called<C: Copying>(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Beyond> {
+            fn called<C: Copying>(&mut self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
                 let bytes = of_unknown_length(bytes);
                 match self.cached(offset, bytes.len()) {
                     Some(address) => {
@@ -167,16 +167,16 @@ macro_rules! buffer {
             }
 
             #[inline(always)]
-            fn inlined(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Beyond> {
+            fn inlined(&mut self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
                 self.write(offset, bytes)
             }
 
             #[inline(always)]
-            fn inlined_value<const N: usize>(&mut self, offset: usize, bytes: [u8; N]) -> Result<(), Beyond> {
+            fn inlined_value<const N: usize>(&mut self, offset: usize, bytes: [u8; N]) -> Result<(), OutOfBounds> {
                 self.write_array(offset, bytes)
             }
 
-            fn read(&self) -> Result<Vec<u8>, Beyond> {
+            fn read(&self) -> Result<Vec<u8>, OutOfBounds> {
                 let mut bytes = vec![0; self.size_bytes()];
                 <$buffer>::read(self, 0, &mut bytes).map(|()| bytes)
             }
@@ -189,8 +189,8 @@ buffer!(Table);
 
 /// A way of writing a field.
 trait Way: 'static {
-    fn value<const N: usize>(buffer: &mut impl Buffer, offset: usize, bytes: [u8; N]) -> Result<(), Beyond>;
-    fn bytes(buffer: &mut impl Buffer, offset: usize, bytes: &[u8]) -> Result<(), Beyond>;
+    fn value<const N: usize>(buffer: &mut impl Buffer, offset: usize, bytes: [u8; N]) -> Result<(), OutOfBounds>;
+    fn bytes(buffer: &mut impl Buffer, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds>;
 }
 
 struct Empty;
@@ -199,13 +199,13 @@ struct Inlined;
 
 impl Way for Empty {
     #[inline(always)]
-    fn value<const N: usize>(_: &mut impl Buffer, offset: usize, _: [u8; N]) -> Result<(), Beyond> {
+    fn value<const N: usize>(_: &mut impl Buffer, offset: usize, _: [u8; N]) -> Result<(), OutOfBounds> {
         opaque(offset as u64);
         Ok(())
     }
 
     #[inline(always)]
-    fn bytes(_: &mut impl Buffer, offset: usize, bytes: &[u8]) -> Result<(), Beyond> {
+    fn bytes(_: &mut impl Buffer, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
         opaque((offset + bytes.len()) as u64);
         Ok(())
     }
@@ -213,24 +213,24 @@ impl Way for Empty {
 
 impl<C: Copying> Way for Called<C> {
     #[inline(always)]
-    fn value<const N: usize>(buffer: &mut impl Buffer, offset: usize, bytes: [u8; N]) -> Result<(), Beyond> {
+    fn value<const N: usize>(buffer: &mut impl Buffer, offset: usize, bytes: [u8; N]) -> Result<(), OutOfBounds> {
         buffer.called::<C>(offset, &bytes)
     }
 
     #[inline(always)]
-    fn bytes(buffer: &mut impl Buffer, offset: usize, bytes: &[u8]) -> Result<(), Beyond> {
+    fn bytes(buffer: &mut impl Buffer, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
         buffer.called::<C>(offset, bytes)
     }
 }
 
 impl Way for Inlined {
     #[inline(always)]
-    fn value<const N: usize>(buffer: &mut impl Buffer, offset: usize, bytes: [u8; N]) -> Result<(), Beyond> {
+    fn value<const N: usize>(buffer: &mut impl Buffer, offset: usize, bytes: [u8; N]) -> Result<(), OutOfBounds> {
         buffer.inlined_value(offset, bytes)
     }
 
     #[inline(always)]
-    fn bytes(buffer: &mut impl Buffer, offset: usize, bytes: &[u8]) -> Result<(), Beyond> {
+    fn bytes(buffer: &mut impl Buffer, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
         buffer.inlined(offset, bytes)
     }
 }

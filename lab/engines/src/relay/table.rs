@@ -4,7 +4,7 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use dormouse_relay_chain::{Beyond, BudgetError, PageBudget, copy_bytes};
+use dormouse_relay_chain::{BudgetError, OutOfBounds, PageBudget, copy_bytes};
 
 /// A buffer of a fixed set of pages.
 pub struct Table {
@@ -50,7 +50,7 @@ impl Table {
     }
 
     #[inline(always)]
-    pub fn write(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Beyond> {
+    pub fn write(&mut self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
         match self.cached(offset, bytes.len()) {
             Some(address) => {
                 // SAFETY: `cached` returned the address of `bytes.len()` bytes in a page of this table, which is
@@ -64,7 +64,7 @@ impl Table {
 
     /// Writes bytes that are in registers. They stay there unless they cross a page's end.
     #[inline(always)]
-    pub fn write_array<const N: usize>(&mut self, offset: usize, bytes: [u8; N]) -> Result<(), Beyond> {
+    pub fn write_array<const N: usize>(&mut self, offset: usize, bytes: [u8; N]) -> Result<(), OutOfBounds> {
         match self.cached(offset, N) {
             Some(address) => {
                 // SAFETY: `cached` returned the address of `N` bytes in a page of this table, which is borrowed
@@ -82,14 +82,14 @@ impl Table {
 
     #[cold]
     #[inline(never)]
-    fn write_slow(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Beyond> {
+    fn write_slow(&mut self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
         self.runs(offset, bytes.len(), |run, done, len| {
             // SAFETY: `runs` passes `len` bytes of one page, and `done + len` is at most the length of the source.
             unsafe { copy_bytes(run.as_ptr(), bytes.as_ptr().wrapping_add(done), len) }
         })
     }
 
-    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Beyond> {
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), OutOfBounds> {
         let target = bytes.as_mut_ptr();
         self.runs(offset, bytes.len(), |run, done, len| {
             // SAFETY: `runs` passes `len` bytes of one page, which the budget's creator has initialised, and `done +
@@ -99,16 +99,21 @@ impl Table {
     }
 
     /// Calls `each` for the part in each page, with its address, the number of bytes before it, and its length.
-    fn runs(&self, offset: usize, len: usize, mut each: impl FnMut(NonNull<u8>, usize, usize)) -> Result<(), Beyond> {
-        let left = self.size_bytes().checked_sub(offset).ok_or(Beyond)?;
+    fn runs(
+        &self,
+        offset: usize,
+        len: usize,
+        mut each: impl FnMut(NonNull<u8>, usize, usize),
+    ) -> Result<(), OutOfBounds> {
+        let left = self.size_bytes().checked_sub(offset).ok_or(OutOfBounds)?;
         if len > left {
-            return Err(Beyond);
+            return Err(OutOfBounds);
         }
         let mut done = 0;
         while done < len {
             let offset = offset + done;
             let of_page = (self.page_size_bytes - self.within(offset)).min(len - done);
-            each(self.found(offset).ok_or(Beyond)?, done, of_page);
+            each(self.found(offset).ok_or(OutOfBounds)?, done, of_page);
             done += of_page;
         }
         Ok(())
@@ -173,14 +178,14 @@ mod tests {
                     }
                 }
                 None => {
-                    assert_eq!(written, Err(Beyond));
-                    assert_eq!(table.read(offset, &mut vec![0; len]), Err(Beyond));
+                    assert_eq!(written, Err(OutOfBounds));
+                    assert_eq!(table.read(offset, &mut vec![0; len]), Err(OutOfBounds));
                 }
             }
         }
         let mut found = vec![0; held.len()];
         table.read(0, &mut found).unwrap();
         assert!(found == held);
-        assert_eq!(table.write(usize::MAX, &[1, 2]), Err(Beyond));
+        assert_eq!(table.write(usize::MAX, &[1, 2]), Err(OutOfBounds));
     }
 }

@@ -13,7 +13,7 @@ const COUNT_MAX: usize = 1000;
 /// The name of a buffer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
-pub enum What {
+pub enum BufferName {
     /// A variable.
     Variable {
         /// Name of the variable, from the symbol table.
@@ -52,7 +52,7 @@ pub struct Buffer {
     /// Name of the process.
     pub command: String,
     /// The variable or mapping.
-    pub what: What,
+    pub what: BufferName,
     /// Address of the buffer.
     pub address: u64,
     /// Size of the buffer, in bytes.
@@ -76,9 +76,11 @@ pub struct Buffer {
 impl Buffer {
     fn is_same(&self, old: &Buffer) -> bool {
         match (&old.what, &self.what) {
-            (What::Variable { .. }, What::Variable { .. }) => old.address == self.address && old.what == self.what,
+            (BufferName::Variable { .. }, BufferName::Variable { .. }) => {
+                old.address == self.address && old.what == self.what
+            }
             // A mapping grows and shrinks, and may get another name later.
-            (What::Mapping { .. }, What::Mapping { .. }) => {
+            (BufferName::Mapping { .. }, BufferName::Mapping { .. }) => {
                 old.address < self.address + self.size && self.address < old.address + old.size
             }
             _ => false,
@@ -146,7 +148,7 @@ fn on_zero_page(census: &Census, time_ms: f64, limits: &Limits) -> Vec<Buffer> {
         variable.address < mapping.end && mapping.start < variable.address + variable.size
     };
     for variable in &census.zero_variables {
-        let what = What::Variable { name: variable.name.clone(), path: variable.path.clone() };
+        let what = BufferName::Variable { name: variable.name.clone(), path: variable.path.clone() };
         let is_huge = census.mappings.iter().any(|mapping| is_in(variable, mapping) && is_huge(mapping));
         found.push(buffer(what, variable.address, variable.size, variable.zero, is_huge));
     }
@@ -156,7 +158,7 @@ fn on_zero_page(census: &Census, time_ms: f64, limits: &Limits) -> Vec<Buffer> {
         let zero = mapping.pages.zero.saturating_sub(named);
         // Less than a page is the rest of a page in which a variable begins or ends.
         if zero >= dormouse_backing::os_page_size() as u64 {
-            let what = What::Mapping { name: mapping.name.clone() };
+            let what = BufferName::Mapping { name: mapping.name.clone() };
             found.push(buffer(what, mapping.start, mapping.end - mapping.start, zero, is_huge(mapping)));
         }
     }
@@ -208,7 +210,7 @@ mod tests {
         let found = all.into_vec();
         let told: Vec<_> = found.iter().map(|b| (b.zero, b.zero_at_end, b.time_ms, b.is_found)).collect();
         assert_eq!(told, [(512 * KIB, 0, 2.0, true), (8 * KIB, 8 * KIB, 2.0, false)]);
-        assert!(matches!(&found[0].what, What::Variable { name, .. } if name == "frame"));
+        assert!(matches!(&found[0].what, BufferName::Variable { name, .. } if name == "frame"));
         assert!((found[0].share_percent - 100.0 * 512.0 / 1032.0).abs() < 1e-9);
     }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use dormouse_backing::maps::{self, Map};
 use dormouse_backing::os_page_size;
-use dormouse_backing::page_table::{HUGE_PAGE_SIZE_BYTES, PageKind, PageTable, Run, Way};
+use dormouse_backing::page_table::{HUGE_PAGE_SIZE_BYTES, KernelInterface, PageKind, PageTable, Run};
 use serde::Serialize;
 
 use crate::PagesError;
@@ -170,13 +170,13 @@ pub struct Census {
 
 impl Census {
     /// Takes the census of a process of the same user, or as root of any user. The process continues to run: memory
-    /// that it maps or gives back during the census may be included or not. The kernel is asked in the first of these
-    /// ways that it supports.
+    /// that it maps or gives back during the census may be included or not. The page table is read by the first
+    /// of these interfaces that the kernel supports.
     ///
     /// # Errors
     /// See [`PagesError`].
-    pub fn of(pid: u32, ways: &[Way]) -> Result<Census, PagesError> {
-        Surveyor::new(ways).census(pid, pid, Names::All)
+    pub fn of(pid: u32, interfaces: &[KernelInterface]) -> Result<Census, PagesError> {
+        Surveyor::new(interfaces).census(pid, pid, Names::All)
     }
 
     /// Returns the mappings as rows, by address. Neighbours with the same name are one row.
@@ -233,17 +233,17 @@ pub(crate) enum Names {
 /// Takes several censuses, and reads each object file only once.
 #[derive(Debug)]
 pub(crate) struct Surveyor {
-    ways: Vec<Way>,
-    /// Way in which the kernel was asked for the last census.
-    pub(crate) way: Option<Way>,
+    interfaces: Vec<KernelInterface>,
+    /// Interface by which the last census was made.
+    pub(crate) interface: Option<KernelInterface>,
     files: BTreeMap<(PathBuf, u64), Option<Rc<ObjectFile>>>,
     /// Total time spent reading object files.
     pub(crate) reading: Duration,
 }
 
 impl Surveyor {
-    pub(crate) fn new(ways: &[Way]) -> Surveyor {
-        Surveyor { ways: ways.into(), way: None, files: BTreeMap::new(), reading: Duration::ZERO }
+    pub(crate) fn new(interfaces: &[KernelInterface]) -> Surveyor {
+        Surveyor { interfaces: interfaces.into(), interface: None, files: BTreeMap::new(), reading: Duration::ZERO }
     }
 
     /// Takes the census of process `pid`, whose memory is read through `task`, one of its threads: the first thread may
@@ -253,8 +253,8 @@ impl Surveyor {
     /// See [`PagesError`].
     pub(crate) fn census(&mut self, pid: u32, task: u32, how: Names) -> Result<Census, PagesError> {
         let failed = |error| PagesError::of_backing(pid, error);
-        let table = PageTable::by(Some(task), &self.ways).map_err(failed)?;
-        self.way = Some(table.way());
+        let table = PageTable::by(Some(task), &self.interfaces).map_err(failed)?;
+        self.interface = Some(table.interface());
         let maps = maps::read(task).map_err(|error| PagesError::of_io(pid, error))?;
         if maps.is_empty() {
             // A kernel thread, or one that has ended and was not waited for yet.
@@ -282,9 +282,9 @@ impl Surveyor {
         }
         let command = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
         let command = process::printable(command.trim_ascii_end());
-        let unseen = unseen(table.way(), &mappings);
+        let unseen = unseen(table.interface(), &mappings);
         let zero_variables = objects.variables_in(&zero);
-        let sees_zero = table.way().sees_zero();
+        let sees_zero = table.interface().sees_zero();
         Ok(Census { pid, command, mappings, total, zero_variables, sees_zero, unseen })
     }
 
@@ -309,14 +309,14 @@ impl Surveyor {
     }
 }
 
-/// Returns the limits of a way, for any process.
-pub(crate) fn unseen_by(way: Way) -> Option<String> {
-    match way {
-        Way::Scan => None,
-        Way::WordsAndFlags => Some(
+/// Returns the limits of an interface, for any process.
+pub(crate) fn unseen_by(interface: KernelInterface) -> Option<String> {
+    match interface {
+        KernelInterface::Scan => None,
+        KernelInterface::WordsAndFlags => Some(
             "this kernel has no PAGEMAP_SCAN (Linux 6.7): what lies in one piece counts as a huge page, however it is mapped".into(),
         ),
-        Way::Words => Some(
+        KernelInterface::Words => Some(
             "this kernel has no PAGEMAP_SCAN (Linux 6.7), and only root may ask which frame a page lies in: the zero page counts as small \
              pages, and so do huge ones; run it as root, or on a newer kernel"
                 .into(),
@@ -324,11 +324,11 @@ pub(crate) fn unseen_by(way: Way) -> Option<String> {
     }
 }
 
-fn unseen(way: Way, mappings: &[Mapping]) -> Vec<String> {
+fn unseen(interface: KernelInterface, mappings: &[Mapping]) -> Vec<String> {
     let is_vsyscall = |mapping: &Mapping| matches!(&mapping.name, Name::Kernel { name } if name == "[vsyscall]");
     let vsyscall =
         mappings.iter().any(is_vsyscall).then(|| "[vsyscall] is in no page table: it counts as unbacked".into());
-    unseen_by(way).into_iter().chain(vsyscall).collect()
+    unseen_by(interface).into_iter().chain(vsyscall).collect()
 }
 
 /// The mapped object files, each with the distance between its addresses in memory and in the file.

@@ -54,13 +54,13 @@ mod text;
 mod trace;
 mod watch;
 
-pub use buffers::{Buffer, Limits, What};
+pub use buffers::{Buffer, BufferName, Limits};
 pub use census::{Census, Mapping, Name, Pages, ZeroVariable};
-pub use dormouse_backing::page_table::Way;
+pub use dormouse_backing::page_table::KernelInterface;
 pub use html::{html, html_of_run};
 pub use speed::Speed;
 pub use text::{run_table, table};
-pub use watch::{Counts, Other, Run, RunOptions, Sample, Verdict, run};
+pub use watch::{Counts, EndedProcess, Run, RunOptions, Sample, Verdict, run};
 
 use dormouse_backing::BackingError;
 use rustix::io::Errno;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Parser;
-use dormouse_census::{Census, Limits, Run, RunOptions, Verdict, Way, html, html_of_run, run_table, table};
+use dormouse_census::{Census, KernelInterface, Limits, Run, RunOptions, Verdict, html, html_of_run, run_table, table};
 use dormouse_terminal::{Output, parse_duration, parse_size, report, style};
 
 /// Show what backs a program's memory: pages of its own, the zero page, or nothing
@@ -102,8 +102,12 @@ fn main() -> ExitCode {
 }
 
 impl Pages {
-    fn ways(&self) -> &'static [Way] {
-        if self.without_scan { &[Way::WordsAndFlags, Way::Words] } else { &Way::ALL }
+    fn interfaces(&self) -> &'static [KernelInterface] {
+        if self.without_scan {
+            &[KernelInterface::WordsAndFlags, KernelInterface::Words]
+        } else {
+            &KernelInterface::ALL
+        }
     }
 
     fn run(self, out: &mut Output) -> anyhow::Result<u8> {
@@ -112,7 +116,7 @@ impl Pages {
             write(file, "")?;
         }
         if let Some(pid) = self.pid {
-            let census = Census::of(pid, self.ways())?;
+            let census = Census::of(pid, self.interfaces())?;
             self.html_file(&html(&census))?;
             let text = if self.json { json(&census)? } else { table(&census, style::columns(), self.each) };
             match &self.output {
@@ -125,7 +129,7 @@ impl Pages {
             bail!("the measured time would end before it begins: --until has to be later than --from");
         }
         let options = RunOptions {
-            ways: self.ways().into(),
+            interfaces: self.interfaces().into(),
             period: self.watch.then_some(self.period),
             is_traced: !self.no_ptrace,
             from: self.from,

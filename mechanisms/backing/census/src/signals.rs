@@ -13,7 +13,7 @@ const PASSED_ON: [i32; 8] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2,
 
 /// Caught signals, so that this process survives to report. They are caught before the command is started, so that none
 /// is lost.
-pub(crate) struct Caught(SignalsInfo<WithOrigin>);
+pub(crate) struct CaughtSignals(SignalsInfo<WithOrigin>);
 
 /// Passes the signals on to the command until it is dropped.
 pub(crate) struct Forwarder {
@@ -21,16 +21,16 @@ pub(crate) struct Forwarder {
     thread: Option<JoinHandle<()>>,
 }
 
-impl Caught {
-    pub(crate) fn new() -> io::Result<Caught> {
+impl CaughtSignals {
+    pub(crate) fn new() -> io::Result<CaughtSignals> {
         // Signals that `nohup` or a shell made this process ignore are also ignored in the command.
         let ignored = crate::process::ignored_signals();
         let caught = PASSED_ON.into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0);
-        SignalsInfo::new(caught).map(Caught)
+        SignalsInfo::new(caught).map(CaughtSignals)
     }
 
     pub(crate) fn pass_on_to(self, pid: u32) -> Forwarder {
-        let Caught(mut signals) = self;
+        let CaughtSignals(mut signals) = self;
         let handle = signals.handle();
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
         let thread = std::thread::spawn(move || {

@@ -22,7 +22,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use crate::census::Row;
-use crate::{Buffer, Census, Counts, Mapping, Name, Pages, Run, Sample, Speed, Verdict, What};
+use crate::{Buffer, BufferName, Census, Counts, Mapping, Name, Pages, Run, Sample, Speed, Verdict};
 
 /// Columns of figures, and the width of each.
 const COLUMNS: [&str; 6] = ["size", "unbacked", "zero", "small", "huge", "swapped"];
@@ -233,11 +233,11 @@ pub(crate) fn fault_rates(samples: &[Sample], duration_ms: f64, count: usize) ->
     (0..count).map(|part| (total((part + 1) as f64 * step) - total(part as f64 * step)) * 1e3 / step).collect()
 }
 
-impl std::fmt::Display for What {
+impl std::fmt::Display for BufferName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            What::Variable { name, path } => write!(f, "{name} in {}", file_name(path)),
-            What::Mapping { name } => name.fmt(f),
+            BufferName::Variable { name, path } => write!(f, "{name} in {}", file_name(path)),
+            BufferName::Mapping { name } => name.fmt(f),
         }
     }
 }

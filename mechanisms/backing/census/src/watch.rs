@@ -11,10 +11,10 @@ use serde::Serialize;
 
 use crate::buffers::{Buffer, Buffers, Limits};
 use crate::census::{Census, Names, Pages, Surveyor, unseen_by};
-use crate::signals::Caught;
+use crate::signals::CaughtSignals;
 use crate::speed::Speed;
 use crate::trace::{Event, Started, supervise};
-use crate::{PagesError, Way, process};
+use crate::{KernelInterface, PagesError, process};
 
 /// Maximum number of samples that are kept. When there are more, every other one is dropped.
 const SAMPLES_MAX: usize = 2048;
@@ -26,8 +26,8 @@ const OTHERS_MAX: usize = 100;
 /// Options for running and watching a command.
 #[derive(Debug, Clone)]
 pub struct RunOptions {
-    /// Ways to ask the kernel for a census. The first that it supports is used.
-    pub ways: Vec<Way>,
+    /// Interfaces by which a census may be made. The first that the kernel supports is used.
+    pub interfaces: Vec<KernelInterface>,
     /// Time from one sample to the next; longer if a sample takes more than a twentieth of it. `None`: censuses are
     /// taken only as each process ends.
     pub period: Option<Duration>,
@@ -45,7 +45,7 @@ pub struct RunOptions {
 impl Default for RunOptions {
     fn default() -> RunOptions {
         RunOptions {
-            ways: Way::ALL.into(),
+            interfaces: KernelInterface::ALL.into(),
             period: None,
             is_traced: true,
             from: Duration::ZERO,
@@ -101,7 +101,7 @@ pub struct Sample {
 
 /// A process that the command started, at its end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Other {
+pub struct EndedProcess {
     /// Id of the process.
     pub pid: u32,
     /// Name of the process.
@@ -124,7 +124,7 @@ pub struct Run {
     /// Census of the process with most of the zero page, among those in the measured time in which a buffer was found.
     pub worst: Option<Census>,
     /// Other processes, those that touched most memory first; at most a hundred.
-    pub others: Vec<Other>,
+    pub others: Vec<EndedProcess>,
     /// Variables and mappings that were the zero page in the measured time, the worst first; at most a thousand.
     pub buffers: Vec<Buffer>,
     /// Limits beyond which a buffer counts as found.
@@ -172,7 +172,7 @@ pub fn run(command: &[OsString], options: &RunOptions) -> Result<Run, PagesError
         [program, arguments @ ..] => (program.clone(), arguments),
         [] => (OsString::new(), command),
     };
-    let caught = Caught::new().map_err(PagesError::Signals)?;
+    let caught = CaughtSignals::new().map_err(PagesError::Signals)?;
     let mut process = Command::new(&program);
     process.args(arguments);
     let (sender, events) = channel();
@@ -240,7 +240,7 @@ impl Watcher {
             main: started.pid,
             options: options.clone(),
             is_traced: unseen.is_none(),
-            surveyor: Surveyor::new(&options.ways),
+            surveyor: Surveyor::new(&options.interfaces),
             start: Instant::now(),
             spaces: BTreeMap::from([(started.pid, Space { touched: Some([0; 2]), ..Space::default() })]),
             faults: BTreeMap::new(),
@@ -437,7 +437,7 @@ impl Watcher {
             return;
         }
         let others = &mut self.run.others;
-        others.push(Other { pid, command: census.command, total: census.total });
+        others.push(EndedProcess { pid, command: census.command, total: census.total });
         others.sort_by_key(|other| std::cmp::Reverse(other.total.touched()));
         others.truncate(OTHERS_MAX);
     }
@@ -454,7 +454,7 @@ impl Watcher {
                 .push(format!("the measured time was to begin after {from_ms:.0} ms, when the command had ended"));
         }
         run.unseen.extend(self.refused);
-        run.unseen.extend(self.surveyor.way.and_then(unseen_by));
+        run.unseen.extend(self.surveyor.interface.and_then(unseen_by));
         if run.census.is_none() {
             run.unseen.push("the command's own process: it ended before it was looked at".into());
         }

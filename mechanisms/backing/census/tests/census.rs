@@ -4,8 +4,8 @@ mod common;
 
 use std::process::Command;
 
-use common::{Stopped, WAYS, build, settled};
-use dormouse_census::{Census, Name, PagesError, Way};
+use common::{INTERFACES, Stopped, build, settled};
+use dormouse_census::{Census, KernelInterface, Name, PagesError};
 use dormouse_testing::{Lack, skip_part};
 
 /// The mistake of the benchmark of 2008, besides arrays without it.
@@ -35,16 +35,19 @@ fn a_census_agrees_with_smaps() {
     let program = Stopped::new(&mut Command::new("cat"), false);
     let pid = program.child.id();
     let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap();
-    for way in WAYS {
-        let (census, smaps) = match settled(pid, way) {
+    for interface in INTERFACES {
+        let (census, smaps) = match settled(pid, interface) {
             Ok(found) => found,
             Err(error) => {
-                skip_part(format!("{way:?}"), Lack::machine(error, "run the tests as root, on Linux 6.7 or later"));
+                skip_part(
+                    format!("{interface:?}"),
+                    Lack::machine(error, "run the tests as root, on Linux 6.7 or later"),
+                );
                 continue;
             }
         };
         assert_eq!(census.pid, pid);
-        assert_eq!(census.unseen.iter().any(|line| line.contains("zero page")), way == Way::Words);
+        assert_eq!(census.unseen.iter().any(|line| line.contains("zero page")), interface == KernelInterface::Words);
         let starts: Vec<u64> = census.mappings.iter().map(|mapping| mapping.start).collect();
         assert_eq!(starts, smaps.keys().copied().collect::<Vec<_>>());
         for mapping in &census.mappings {
@@ -59,8 +62,8 @@ fn a_census_agrees_with_smaps() {
             // smaps does not count the kernel's own pages.
             if !matches!(mapping.name, Name::Kernel { .. }) {
                 let is_same =
-                    if way.sees_zero() { pages.resident() == of("Rss") } else { pages.resident() >= of("Rss") };
-                assert!(is_same, "{way:?}: {mapping:?}: {} bytes", of("Rss"));
+                    if interface.sees_zero() { pages.resident() == of("Rss") } else { pages.resident() >= of("Rss") };
+                assert!(is_same, "{interface:?}: {mapping:?}: {} bytes", of("Rss"));
                 assert_eq!(pages.swapped, of("Swap"), "{mapping:?}");
             }
         }
@@ -78,11 +81,14 @@ fn variables_on_the_zero_page_are_named() {
     for options in [&["-O1"][..], &["-O1", "-no-pie", "-static"]] {
         let program = build(dir.path(), "frames", FRAMES, options);
         let running = Stopped::new(&mut Command::new(&program), true);
-        for way in WAYS {
-            let census = match Census::of(running.child.id(), &[way]) {
+        for interface in INTERFACES {
+            let census = match Census::of(running.child.id(), &[interface]) {
                 Ok(census) => census,
                 Err(error) => {
-                    skip_part(format!("{way:?}"), Lack::machine(error, "run the tests as root, on Linux 6.7 or later"));
+                    skip_part(
+                        format!("{interface:?}"),
+                        Lack::machine(error, "run the tests as root, on Linux 6.7 or later"),
+                    );
                     continue;
                 }
             };
@@ -96,9 +102,9 @@ fn variables_on_the_zero_page_are_named() {
             let found = ["read_only_of_zeroes", "half_written", "written", "untouched"].map(zero);
             // A page that two arrays share is in the state of the written one.
             let near = |bytes: u64, expected: u64| bytes.abs_diff(expected) <= 4096;
-            if way.sees_zero() {
-                assert!(near(found[0], SIZE) && near(found[1], SIZE / 2), "{way:?}: {found:?}");
-                assert!(near(found[2], 0) && near(found[3], 0), "{way:?}: {found:?}");
+            if interface.sees_zero() {
+                assert!(near(found[0], SIZE) && near(found[1], SIZE / 2), "{interface:?}: {found:?}");
+                assert!(near(found[2], 0) && near(found[3], 0), "{interface:?}: {found:?}");
                 assert_eq!(census.zero_variables[0].name, "read_only_of_zeroes");
             } else {
                 assert_eq!(found, [0; 4]);
@@ -110,7 +116,7 @@ fn variables_on_the_zero_page_are_named() {
                 .filter(|mapping| is_bss(&mapping.name))
                 .map(|mapping| mapping.end - mapping.start)
                 .sum();
-            assert!(bss >= 4 * SIZE, "{way:?}: {census:#?}");
+            assert!(bss >= 4 * SIZE, "{interface:?}: {census:#?}");
         }
     }
 }
@@ -120,6 +126,6 @@ fn who_is_not_there_is_an_error() {
     let mut child = Command::new("true").spawn().unwrap();
     let pid = child.id();
     child.wait().unwrap();
-    let error = Census::of(pid, &Way::ALL).unwrap_err();
+    let error = Census::of(pid, &KernelInterface::ALL).unwrap_err();
     assert!(matches!(error, PagesError::NoProcess { .. }), "{error}");
 }

@@ -1,4 +1,4 @@
-//! Every kind of page, from deliberately prepared memory; by each way to ask the kernel, and compared with its own
+//! Every kind of page, from deliberately prepared memory; by each interface of the kernel, and compared with its own
 //! sums.
 
 mod common;
@@ -7,8 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{Stopped, WAYS, build, settled};
-use dormouse_census::{Census, Mapping, Name, Pages, Way};
+use common::{INTERFACES, Stopped, build, settled};
+use dormouse_census::{Census, KernelInterface, Mapping, Name, Pages};
 use dormouse_testing::{Lack, skip_part};
 
 const SIZE: u64 = 4 << 20;
@@ -166,12 +166,15 @@ fn every_category_is_what_was_made() {
     let _huge_pages = HugePages::new(SIZE >> 21);
     let swap = Swap::new(dir.path());
     let running = Stopped::new(Command::new(&program).arg(&file), true);
-    let mut censuses: Vec<(Way, Census)> = Vec::new();
-    for way in WAYS {
-        let (census, smaps) = match settled(running.child.id(), way) {
+    let mut censuses: Vec<(KernelInterface, Census)> = Vec::new();
+    for interface in INTERFACES {
+        let (census, smaps) = match settled(running.child.id(), interface) {
             Ok(found) => found,
             Err(error) => {
-                skip_part(format!("{way:?}"), Lack::machine(error, "run the tests as root, on Linux 6.7 or later"));
+                skip_part(
+                    format!("{interface:?}"),
+                    Lack::machine(error, "run the tests as root, on Linux 6.7 or later"),
+                );
                 continue;
             }
         };
@@ -190,7 +193,7 @@ fn every_category_is_what_was_made() {
             assert_eq!(mapping.end - mapping.start, SIZE, "{mapping:?}");
             let of = |sum: &str| smaps[&at].get(sum).copied().unwrap_or(0);
             let Pages { small, huge, swapped, .. } = mapping.pages;
-            if way == Way::Scan {
+            if interface == KernelInterface::Scan {
                 let hugetlb = of("Private_Hugetlb") + of("Shared_Hugetlb");
                 let huge_of_all = of("AnonHugePages") + of("ShmemPmdMapped") + of("FilePmdMapped") + hugetlb;
                 assert_eq!(
@@ -215,21 +218,22 @@ fn every_category_is_what_was_made() {
                 skip_part(name, Lack::machine("this machine's memory is in pieces", "`sysctl vm.compact_memory=1`"));
                 continue;
             }
-            let pages = if way.sees_zero() { pages } else { blind(pages) };
+            let pages = if interface.sees_zero() { pages } else { blind(pages) };
             // A file system may have put a file into huge pages.
             let is_file = mapping.pages.shared > 0;
-            let found = if is_file && way.sees_zero() { blind(mapping.pages) } else { mapping.pages };
-            assert_eq!(found, pages, "{way:?}: {name}: {mapping:?}");
+            let found = if is_file && interface.sees_zero() { blind(mapping.pages) } else { mapping.pages };
+            assert_eq!(found, pages, "{interface:?}: {name}: {mapping:?}");
             check_name(name, mapping, &file);
             checked += 1;
         }
         // These need nothing special of the machine.
-        assert!(checked >= 8, "{way:?}: only {checked} were checked");
-        censuses.push((way, census));
+        assert!(checked >= 8, "{interface:?}: only {checked} were checked");
+        censuses.push((interface, census));
     }
-    // Both ways that see everything must agree, for the whole process.
-    let of = |wanted: Way| censuses.iter().find(|(way, _)| *way == wanted).map(|(_, census)| census);
-    match (of(Way::Scan), of(Way::WordsAndFlags)) {
+    // Both interfaces that see everything must agree, for the whole process.
+    let of =
+        |wanted: KernelInterface| censuses.iter().find(|(interface, _)| *interface == wanted).map(|(_, census)| census);
+    match (of(KernelInterface::Scan), of(KernelInterface::WordsAndFlags)) {
         (Some(scan), Some(words)) => {
             assert_eq!((&scan.mappings, &scan.total), (&words.mappings, &words.total));
             assert_eq!(scan.zero_variables, words.zero_variables);
@@ -237,10 +241,10 @@ fn every_category_is_what_was_made() {
         }
         _ => {
             let lack = Lack::machine(
-                "there are not two ways that see everything",
+                "there are not two interfaces that see everything",
                 "run the tests as root, on Linux 6.7 or later",
             );
-            skip_part("one way against the other", lack);
+            skip_part("one interface against the other", lack);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{WAYS, build};
+use common::{INTERFACES, build};
 use dormouse_census::{Census, PagesError, RunOptions, run};
 
 /// A program that maps, unmaps, moves and forgets memory, starts threads and children that end at once, and executes
@@ -60,7 +60,7 @@ fn what_changes_meanwhile_does_no_harm() {
     let program = build(dir.path(), "restless", RESTLESS, &["-O1", "-pthread"]);
     let mut child = Command::new(&program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let (mut looked, mut gone) = (0, 0);
-    let mut look = |pid: u32, way| match Census::of(pid, &[way]) {
+    let mut look = |pid: u32, interface| match Census::of(pid, &[interface]) {
         Ok(census) => {
             looked += 1;
             assert_eq!(census.pid, pid);
@@ -74,15 +74,15 @@ fn what_changes_meanwhile_does_no_harm() {
             );
         }
         Err(PagesError::NoProcess { .. } | PagesError::NoMemory { .. }) => gone += 1,
-        // This machine does not support the way.
+        // This machine does not support the interface.
         Err(PagesError::System { errno: rustix::io::Errno::NOSYS, .. }) => {}
         Err(error) => panic!("process {pid}: {error}"),
     };
     let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
     // Looks at some execs of the program, and at each of its children, which may already have ended.
-    for (line, way) in lines.take(400).zip(WAYS.into_iter().cycle()) {
-        look(child.id(), way);
-        look(line.parse().unwrap(), way);
+    for (line, interface) in lines.take(400).zip(INTERFACES.into_iter().cycle()) {
+        look(child.id(), interface);
+        look(line.parse().unwrap(), interface);
     }
     assert!(child.try_wait().unwrap().is_none());
     drop(child.stdin.take());

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use dormouse_imv::{StaticKey, Writer, disable, enable, imv, imv_read, static_branch, status};
+use dormouse_imv::{CodeWriter, StaticKey, disable, enable, imv, imv_read, static_branch, status};
 
 /// Number of updates in each case, unless the variable sets it.
 const UPDATES: u64 = 20_000;
@@ -21,7 +21,7 @@ fn updates() -> u64 {
 
 /// State that is shared with the readers of a site, and their findings.
 #[derive(Default)]
-struct Found {
+struct ReaderFindings {
     /// Twice the number of the last completed update, plus one while an update runs.
     phase: AtomicU64,
     stop: AtomicBool,
@@ -40,8 +40,8 @@ fn stress(
     is_possible: impl Fn(u64) -> bool + Sync,
     expected: impl Fn(u64) -> u64 + Sync,
     change: impl Fn(u64) + Sync,
-) -> Found {
-    let found = Found::default();
+) -> ReaderFindings {
+    let found = ReaderFindings::default();
     // An emulator has already translated the code that it is about to execute, and the kernel's barrier, which it
     // passes on, does not affect translations: a thread may execute the old instruction once more.
     let is_emulated = std::env::var_os(alone::ENV_RUNNER).is_some();
@@ -86,7 +86,7 @@ fn pattern(number: u64) -> u64 {
 
 macro_rules! stress_value {
     ($name:ident: $type:ty) => {
-        fn $name(times: u64) -> Found {
+        fn $name(times: u64) -> ReaderFindings {
             imv! { static VALUE: $type = 0; }
             let mask = u64::from(<$type>::MAX);
             stress(
@@ -105,7 +105,7 @@ stress_value!(halves: u16);
 stress_value!(words: u32);
 stress_value!(doubles: u64);
 
-fn branches(times: u64) -> Found {
+fn branches(times: u64) -> ReaderFindings {
     static KEY: StaticKey = StaticKey::new();
     let found = stress(
         times,
@@ -125,7 +125,7 @@ fn nothing_is_torn_by_any_writer() {
     if alone::is_child() {
         return each_width();
     }
-    for writer in [Writer::Mprotect, Writer::ProcMem, Writer::None] {
+    for writer in [CodeWriter::Mprotect, CodeWriter::ProcMem, CodeWriter::None] {
         let output = alone::run("nothing_is_torn_by_any_writer", |command| {
             command.env("DORMOUSE_IMV_WRITER", writer.name());
         });
@@ -140,7 +140,7 @@ fn nothing_is_torn_by_any_writer() {
 
 fn each_width() {
     let times = updates();
-    type Case = fn(u64) -> Found;
+    type Case = fn(u64) -> ReaderFindings;
     let cases: [(&str, Case); 5] =
         [("branch", branches), ("1 byte", bytes), ("2 bytes", halves), ("4 bytes", words), ("8 bytes", doubles)];
     for (name, case) in cases {

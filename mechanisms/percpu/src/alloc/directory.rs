@@ -4,7 +4,7 @@
 //!   address >> shift ──hash──▶ │ … │ chunk │ chunk │ null │ …       open addressing; a slot changes once, from null to a chunk
 //! ```
 //!
-//! A chunk is aligned to the smallest power of two that is not below its size, so all its addresses have one key. The
+//! A chunk is aligned to the smallest power of two that is not below its size, so all its addresses have one hash key. The
 //! pool's lock serialises inserts; lookups need no lock:
 //!
 //! ```text
@@ -17,12 +17,12 @@
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 /// A word that is set once. The model checker has a type of its own for it.
-pub(crate) trait Slot<T> {
+pub(crate) trait ChunkSlot<T> {
     fn load(&self, ordering: Ordering) -> *mut T;
     fn store(&self, chunk: *mut T, ordering: Ordering);
 }
 
-impl<T> Slot<T> for AtomicPtr<T> {
+impl<T> ChunkSlot<T> for AtomicPtr<T> {
     #[inline]
     fn load(&self, ordering: Ordering) -> *mut T {
         AtomicPtr::load(self, ordering)
@@ -36,29 +36,31 @@ impl<T> Slot<T> for AtomicPtr<T> {
 
 /// The error of an insert when all slots are taken.
 #[derive(Debug)]
-pub(crate) struct Full;
+pub(crate) struct DirectoryFull;
 
-/// Returns the slots for `key` in the order in which they are tried. `len` is a power of two.
-fn probes(key: usize, len: usize) -> impl Iterator<Item = usize> {
+/// Returns the slots for `hash_key` in the order in which they are tried. `len` is a power of two.
+fn probes(hash_key: usize, len: usize) -> impl Iterator<Item = usize> {
     // Fibonacci hashing: neighbouring chunks get slots that are far apart.
-    let hash = (key as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let hash = (hash_key as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let first = (hash >> 32) as usize;
     (0..len).map(move |step| (first + step) & (len - 1))
 }
 
-/// Publishes `chunk` under `key`. The caller ensures that no other insert runs.
-pub(crate) fn insert<T, S: Slot<T>>(slots: &[S], key: usize, chunk: *mut T) -> Result<(), Full> {
+/// Publishes `chunk` under `hash_key`. The caller ensures that no other insert runs.
+pub(crate) fn insert<T, S: ChunkSlot<T>>(slots: &[S], hash_key: usize, chunk: *mut T) -> Result<(), DirectoryFull> {
     // Relaxed: the thread that filled a slot held the lock before the caller, and the pointer is not followed here.
-    let slot = probes(key, slots.len()).find(|slot| slots[*slot].load(Ordering::Relaxed).is_null()).ok_or(Full)?;
+    let slot = probes(hash_key, slots.len())
+        .find(|slot| slots[*slot].load(Ordering::Relaxed).is_null())
+        .ok_or(DirectoryFull)?;
     // (C2) pairs with (C1).
     slots[slot].store(chunk, Ordering::Release);
     Ok(())
 }
 
-/// Returns the chunk under `key` for which `is_it` is true. Wait-free: it takes at most as many steps as there are
+/// Returns the chunk under `hash_key` for which `is_it` is true. Wait-free: it takes at most as many steps as there are
 /// slots.
-pub(crate) fn find<T, S: Slot<T>>(slots: &[S], key: usize, is_it: impl Fn(*mut T) -> bool) -> Option<*mut T> {
-    for slot in probes(key, slots.len()) {
+pub(crate) fn find<T, S: ChunkSlot<T>>(slots: &[S], hash_key: usize, is_it: impl Fn(*mut T) -> bool) -> Option<*mut T> {
+    for slot in probes(hash_key, slots.len()) {
         // (C1) pairs with (C2): the chunk's description is visible.
         let chunk = slots[slot].load(Ordering::Acquire);
         if chunk.is_null() {
@@ -82,10 +84,10 @@ mod tests {
         let addresses: Vec<*mut usize> = chunks.iter_mut().map(|chunk| &raw mut *chunk).collect();
         for (count, chunk) in addresses.iter().enumerate() {
             insert(&slots, count * 3, *chunk).unwrap();
-            for key in 0..30 {
+            for hash_key in 0..30 {
                 // SAFETY: addresses of elements of `chunks`, which lives longer.
-                let found = find(&slots, key, |chunk| unsafe { *chunk } == key);
-                assert_eq!(found, (key % 3 == 0 && key / 3 <= count).then(|| addresses[key / 3]));
+                let found = find(&slots, hash_key, |chunk| unsafe { *chunk } == hash_key);
+                assert_eq!(found, (hash_key % 3 == 0 && hash_key / 3 <= count).then(|| addresses[hash_key / 3]));
             }
         }
         assert!(insert(&slots, 1, addresses[0]).is_err());
@@ -107,13 +109,13 @@ mod model {
     struct Chunk(UnsafeCell<usize>);
 
     impl Chunk {
-        fn key(&self) -> usize {
+        fn hash_key(&self) -> usize {
             // SAFETY: the read is ordered after the write if the directory is correct; loom checks that.
-            self.0.with(|key| unsafe { *key })
+            self.0.with(|hash_key| unsafe { *hash_key })
         }
     }
 
-    impl Slot<Chunk> for AtomicPtr<Chunk> {
+    impl ChunkSlot<Chunk> for AtomicPtr<Chunk> {
         fn load(&self, ordering: Ordering) -> *mut Chunk {
             AtomicPtr::load(self, ordering)
         }
@@ -136,20 +138,20 @@ mod model {
             Arc::new(Growing { slots: [slot(), slot()], handed: AtomicUsize::new(0) })
         }
 
-        fn grow(&self, key: usize) {
+        fn grow(&self, hash_key: usize) {
             let chunk = Box::into_raw(Box::new(Chunk(UnsafeCell::new(0))));
             // SAFETY: no other thread knows the chunk.
             let description = unsafe { &(*chunk).0 };
             // SAFETY: the chunk was just made and no other thread knows it, so this is the only access.
-            description.with_mut(|word| unsafe { *word = key });
-            insert(&self.slots, key, chunk).unwrap();
+            description.with_mut(|word| unsafe { *word = hash_key });
+            insert(&self.slots, hash_key, chunk).unwrap();
         }
 
-        fn find(&self, key: usize) -> Option<usize> {
+        fn find(&self, hash_key: usize) -> Option<usize> {
             // SAFETY: chunks live until `free`.
-            let is_it = |chunk: *mut Chunk| unsafe { &*chunk }.key() == key;
+            let is_it = |chunk: *mut Chunk| unsafe { &*chunk }.hash_key() == hash_key;
             // SAFETY: chunks are freed only by `free`, when no thread uses the directory any more.
-            find(&self.slots, key, is_it).map(|chunk| unsafe { &*chunk }.key())
+            find(&self.slots, hash_key, is_it).map(|chunk| unsafe { &*chunk }.hash_key())
         }
 
         fn free(&self) {
@@ -170,13 +172,13 @@ mod model {
             let reader = {
                 let growing = Arc::clone(&growing);
                 thread::spawn(move || {
-                    for key in [2, 1] {
-                        assert!(matches!(growing.find(key), None | Some(_)));
+                    for hash_key in [2, 1] {
+                        assert!(matches!(growing.find(hash_key), None | Some(_)));
                     }
                     // The load has no ordering: the chunk may not be found yet, but if it is, it is complete.
-                    let key = growing.handed.load(Ordering::Relaxed);
-                    if key != 0 {
-                        assert!(growing.find(key).is_none_or(|found| found == key));
+                    let hash_key = growing.handed.load(Ordering::Relaxed);
+                    if hash_key != 0 {
+                        assert!(growing.find(hash_key).is_none_or(|found| found == hash_key));
                     }
                 })
             };
@@ -196,15 +198,15 @@ mod model {
             let readers = [(); 2].map(|()| {
                 let growing = Arc::clone(&growing);
                 thread::spawn(move || {
-                    let key = growing.handed.load(Ordering::Acquire);
-                    if key != 0 {
-                        assert_eq!(growing.find(key), Some(key));
+                    let hash_key = growing.handed.load(Ordering::Acquire);
+                    if hash_key != 0 {
+                        assert_eq!(growing.find(hash_key), Some(hash_key));
                     }
                 })
             });
-            for key in [1, 2] {
-                growing.grow(key);
-                growing.handed.store(key, Ordering::Release);
+            for hash_key in [1, 2] {
+                growing.grow(hash_key);
+                growing.handed.store(hash_key, Ordering::Release);
             }
             readers.into_iter().for_each(|reader| reader.join().unwrap());
             growing.free();

@@ -48,7 +48,7 @@ pub enum AllocError {
         /// Value of the option.
         value: usize,
         /// Requirement that the value does not meet.
-        need: Need,
+        need: Requirement,
     },
     /// A signal handler has interrupted its own thread inside the same pool.
     Reentered,
@@ -57,7 +57,7 @@ pub enum AllocError {
 /// A requirement of an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Need {
+pub enum Requirement {
     /// A range, both ends included.
     Between {
         /// Minimum valid value.
@@ -106,8 +106,8 @@ pub enum Shortage {
 /// A byte that was overwritten by faulty code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Corruption {
-    /// Part of the pool to which the byte belongs.
-    pub part: Part,
+    /// Kind of memory to which the byte belongs.
+    pub kind: MemoryKind,
     /// CPU in whose stride the byte is.
     pub cpu: u32,
     /// Address of the first corrupted byte.
@@ -118,10 +118,10 @@ pub struct Corruption {
     pub expected: u8,
 }
 
-/// The part of a pool to which a corrupted byte belongs.
+/// A kind of pool memory that no program may write to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Part {
+pub enum MemoryKind {
     /// The red zone after an object: a write went past the object's end.
     RedZone,
     /// Free memory: a write went to an object that was freed, or far past another.
@@ -158,12 +158,12 @@ impl fmt::Display for AllocError {
     }
 }
 
-impl fmt::Display for Need {
+impl fmt::Display for Requirement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Need::Between { least, most } => write!(f, "between {least} and {most}"),
-            Need::MultipleOf(unit) => write!(f, "a multiple of {unit}"),
-            Need::PowerOfTwo => write!(f, "a power of two"),
+            Requirement::Between { least, most } => write!(f, "between {least} and {most}"),
+            Requirement::MultipleOf(unit) => write!(f, "a multiple of {unit}"),
+            Requirement::PowerOfTwo => write!(f, "a power of two"),
         }
     }
 }
@@ -190,8 +190,8 @@ impl fmt::Display for Shortage {
 
 impl fmt::Display for Corruption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Corruption { part, cpu, address, found, expected } = self;
-        let place = if *part == Part::RedZone { "the red zone behind an object" } else { "free memory" };
+        let Corruption { kind, cpu, address, found, expected } = self;
+        let place = if *kind == MemoryKind::RedZone { "the red zone behind an object" } else { "free memory" };
         write!(f, "{place} of CPU {cpu} was written to: {address:#x} holds {found:#04x} instead of {expected:#04x}")
     }
 }

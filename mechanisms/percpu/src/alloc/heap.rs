@@ -21,8 +21,8 @@ use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize,
 use dormouse_locks::{OwnerLock, Rank, Reentered};
 
 use super::bitmap;
-use super::directory::{self, Full};
-use super::error::{AllocError, Corruption, Need, Part, Shortage};
+use super::directory::{self, DirectoryFull};
+use super::error::{AllocError, Corruption, MemoryKind, Requirement, Shortage};
 use super::memory::{self, Mapping};
 use super::{Leak, OBJECT_SIZE_BYTES_MAX, PoolOptions, Region, Usage};
 
@@ -44,31 +44,31 @@ const CHUNK_COUNT_MAX: usize = 1 << 15;
 /// A granule's record: it describes the object that starts there, or the last one that did.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Record {
-    kind: Kind,
+    state: GranuleState,
     size: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum GranuleState {
     None,
     Object,
     Freed,
 }
 
 impl Record {
-    const NONE: Record = Record { kind: Kind::None, size: 0 };
+    const NONE: Record = Record { state: GranuleState::None, size: 0 };
 
     fn to_word(self) -> u32 {
-        self.size as u32 | (self.kind as u32) << 16
+        self.size as u32 | (self.state as u32) << 16
     }
 
     fn from_word(word: u32) -> Record {
-        let kind = match word >> 16 {
-            0 => Kind::None,
-            1 => Kind::Object,
-            _ => Kind::Freed,
+        let state = match word >> 16 {
+            0 => GranuleState::None,
+            1 => GranuleState::Object,
+            _ => GranuleState::Freed,
         };
-        Record { kind, size: (word & 0xffff) as usize }
+        Record { state, size: (word & 0xffff) as usize }
     }
 }
 
@@ -81,7 +81,7 @@ struct Shape {
     stride_bytes: usize,
     chunk_bytes: usize,
     /// Number of the lowest address bit that is equal in all addresses of a chunk, as are the bits above it.
-    key_shift: u32,
+    hash_key_shift: u32,
     /// Number of granules in a stride.
     granule_count: usize,
     /// Calls back with each CPU and its node, and returns the number of nodes.
@@ -111,7 +111,7 @@ impl Shape {
 }
 
 /// A chunk's description. It is at the start of a mapping of its own, followed by the bitmaps and records.
-pub(crate) struct Chunk {
+pub(crate) struct PoolChunk {
     base: *mut u8,
     used: NonNull<[AtomicU64]>,
     dirty: NonNull<[AtomicU64]>,
@@ -122,7 +122,7 @@ pub(crate) struct Chunk {
     /// Mapping that contains this description, the bitmaps and the records.
     metadata: Mapping,
     // The fields below are written only under the lock.
-    next: AtomicPtr<Chunk>,
+    next: AtomicPtr<PoolChunk>,
     free_count: AtomicUsize,
     /// Lower bound of the free granules: no granule below it is free.
     first_free: AtomicUsize,
@@ -130,7 +130,7 @@ pub(crate) struct Chunk {
     unfit_count: AtomicUsize,
 }
 
-impl Chunk {
+impl PoolChunk {
     fn used(&self) -> &[AtomicU64] {
         // SAFETY: in the chunk's metadata mapping, which lives as long as the chunk; zeroes are valid atomics.
         unsafe { self.used.as_ref() }
@@ -166,7 +166,7 @@ struct Bytes {
     start: *mut u8,
     len: usize,
     cpu: u32,
-    part: Part,
+    kind: MemoryKind,
 }
 
 impl Bytes {
@@ -180,7 +180,7 @@ impl Bytes {
         });
         match wrong {
             None => Ok(()),
-            Some((address, found)) => Err(Corruption { part: self.part, cpu: self.cpu, address, found, expected }),
+            Some((address, found)) => Err(Corruption { kind: self.kind, cpu: self.cpu, address, found, expected }),
         }
     }
 
@@ -227,9 +227,9 @@ pub(crate) struct Heap {
     shape: Shape,
     lock: OwnerLock,
     totals: Totals,
-    first: AtomicPtr<Chunk>,
-    last: AtomicPtr<Chunk>,
-    directory: NonNull<[AtomicPtr<Chunk>]>,
+    first: AtomicPtr<PoolChunk>,
+    last: AtomicPtr<PoolChunk>,
+    directory: NonNull<[AtomicPtr<PoolChunk>]>,
     /// Number of allocated objects, indexed by size.
     live: NonNull<[AtomicUsize]>,
     /// Mapping that contains `directory` and `live`.
@@ -260,29 +260,29 @@ fn refused(size_bytes: usize, errno: rustix::io::Errno) -> Shortage {
     Shortage::Refused { size_bytes, errno: errno.raw_os_error() }
 }
 
-fn check_option(option: &'static str, value: usize, is_met: bool, need: Need) -> Result<(), AllocError> {
+fn check_option(option: &'static str, value: usize, is_met: bool, need: Requirement) -> Result<(), AllocError> {
     if is_met { Ok(()) } else { Err(AllocError::BadOption { option, value, need }) }
 }
 
 /// Checks the options that every party that computes addresses in the area must agree on.
 pub(crate) fn check_options(options: &PoolOptions) -> Result<(), AllocError> {
     let PoolOptions { cpu_count, stride_bytes, .. } = *options;
-    let cpus = Need::Between { least: 1, most: CPU_COUNT_MAX as usize };
+    let cpus = Requirement::Between { least: 1, most: CPU_COUNT_MAX as usize };
     check_option("cpu_count", cpu_count as usize, (1..=CPU_COUNT_MAX).contains(&cpu_count), cpus)?;
     let os_page = memory::os_page_size_bytes();
-    let strides = Need::Between { least: os_page, most: STRIDE_SIZE_BYTES_MAX };
+    let strides = Requirement::Between { least: os_page, most: STRIDE_SIZE_BYTES_MAX };
     check_option("stride_bytes", stride_bytes, (os_page..=STRIDE_SIZE_BYTES_MAX).contains(&stride_bytes), strides)?;
-    check_option("stride_bytes", stride_bytes, stride_bytes.is_power_of_two(), Need::PowerOfTwo)
+    check_option("stride_bytes", stride_bytes, stride_bytes.is_power_of_two(), Requirement::PowerOfTwo)
 }
 
 /// Checks that a region is aligned and large enough for the options.
 pub(crate) fn check_region(options: &PoolOptions, region: Region) -> Result<(), AllocError> {
     let base = region.base.addr();
-    check_option("region.base", base, base != 0 && base.is_multiple_of(GRANULE), Need::MultipleOf(GRANULE))?;
+    check_option("region.base", base, base != 0 && base.is_multiple_of(GRANULE), Requirement::MultipleOf(GRANULE))?;
     let need = options.stride_bytes * options.cpu_count as usize;
     let most = usize::MAX - base;
     let fits = (need..=most).contains(&region.size_bytes);
-    check_option("region.size_bytes", region.size_bytes, fits, Need::Between { least: need, most })
+    check_option("region.size_bytes", region.size_bytes, fits, Requirement::Between { least: need, most })
 }
 
 impl Heap {
@@ -295,7 +295,7 @@ impl Heap {
         let chunk_count_max = if is_fixed { 1 } else { (limit_bytes / chunk_bytes).clamp(1, CHUNK_COUNT_MAX) };
         let slot_count = (2 * chunk_count_max).next_power_of_two();
 
-        let len = Cutter::layout::<AtomicPtr<Chunk>>(0, slot_count);
+        let len = Cutter::layout::<AtomicPtr<PoolChunk>>(0, slot_count);
         let len = Cutter::layout::<AtomicUsize>(len, OBJECT_SIZE_BYTES_MAX + 1);
         let nothing = |shortage| AllocError::Exhausted { size_bytes: 0, align_bytes: 0, shortage };
         let metadata = Mapping::new(len, 1).map_err(|errno| nothing(refused(len, errno)))?;
@@ -310,7 +310,7 @@ impl Heap {
             cpu_count,
             stride_bytes,
             chunk_bytes,
-            key_shift: chunk_bytes.next_power_of_two().trailing_zeros(),
+            hash_key_shift: chunk_bytes.next_power_of_two().trailing_zeros(),
             granule_count: stride_bytes / GRANULE,
             nodes,
             node_count: nodes(&mut |_, _| ()),
@@ -351,19 +351,19 @@ impl Heap {
         self.lock.with(work)
     }
 
-    fn first_chunk(&self) -> Option<&Chunk> {
+    fn first_chunk(&self) -> Option<&PoolChunk> {
         // SAFETY: null, or a chunk, which lives as long as the heap. It is written once, before the heap is shared.
         unsafe { self.first.load(Relaxed).as_ref() }
     }
 
     /// Iterates over all chunks, oldest first. The caller holds the lock.
-    fn chunks(&self) -> impl Iterator<Item = &Chunk> {
+    fn chunks(&self) -> impl Iterator<Item = &PoolChunk> {
         // SAFETY: null, or a chunk, which lives as long as the heap; the lock orders the write of its description
         // before this.
         core::iter::successors(self.first_chunk(), |chunk| unsafe { chunk.next.load(Relaxed).as_ref() })
     }
 
-    fn directory(&self) -> &[AtomicPtr<Chunk>] {
+    fn directory(&self) -> &[AtomicPtr<PoolChunk>] {
         // SAFETY: in the heap's metadata mapping, which lives as long as the heap; zeroes are null pointers.
         unsafe { self.directory.as_ref() }
     }
@@ -374,35 +374,35 @@ impl Heap {
     }
 
     /// Returns the chunk in which `address` may be the start of an object. Wait-free.
-    fn chunk_of(&self, address: usize) -> Option<&Chunk> {
+    fn chunk_of(&self, address: usize) -> Option<&PoolChunk> {
         // Handles of objects point into the stride of CPU 0.
-        let stride = |chunk: &Chunk| chunk.base.addr()..chunk.base.addr() + self.shape.stride_bytes;
-        let holds = |chunk: &Chunk| stride(chunk).contains(&address);
+        let stride = |chunk: &PoolChunk| chunk.base.addr()..chunk.base.addr() + self.shape.stride_bytes;
+        let holds = |chunk: &PoolChunk| stride(chunk).contains(&address);
         if self.shape.is_fixed {
             return self.first_chunk().filter(|chunk| holds(chunk));
         }
         // SAFETY: the directory contains only complete chunks, which live as long as the heap.
-        let is_it = |chunk: *mut Chunk| holds(unsafe { &*chunk });
-        let chunk = directory::find(self.directory(), address >> self.shape.key_shift, is_it)?;
+        let is_it = |chunk: *mut PoolChunk| holds(unsafe { &*chunk });
+        let chunk = directory::find(self.directory(), address >> self.shape.hash_key_shift, is_it)?;
         // SAFETY: the directory contains only complete chunks, which live as long as the heap.
         Some(unsafe { &*chunk })
     }
 
     /// Returns chunk, granule and record of the object that the handle belongs to, or belonged to before it was freed.
     /// Wait-free.
-    fn look_up(&self, address: usize) -> Option<(&Chunk, usize, Record)> {
+    fn look_up(&self, address: usize) -> Option<(&PoolChunk, usize, Record)> {
         let chunk = self.chunk_of(address)?;
         let offset = address - chunk.base.addr();
         let granule = offset / GRANULE;
         let record = chunk.record(granule);
-        let is_handle = offset.is_multiple_of(GRANULE) && record.kind != Kind::None;
+        let is_handle = offset.is_multiple_of(GRANULE) && record.state != GranuleState::None;
         is_handle.then_some((chunk, granule, record))
     }
 
     /// Returns the size with which an allocated object was allocated, in bytes. Wait-free.
     pub(crate) fn size_of(&self, address: usize) -> Option<usize> {
         let (_, _, record) = self.look_up(address)?;
-        (record.kind == Kind::Object).then_some(record.size)
+        (record.state == GranuleState::Object).then_some(record.size)
     }
 
     // Adds a chunk.
@@ -413,7 +413,7 @@ impl Heap {
     //   last.next = chunk
     //   directory[key] = chunk        ◀─ release: lookups without the lock find it from here on
     // ```
-    fn grow(&self, region: Option<Region>) -> Result<&Chunk, Shortage> {
+    fn grow(&self, region: Option<Region>) -> Result<&PoolChunk, Shortage> {
         let shape = &self.shape;
         let chunk_count = self.totals.chunk_count.load(Relaxed);
         let (limit_bytes, chunk_bytes) = (shape.limit_bytes, shape.chunk_bytes);
@@ -434,14 +434,14 @@ impl Heap {
         let base = region.map_or_else(|| memory.as_ref().map_or(ptr::null_mut(), Mapping::base), |region| region.base);
 
         let words = bitmap::words(shape.granule_count);
-        let len = Cutter::layout::<Chunk>(0, 1);
+        let len = Cutter::layout::<PoolChunk>(0, 1);
         let len = (0..3).fold(len, |len, _| Cutter::layout::<AtomicU64>(len, words));
         let len = Cutter::layout::<AtomicU32>(len, shape.granule_count);
         let metadata = Mapping::new(len, 1).map_err(|errno| refused(len, errno))?;
         let mut cutter = Cutter { base: metadata.base(), next: 0 };
-        let place: NonNull<[Chunk]> = cutter.cut(1);
-        let place = place.as_ptr().cast::<Chunk>();
-        let description = Chunk {
+        let place: NonNull<[PoolChunk]> = cutter.cut(1);
+        let place = place.as_ptr().cast::<PoolChunk>();
+        let description = PoolChunk {
             base,
             used: cutter.cut(words),
             dirty: cutter.cut(words),
@@ -470,9 +470,9 @@ impl Heap {
         self.last.store(place, Relaxed);
         add(&self.totals.chunk_count, 1);
         if !shape.is_fixed {
-            let inserted = directory::insert(self.directory(), base.addr() >> shape.key_shift, place);
+            let inserted = directory::insert(self.directory(), base.addr() >> shape.hash_key_shift, place);
             // There are twice as many slots as chunks.
-            debug_assert!(!matches!(inserted, Err(Full)));
+            debug_assert!(!matches!(inserted, Err(DirectoryFull)));
         }
         Ok(chunk)
     }
@@ -480,7 +480,7 @@ impl Heap {
     /// Maps a chunk's memory, and prefers each CPU's node for its stride.
     fn map_chunk(&self) -> Result<Mapping, rustix::io::Errno> {
         let shape = &self.shape;
-        let memory = Mapping::new(shape.chunk_bytes, 1 << shape.key_shift)?;
+        let memory = Mapping::new(shape.chunk_bytes, 1 << shape.hash_key_shift)?;
         let base = memory.base();
         if shape.is_lazy {
             memory::keep_lazy(base, shape.chunk_bytes);
@@ -527,7 +527,7 @@ impl Heap {
 
     /// Allocates a zeroed object in `chunk` and returns its first granule; `None` if there is no room. The caller holds
     /// the lock.
-    fn place(&self, chunk: &Chunk, size: usize, align: usize) -> Result<Option<usize>, AllocError> {
+    fn place(&self, chunk: &PoolChunk, size: usize, align: usize) -> Result<Option<usize>, AllocError> {
         let shape = &self.shape;
         let count = shape.granules(size);
         let first_free = chunk.first_free.load(Relaxed);
@@ -566,7 +566,7 @@ impl Heap {
         if shape.is_robust {
             self.red_zones(chunk, start, size).for_each(|bytes| bytes.fill(RED_ZONE));
         }
-        chunk.set_record(start, Record { kind: Kind::Object, size });
+        chunk.set_record(start, Record { state: GranuleState::Object, size });
         add(&self.totals.object_count, 1);
         add(&self.totals.object_bytes, size);
         add(&self.live()[size], 1);
@@ -580,10 +580,10 @@ impl Heap {
     fn free_locked(&self, address: usize) -> Result<(), AllocError> {
         let shape = &self.shape;
         let (chunk, start, record) = self.look_up(address).ok_or(AllocError::Foreign { address })?;
-        if record.kind == Kind::Freed {
+        if record.state == GranuleState::Freed {
             return Err(AllocError::DoubleFree { address });
         }
-        chunk.set_record(start, Record { kind: Kind::Freed, ..record });
+        chunk.set_record(start, Record { state: GranuleState::Freed, ..record });
         subtract(&self.totals.object_count, 1);
         subtract(&self.totals.object_bytes, record.size);
         subtract(&self.live()[record.size], 1);
@@ -608,32 +608,32 @@ impl Heap {
     }
 
     /// Returns the address of a granule in the stride of CPU 0.
-    fn at(&self, chunk: &Chunk, granule: usize) -> *mut u8 {
+    fn at(&self, chunk: &PoolChunk, granule: usize) -> *mut u8 {
         chunk.base.wrapping_add(granule * GRANULE)
     }
 
     /// Returns the bytes after each copy of an object of that size.
-    fn red_zones(&self, chunk: &Chunk, start: usize, size: usize) -> impl Iterator<Item = Bytes> {
+    fn red_zones(&self, chunk: &PoolChunk, start: usize, size: usize) -> impl Iterator<Item = Bytes> {
         let len = self.shape.granules(size) * GRANULE - size;
-        self.on_each_cpu(self.at(chunk, start).wrapping_add(size), len, Part::RedZone)
+        self.on_each_cpu(self.at(chunk, start).wrapping_add(size), len, MemoryKind::RedZone)
     }
 
     /// Returns the bytes of granules in every stride, for granules that are free or are being freed or allocated.
-    fn images(&self, chunk: &Chunk, granules: Range<usize>) -> impl Iterator<Item = Bytes> {
-        self.on_each_cpu(self.at(chunk, granules.start), granules.len() * GRANULE, Part::Free)
+    fn images(&self, chunk: &PoolChunk, granules: Range<usize>) -> impl Iterator<Item = Bytes> {
+        self.on_each_cpu(self.at(chunk, granules.start), granules.len() * GRANULE, MemoryKind::Free)
     }
 
     /// Returns the `len` bytes from `start`, which is in the stride of CPU 0, and their counterparts in the other
     /// strides.
-    fn on_each_cpu(&self, start: *mut u8, len: usize, part: Part) -> impl Iterator<Item = Bytes> {
+    fn on_each_cpu(&self, start: *mut u8, len: usize, kind: MemoryKind) -> impl Iterator<Item = Bytes> {
         (0..self.shape.cpu_count).map(move |cpu| {
             let start = start.wrapping_add(cpu * self.shape.stride_bytes);
-            Bytes { start, len, cpu: cpu as u32, part }
+            Bytes { start, len, cpu: cpu as u32, kind }
         })
     }
 
     /// Checks that free granules have the contents that they should.
-    fn check_free(&self, chunk: &Chunk, granules: Range<usize>) -> Result<(), Corruption> {
+    fn check_free(&self, chunk: &PoolChunk, granules: Range<usize>) -> Result<(), Corruption> {
         for (run, is_poisoned) in bitmap::runs(chunk.poisoned(), granules) {
             if is_poisoned {
                 self.images(chunk, run).try_for_each(|bytes| bytes.check(POISON))?;
@@ -649,7 +649,7 @@ impl Heap {
     }
 
     /// Checks that the red zones of an allocated object are intact.
-    fn check_red_zones(&self, chunk: &Chunk, start: usize, size: usize) -> Result<(), Corruption> {
+    fn check_red_zones(&self, chunk: &PoolChunk, start: usize, size: usize) -> Result<(), Corruption> {
         self.red_zones(chunk, start, size).try_for_each(|bytes| bytes.check(RED_ZONE))
     }
 
@@ -667,7 +667,7 @@ impl Heap {
                     }
                     for granule in granules {
                         let record = chunk.record(granule);
-                        if record.kind == Kind::Object {
+                        if record.state == GranuleState::Object {
                             self.check_red_zones(chunk, granule, record.size)?;
                         }
                     }
@@ -707,7 +707,7 @@ impl Drop for Heap {
         while !next.is_null() {
             // SAFETY: a chunk, which is not used any more because the heap is dropped; it is moved out of the mapping
             // that it owns.
-            let Chunk { next: after, memory, metadata, .. } = unsafe { next.read() };
+            let PoolChunk { next: after, memory, metadata, .. } = unsafe { next.read() };
             next = after.load(Relaxed);
             drop(memory);
             drop(metadata);
@@ -739,7 +739,7 @@ mod tests {
         let mut copies = Vec::new();
         for size in [8, 100, 1000, 8] {
             let handle = heap.alloc(size, 8).unwrap();
-            for copy in heap.on_each_cpu(handle.as_ptr(), size, Part::Free) {
+            for copy in heap.on_each_cpu(handle.as_ptr(), size, MemoryKind::Free) {
                 copy.fill(copy.cpu as u8 + 1);
                 copies.push((copy.start.addr(), copy.start.addr() + size));
             }
@@ -766,9 +766,9 @@ mod tests {
 
     #[test]
     fn records_are_what_they_were() {
-        for kind in [Kind::None, Kind::Object, Kind::Freed] {
+        for state in [GranuleState::None, GranuleState::Object, GranuleState::Freed] {
             for size in [0, 1, 4095, OBJECT_SIZE_BYTES_MAX] {
-                let record = Record { kind, size };
+                let record = Record { state, size };
                 assert!(Record::from_word(record.to_word()) == record);
             }
         }

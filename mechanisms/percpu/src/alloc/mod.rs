@@ -54,7 +54,7 @@ use core::fmt;
 use core::ptr::NonNull;
 
 use dormouse_locks::Reentered;
-pub use error::{AllocError, Corruption, Need, Part, Shortage};
+pub use error::{AllocError, Corruption, MemoryKind, Requirement, Shortage};
 use heap::Heap;
 pub use topology::possible_cpus;
 

@@ -1,7 +1,7 @@
 //! Tests of the fold in a model checker: every interleaving of the steps that threads can see of each other.
 //!
 //! A section is one step that may be aborted, because the checker does not know rseq. A CPU is a lock that each step on
-//! it takes, because threads of one CPU see each other's steps in order, also between two steps of a look. The exact
+//! it takes, because threads of one CPU see each other's steps in order, also between two steps of a read. The exact
 //! sum and the error of the approximation are tracked outside the modelled memory, so that the bound is checked after
 //! every step.
 
@@ -13,19 +13,19 @@ use loom::sync::atomic::{AtomicI64, AtomicU64};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
-use super::{Look, Words, add};
+use super::{SlotState, Words, add};
 
 const CPUS: usize = 2;
 
 #[derive(Debug, Default)]
-struct Slot {
+struct CounterSlot {
     by_rseq: u64,
     epoch: u64,
     folded: [u64; 2],
 }
 
 struct Memory {
-    slots: [Mutex<Slot>; CPUS],
+    slots: [Mutex<CounterSlot>; CPUS],
     by_atomics: [AtomicU64; CPUS],
     unfolded: [AtomicI64; CPUS],
     approximate: AtomicI64,
@@ -39,7 +39,7 @@ struct Memory {
 impl Memory {
     fn new(error_max: i64) -> Arc<Memory> {
         Arc::new(Memory {
-            slots: [(); CPUS].map(|()| Mutex::new(Slot::default())),
+            slots: [(); CPUS].map(|()| Mutex::new(CounterSlot::default())),
             by_atomics: [(); CPUS].map(|()| AtomicU64::new(0)),
             unfolded: [(); CPUS].map(|()| AtomicI64::new(0)),
             approximate: AtomicI64::new(0),
@@ -68,13 +68,14 @@ impl Memory {
 
     fn sum(&self) -> i64 {
         let slots = self.slots.iter().zip(&self.by_atomics);
-        let total = |(slot, other): (&Mutex<Slot>, &AtomicU64)| slot.lock().unwrap().by_rseq + other.load(Relaxed);
+        let total =
+            |(slot, other): (&Mutex<CounterSlot>, &AtomicU64)| slot.lock().unwrap().by_rseq + other.load(Relaxed);
         slots.map(|slot| total(slot).cast_signed()).sum::<i64>() + self.big.load(Relaxed)
     }
 
     /// Returns the amount that CPUs have counted and that is not in the approximation.
     fn unfolded(&self) -> i64 {
-        let of_slot = |slot: &Mutex<Slot>| {
+        let of_slot = |slot: &Mutex<CounterSlot>| {
             let slot = slot.lock().unwrap();
             slot.by_rseq.wrapping_sub(slot.folded[slot.epoch as usize & 1]).cast_signed()
         };
@@ -113,7 +114,7 @@ impl Thread {
 }
 
 impl Words for Thread {
-    fn look(&self) -> Option<Look> {
+    fn read_slot(&self) -> Option<SlotState> {
         if self.is_dead.get() {
             return None;
         }
@@ -123,29 +124,29 @@ impl Words for Thread {
             (slot.epoch, slot.folded[slot.epoch as usize & 1])
         };
         let total = self.memory.slots[cpu].lock().unwrap().by_rseq;
-        Some(Look { cpu: cpu as u32, epoch, folded, total })
+        Some(SlotState { cpu: cpu as u32, epoch, folded, total })
     }
 
-    fn add_by_section(&self, look: &Look, n: i64) -> bool {
-        if self.cpu() != look.cpu as usize {
+    fn add_by_section(&self, state: &SlotState, n: i64) -> bool {
+        if self.cpu() != state.cpu as usize {
             return false;
         }
-        let mut slot = self.memory.slots[look.cpu as usize].lock().unwrap();
+        let mut slot = self.memory.slots[state.cpu as usize].lock().unwrap();
         slot.by_rseq = slot.by_rseq.wrapping_add(n.cast_unsigned());
         self.memory.added(n);
         true
     }
 
-    fn claim(&self, look: &Look) -> bool {
-        if self.cpu() != look.cpu as usize {
+    fn claim(&self, state: &SlotState) -> bool {
+        if self.cpu() != state.cpu as usize {
             return false;
         }
-        let mut slot = self.memory.slots[look.cpu as usize].lock().unwrap();
-        let next = (look.epoch as usize + 1) & 1;
-        if slot.epoch != look.epoch {
+        let mut slot = self.memory.slots[state.cpu as usize].lock().unwrap();
+        let next = (state.epoch as usize + 1) & 1;
+        if slot.epoch != state.epoch {
             return false;
         }
-        slot.folded[next] = look.total;
+        slot.folded[next] = state.total;
         slot.epoch += 1;
         self.claims_left.set(self.claims_left.get() - 1);
         self.is_dead.set(self.claims_left.get() == 0);
@@ -225,10 +226,10 @@ fn two_threads_on_one_cpu_claim_nothing_twice() {
 }
 
 #[test]
-fn a_thread_that_is_moved_looks_anew() {
+fn a_thread_that_is_moved_reads_the_slot_anew() {
     check(|| {
         let memory = Memory::new(bound(2, 2, 0, 2));
-        // The threads are moved between look and addition, and between look and claim.
+        // The threads are moved between read and addition, and between read and claim.
         let threads = [(&[0, 1, 1, 1, 1, 0, 0][..], [1, 1]), (&[1, 1, 1, 0, 0][..], [1, 1])].map(|(cpus, numbers)| {
             let memory = memory.clone();
             thread::spawn(move || Thread::new(&memory, cpus).add_all(2, &numbers))

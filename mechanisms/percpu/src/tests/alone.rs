@@ -64,8 +64,8 @@ fn correctness_by_our_own_registration() {
         "tests::operations::whoever_registers_there_is_one_area",
         "tests::words::words_are_exact_while_affinity_changes",
     ];
-    // The child uses the CPUs as much as the other tests do, so it takes turns with them.
-    let _turn = Turn::take([0; 6]);
+    // The child uses the CPUs as much as the other tests do, so it runs alone.
+    let _lock = TestLock::take([0; 6]);
     assert_passed(&run(&[], &names, without_libc), names.len());
 }
 
@@ -178,7 +178,7 @@ fn a_forked_child_keeps_its_registration() {
 #[test]
 fn the_fallback_is_exact() {
     let rseq = Rseq::detect();
-    let _turn = Turn::take([0; 6]);
+    let _lock = TestLock::take([0; 6]);
     let shared = Shared::new();
     let counter = shared.counter();
     // SAFETY: zeroes are empty slots, and the counter is at other offsets.

@@ -16,7 +16,7 @@ use std::ptr::NonNull;
 use dormouse_abi::rseq::{CriticalSection, OFFSET_RSEQ_CS};
 
 use super::*;
-use crate::{Node, Popped};
+use crate::{Node, PopOutcome};
 
 const CPU: u32 = 3;
 
@@ -86,7 +86,7 @@ impl Words {
         count(3, unsafe { rseq.commit(CPU, &txn) } == Commit::Done);
         let head = self.head.as_ptr().cast();
         // SAFETY: a list of this value, changed only by sections; the nodes are never freed.
-        if let Popped::Node(node) = unsafe { rseq.pop(CPU, head) } {
+        if let PopOutcome::Node(node) = unsafe { rseq.pop(CPU, head) } {
             // SAFETY: popped just now. The handler also returns each node that it pops.
             while !unsafe { rseq.push(CPU, head, node) } {}
         }
@@ -127,7 +127,7 @@ extern "C" fn handler(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut lib
 
 #[test]
 fn sections_do_what_they_say_where_a_handler_plays_the_kernel() {
-    let _turn = Turn::take([0; 6]);
+    let _lock = TestLock::take([0; 6]);
     let Some(rseq) = Rseq::pretend(Some(CPU)) else {
         return skip(Lack::machine("the area is the kernel's", "run the tests where libc or the kernel has no rseq"));
     };
@@ -186,7 +186,7 @@ fn sections_do_what_they_say_where_a_handler_plays_the_kernel() {
     }
     let mut left = Vec::new();
     // SAFETY: no handler interrupts any more.
-    while let Popped::Node(node) = unsafe { rseq.pop(CPU, words.head.as_ptr().cast()) } {
+    while let PopOutcome::Node(node) = unsafe { rseq.pop(CPU, words.head.as_ptr().cast()) } {
         left.push(node);
     }
     left.sort_unstable();

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
 
 use super::*;
-use crate::{List, ListSlot, Node, Popped, Registrar};
+use crate::{List, ListSlot, Node, PopOutcome, Registrar};
 
 /// The words of one CPU that all workers and handlers change: the CPU's stride.
 #[repr(C)]
@@ -248,7 +248,7 @@ impl Drop for Interruptions {
 #[test]
 fn operations_are_exact_with_a_delay_at_every_point() {
     let Some(rseq) = rseq() else { return };
-    let _turn = Turn::take([0; 6]);
+    let _lock = TestLock::take([0; 6]);
     let items = items();
     let fire = BURNING.get_or_init(|| Fire::new(Some(rseq), items));
     let (threads, stop) = (Mutex::new(Vec::new()), AtomicBool::new(false));
@@ -296,7 +296,7 @@ fn operations_are_exact_with_a_delay_at_every_point() {
 /// One list is used by threads with rseq and without, which must not mix on one word.
 #[test]
 fn lists_are_whole_by_both_ladders_at_once() {
-    let _turn = Turn::take([0, 100, 100, 500, 100, 500]);
+    let _lock = TestLock::take([0, 100, 100, 500, 100, 500]);
     let rseq = rseq_too();
     let fire = Fire::new(rseq, items());
     let (threads, stop) = (Mutex::new(Vec::new()), AtomicBool::new(false));
@@ -335,7 +335,7 @@ fn lists_are_whole_by_both_ladders_at_once() {
 /// Uses the fallback alone, also where there is no rseq.
 #[test]
 fn lists_without_rseq_are_first_in_last_out() {
-    let _turn = Turn::take([0; 6]);
+    let _lock = TestLock::take([0; 6]);
     run_on(None, cpus()[0]);
     let fire = Fire::new(None, &[]);
     let items = items();
@@ -355,7 +355,7 @@ fn lists_without_rseq_are_first_in_last_out() {
 #[test]
 fn each_operation_ends_as_it_says() {
     let Some(rseq) = rseq() else { return };
-    let _turn = Turn::take([0; 6]);
+    let _lock = TestLock::take([0; 6]);
     assert_ends(rseq);
 }
 
@@ -425,21 +425,21 @@ pub(super) fn assert_ends(rseq: Rseq) {
         assert!(again(false, || unsafe { rseq.push(here(), head.as_ptr(), NonNull::from(node)) }));
     }
     // SAFETY: node and head belong to this function, and no other thread knows them.
-    assert_eq!(unsafe { rseq.pop(elsewhere, head.as_ptr()) }, Popped::Aborted);
+    assert_eq!(unsafe { rseq.pop(elsewhere, head.as_ptr()) }, PopOutcome::Aborted);
     for node in nodes.iter().rev() {
         // SAFETY: node and head belong to this function, and no other thread knows them.
-        let popped = again(Popped::Aborted, || unsafe { rseq.pop(here(), head.as_ptr()) });
-        assert_eq!(popped, Popped::Node(NonNull::from(node)));
+        let popped = again(PopOutcome::Aborted, || unsafe { rseq.pop(here(), head.as_ptr()) });
+        assert_eq!(popped, PopOutcome::Node(NonNull::from(node)));
     }
     // SAFETY: node and head belong to this function, and no other thread knows them.
-    assert_eq!(again(Popped::Aborted, || unsafe { rseq.pop(here(), head.as_ptr()) }), Popped::Empty);
+    assert_eq!(again(PopOutcome::Aborted, || unsafe { rseq.pop(here(), head.as_ptr()) }), PopOutcome::Empty);
     assert_eq!(rseq.descriptor(), 0);
 }
 
 #[test]
 fn a_killed_process_leaves_whole_lists() {
     let Some(rseq) = rseq() else { return };
-    let _turn = Turn::take([0, 0, 20_000, 20_000, 20_000, 20_000]);
+    let _lock = TestLock::take([0, 0, 20_000, 20_000, 20_000, 20_000]);
     let shared = Shared::new();
     // SAFETY: zeroes are empty slots, and nothing else is stored there.
     let slot = unsafe { PerCpu::<ListSlot>::new(0) };
@@ -511,7 +511,7 @@ fn whoever_registers_there_is_one_area() {
 #[test]
 fn a_killed_process_leaves_exact_sums() {
     let Some(rseq) = rseq() else { return };
-    let _turn = Turn::take([0, 100, 100, 10_000, 0, 10_000]);
+    let _lock = TestLock::take([0, 100, 100, 10_000, 0, 10_000]);
     const ADDITIONS: u64 = 3_000;
     let shared = Shared::new();
     // SAFETY: zeroes are valid words, and nothing else overlaps them.

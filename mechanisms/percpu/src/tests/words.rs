@@ -84,7 +84,7 @@ fn operation() -> impl Strategy<Value = Operation> {
 /// Compares, for one thread on one CPU, the result of each operation and the words and bytes after it.
 #[test]
 fn words_are_what_an_array_is() {
-    let _turn = Turn::take([0; 6]);
+    let _lock = TestLock::take([0; 6]);
     let cpu = *cpus().last().unwrap();
     run_on(None, cpu);
     let pool = Pool::new(&options()).unwrap();
@@ -174,7 +174,7 @@ const ROUNDS: u64 = 600;
 /// Threads are moved between CPUs all the time, and sections are slow enough to be aborted.
 #[test]
 fn words_are_exact_while_affinity_changes() {
-    let _turn = Turn::take([0; 6]);
+    let _lock = TestLock::take([0; 6]);
     set_delays([0, 200, 200, 1_000, 200, 1_000]);
     let pool = Pool::new(&options()).unwrap();
     for words in ways(&pool) {
@@ -253,7 +253,7 @@ fn words_are_exact_while_affinity_changes() {
 /// The pool is sized by an affinity that has changed since.
 #[test]
 fn a_pool_of_too_few_cpus_says_so() {
-    let _turn = Turn::take([0; 6]);
+    let _lock = TestLock::take([0; 6]);
     let Some(cpu) = cpus().last().copied().filter(|cpu| *cpu > 0) else {
         return skip(Lack::machine("there is only one CPU", "a machine with two"));
     };

@@ -2,7 +2,9 @@
 
 use std::error::Error;
 
-use dormouse_percpu::{AllocError, Need, OBJECT_SIZE_BYTES_MAX, Object, Part, Pool, PoolOptions, Shortage};
+use dormouse_percpu::{
+    AllocError, MemoryKind, OBJECT_SIZE_BYTES_MAX, Object, Pool, PoolOptions, Requirement, Shortage,
+};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 use crate::{Backing, OS_PAGE, addresses, flip, free, in_child, layout};
@@ -181,7 +183,10 @@ fn a_corrupted_red_zone() {
         let found = flip(end);
         let error = free(&pool, object).unwrap_err();
         let AllocError::Corrupted(corruption) = error else { panic!("{error}") };
-        assert_eq!((corruption.part, corruption.cpu, corruption.address), (Part::RedZone, cpu as u32, end.addr()));
+        assert_eq!(
+            (corruption.kind, corruption.cpu, corruption.address),
+            (MemoryKind::RedZone, cpu as u32, end.addr())
+        );
         let expected = format!(
             "the red zone behind an object of CPU {cpu} was written to: {end:p} holds {found:#04x} instead of {:#04x}",
             !found
@@ -205,7 +210,7 @@ fn corrupted_poison() {
     let found = flip(at[1].wrapping_add(39));
     let error = pool.alloc(layout(40, 8)).unwrap_err();
     let AllocError::Corrupted(corruption) = error else { panic!("{error}") };
-    assert_eq!((corruption.part, corruption.address), (Part::Free, at[1].addr() + 39));
+    assert_eq!((corruption.kind, corruption.address), (MemoryKind::Free, at[1].addr() + 39));
     assert_eq!((corruption.found, corruption.expected), (found, 0x5a));
     assert_eq!(corruption.cpu, 1);
     assert!(text(error).starts_with("free memory of CPU 1"));
@@ -223,7 +228,7 @@ fn writes_where_nothing_has_ever_been() {
     let far = addresses(&pool, object)[1].wrapping_add(1000);
     flip(far);
     let Err(AllocError::Corrupted(corruption)) = pool.audit() else { panic!("not noticed") };
-    assert_eq!((corruption.part, corruption.address, corruption.expected), (Part::Free, far.addr(), 0));
+    assert_eq!((corruption.kind, corruption.address, corruption.expected), (MemoryKind::Free, far.addr(), 0));
     let (_, error) = fill(&pool);
     assert_eq!(error, AllocError::Corrupted(corruption));
 }
@@ -234,16 +239,16 @@ fn options_that_cannot_be_met() {
         Err(AllocError::BadOption { option, value, need }) => (option, value, need),
         other => panic!("{other:?}"),
     };
-    let cpus = Need::Between { least: 1, most: 1 << 16 };
+    let cpus = Requirement::Between { least: 1, most: 1 << 16 };
     assert_eq!(refused(PoolOptions { cpu_count: 0, ..OPTIONS }), ("cpu_count", 0, cpus));
     assert_eq!(refused(PoolOptions { cpu_count: u32::MAX, ..OPTIONS }), ("cpu_count", u32::MAX as usize, cpus));
-    let strides = Need::Between { least: OS_PAGE, most: 1 << 40 };
+    let strides = Requirement::Between { least: OS_PAGE, most: 1 << 40 };
     for stride_bytes in [0, 4095, (1 << 40) + 1, usize::MAX] {
         assert_eq!(refused(PoolOptions { stride_bytes, ..OPTIONS }), ("stride_bytes", stride_bytes, strides));
     }
-    assert_eq!(refused(PoolOptions { stride_bytes: 5000, ..OPTIONS }), ("stride_bytes", 5000, Need::PowerOfTwo));
+    assert_eq!(refused(PoolOptions { stride_bytes: 5000, ..OPTIONS }), ("stride_bytes", 5000, Requirement::PowerOfTwo));
     let three_pages = PoolOptions { stride_bytes: 3 * OS_PAGE, ..OPTIONS };
-    assert_eq!(refused(three_pages), ("stride_bytes", 3 * OS_PAGE, Need::PowerOfTwo));
+    assert_eq!(refused(three_pages), ("stride_bytes", 3 * OS_PAGE, Requirement::PowerOfTwo));
     assert_eq!(text(Pool::new(&three_pages).unwrap_err()), "stride_bytes is 12288, but must be a power of two");
 
     let backing = Backing::new(4 * OS_PAGE);
@@ -251,7 +256,7 @@ fn options_that_cannot_be_met() {
     assert_eq!(in_region(0), Ok(()));
     let Err(AllocError::BadOption { option, value, .. }) = in_region(64) else { panic!() };
     assert_eq!((option, value), ("region.size_bytes", 4 * OS_PAGE - 64));
-    let Err(AllocError::BadOption { option, need: Need::MultipleOf(_), .. }) = in_region(4) else { panic!() };
+    let Err(AllocError::BadOption { option, need: Requirement::MultipleOf(_), .. }) = in_region(4) else { panic!() };
     assert_eq!(option, "region.base");
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use dormouse_percpu::{AllocError, Corruption, Object, Part, Pool, PoolOptions, Shortage};
+use dormouse_percpu::{AllocError, Corruption, MemoryKind, Object, Pool, PoolOptions, Shortage};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
@@ -196,8 +196,13 @@ impl Bench {
                 let Some(known) = self.take(which) else { return };
                 let at = known.at[cpu].wrapping_add(known.size + by);
                 let found = flip(at);
-                let corruption =
-                    Corruption { part: Part::RedZone, cpu: cpu as u32, address: at.addr(), found, expected: !found };
+                let corruption = Corruption {
+                    kind: MemoryKind::RedZone,
+                    cpu: cpu as u32,
+                    address: at.addr(),
+                    found,
+                    expected: !found,
+                };
                 assert_eq!(self.pool.audit(), Err(AllocError::Corrupted(corruption)));
                 assert_eq!(free(&self.pool, known.object), Err(AllocError::Corrupted(corruption)));
                 assert!(matches!(free(&self.pool, known.object), Err(AllocError::DoubleFree { .. })));
@@ -209,7 +214,7 @@ impl Bench {
                 let found = flip(at);
                 match self.pool.audit() {
                     Err(AllocError::Corrupted(corruption)) => {
-                        assert_eq!((corruption.part, corruption.address), (Part::Free, at.addr()));
+                        assert_eq!((corruption.kind, corruption.address), (MemoryKind::Free, at.addr()));
                         assert_eq!((corruption.found, corruption.expected), (found, 0x5a));
                     }
                     other => panic!("not noticed: {other:?}"),

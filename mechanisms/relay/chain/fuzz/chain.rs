@@ -6,7 +6,7 @@
 mod chain;
 
 use arbitrary::{Arbitrary, Result, Unstructured};
-use chain::{CHAINS_MAX, Operation, PAGES, Place, WAYS};
+use chain::{CHAINS_MAX, Operation, PAGES, RelativeOffset, WRITE_METHODS};
 use libfuzzer_sys::fuzz_target;
 
 /// Maximum number of operations, because all bytes are compared after each.
@@ -19,13 +19,13 @@ struct Input {
     operations: Vec<Operation>,
 }
 
-fn place(u: &mut Unstructured<'_>) -> Result<Place> {
+fn offset(u: &mut Unstructured<'_>) -> Result<RelativeOffset> {
     Ok(match u.int_in_range(0..=7u8)? {
-        0..=2 => Place::Part(u.arbitrary()?, u.arbitrary()?),
-        3 | 4 => Place::PageEnd(u.int_in_range(0..=999)?, u.int_in_range(0..=39)?),
-        5 => Place::End(u.int_in_range(0..=39)?),
-        6 => Place::Beyond(u.int_in_range(0..=39)?),
-        _ => Place::Far(u.arbitrary()?),
+        0..=2 => RelativeOffset::Part(u.arbitrary()?, u.arbitrary()?),
+        3 | 4 => RelativeOffset::PageEnd(u.int_in_range(0..=999)?, u.int_in_range(0..=39)?),
+        5 => RelativeOffset::End(u.int_in_range(0..=39)?),
+        6 => RelativeOffset::OutOfBounds(u.int_in_range(0..=39)?),
+        _ => RelativeOffset::Far(u.arbitrary()?),
     })
 }
 
@@ -53,13 +53,13 @@ fn operation(u: &mut Unstructured<'_>) -> Result<Operation> {
         5 => Operation::Promise { chain, promised_count: page_count },
         6..=9 => Operation::Write {
             chain,
-            way: WAYS[u.int_in_range(0..=WAYS.len() - 1)?],
-            place: place(u)?,
+            method: WRITE_METHODS[u.int_in_range(0..=WRITE_METHODS.len() - 1)?],
+            offset: offset(u)?,
             bytes: bytes(u)?,
         },
-        10 | 11 => Operation::Nested { chain, place: place(u)?, parts: [bytes(u)?, bytes(u)?, bytes(u)?] },
-        12 => Operation::Read { chain, place: place(u)?, len: u.int_in_range(0..=9_000)? },
-        13 => Operation::Address { chain, place: place(u)?, len: u.int_in_range(0..=64)? },
+        10 | 11 => Operation::Nested { chain, offset: offset(u)?, parts: [bytes(u)?, bytes(u)?, bytes(u)?] },
+        12 => Operation::Read { chain, offset: offset(u)?, len: u.int_in_range(0..=9_000)? },
+        13 => Operation::Address { chain, offset: offset(u)?, len: u.int_in_range(0..=64)? },
         _ => Operation::Shuffle { page_count, step: u.int_in_range(1..=7)? },
     })
 }

@@ -186,11 +186,11 @@ impl<'a> PageBudget<'a> {
 /// A page that is drawn and not given back. If it is dropped, it is lost for the life of the budget.
 #[derive(Debug)]
 #[must_use = "a page that is not given back is lost"]
-pub struct Drawn<'a> {
+pub struct DrawnPage<'a> {
     pub(crate) link: &'a Link,
 }
 
-impl Drawn<'_> {
+impl DrawnPage<'_> {
     /// Returns the address of the page's bytes, which contain what the last owner left.
     pub fn data(&self) -> NonNull<u8> {
         // SAFETY: the budget has stored an address in its region there, which is not null.
@@ -225,7 +225,7 @@ impl<'a> Share<'a> {
     ///
     /// # Errors
     /// [`BudgetError::Exhausted`]: it has drawn all promised pages, and every other free page is promised to others.
-    pub fn draw(&mut self) -> Result<Drawn<'a>, BudgetError> {
+    pub fn draw(&mut self) -> Result<DrawnPage<'a>, BudgetError> {
         let is_promised = self.kept_count(self.promised_count) > 0;
         if !is_promised {
             self.budget.take(1)?;
@@ -233,7 +233,7 @@ impl<'a> Share<'a> {
         match self.budget.pop() {
             Some(link) => {
                 self.drawn_count += 1;
-                Ok(Drawn { link })
+                Ok(DrawnPage { link })
             }
             // This happens only if the budget's words were overwritten.
             None => {
@@ -248,7 +248,7 @@ impl<'a> Share<'a> {
     /// # Panics
     /// Panics if the page belongs to another budget, or if this share has drawn no page, so that it belongs to another
     /// one.
-    pub fn give_back(&mut self, page: Drawn<'a>) {
+    pub fn give_back(&mut self, page: DrawnPage<'a>) {
         assert!(self.budget.has(page.link) && self.drawn_count > 0, "the page is somebody else's");
         self.budget.push(page.link);
         let was_promised = self.drawn_count <= self.promised_count;

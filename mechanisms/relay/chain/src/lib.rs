@@ -72,22 +72,22 @@ use core::ptr::NonNull;
 
 use crate::linked::{Access, Linked, Run};
 
-pub use budget::{BudgetError, Drawn, Link, PAGE_SIZE_BYTES_MAX, PAGE_SIZE_BYTES_MIN, PageBudget, Share};
+pub use budget::{BudgetError, DrawnPage, Link, PAGE_SIZE_BYTES_MAX, PAGE_SIZE_BYTES_MIN, PageBudget, Share};
 pub use copy::copy_bytes;
 #[doc(hidden)]
 pub use linked::LAYOUT;
 
 /// The error of bytes that end beyond the buffer's end, or begin there. Nothing was copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Beyond;
+pub struct OutOfBounds;
 
-impl fmt::Display for Beyond {
+impl fmt::Display for OutOfBounds {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("the bytes end beyond the buffer's end")
     }
 }
 
-impl core::error::Error for Beyond {}
+impl core::error::Error for OutOfBounds {}
 
 /// A buffer of pages. See the [module](self).
 ///
@@ -176,9 +176,9 @@ impl<'a> Chain<'a> {
     /// for a page.
     ///
     /// # Errors
-    /// [`Beyond`].
+    /// [`OutOfBounds`].
     #[inline(always)]
-    pub fn write(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Beyond> {
+    pub fn write(&mut self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
         // SAFETY: the slice is readable, and the chain is borrowed exclusively.
         unsafe { self.write_shared(offset, bytes.as_ptr(), bytes.len()) }
     }
@@ -187,9 +187,9 @@ impl<'a> Chain<'a> {
     /// searched.
     ///
     /// # Errors
-    /// [`Beyond`].
+    /// [`OutOfBounds`].
     #[inline(always)]
-    pub fn write_array<const N: usize>(&mut self, offset: usize, bytes: [u8; N]) -> Result<(), Beyond> {
+    pub fn write_array<const N: usize>(&mut self, offset: usize, bytes: [u8; N]) -> Result<(), OutOfBounds> {
         match self.cached(offset, N) {
             Some(address) => {
                 // SAFETY: `N` bytes of the cached page, and the chain is borrowed exclusively.
@@ -209,13 +209,13 @@ impl<'a> Chain<'a> {
     /// interrupted.
     ///
     /// # Errors
-    /// [`Beyond`].
+    /// [`OutOfBounds`].
     ///
     /// # Safety
     /// `len` bytes may be read at `source`, which is not in the buffer. No other thread or handler reads or writes
     /// these bytes of the buffer during the call.
     #[inline(always)]
-    pub unsafe fn write_shared(&self, offset: usize, source: *const u8, len: usize) -> Result<(), Beyond> {
+    pub unsafe fn write_shared(&self, offset: usize, source: *const u8, len: usize) -> Result<(), OutOfBounds> {
         match self.cached(offset, len) {
             Some(address) => {
                 // SAFETY: the caller guarantees that the source may be read, and that these bytes of the page are its
@@ -240,7 +240,7 @@ impl<'a> Chain<'a> {
     /// The conditions of [`Chain::write_shared`].
     #[cold]
     #[inline(never)]
-    unsafe fn write_slow(&self, offset: usize, source: *const u8, len: usize) -> Result<(), Beyond> {
+    unsafe fn write_slow(&self, offset: usize, source: *const u8, len: usize) -> Result<(), OutOfBounds> {
         self.runs(Access::Write, offset, len, |run, done| {
             // SAFETY: the run is in one page, and the caller guarantees that these bytes are its own and that `len`
             // bytes may be read at the source, which is the size of all runs together.
@@ -255,11 +255,11 @@ impl<'a> Chain<'a> {
         mut offset: usize,
         len: usize,
         mut each: impl FnMut(Run, usize),
-    ) -> Result<(), Beyond> {
+    ) -> Result<(), OutOfBounds> {
         self.check(offset, len)?;
         let mut done = 0;
         while done < len {
-            let Run { address, size_bytes } = self.pages.find(access, offset).ok_or(Beyond)?;
+            let Run { address, size_bytes } = self.pages.find(access, offset).ok_or(OutOfBounds)?;
             let size_bytes = size_bytes.min(len - done);
             each(Run { address, size_bytes }, done);
             done += size_bytes;
@@ -268,16 +268,16 @@ impl<'a> Chain<'a> {
         Ok(())
     }
 
-    fn check(&self, offset: usize, len: usize) -> Result<(), Beyond> {
-        let left = self.size_bytes().checked_sub(offset).ok_or(Beyond)?;
-        if len <= left { Ok(()) } else { Err(Beyond) }
+    fn check(&self, offset: usize, len: usize) -> Result<(), OutOfBounds> {
+        let left = self.size_bytes().checked_sub(offset).ok_or(OutOfBounds)?;
+        if len <= left { Ok(()) } else { Err(OutOfBounds) }
     }
 
     /// Fills `bytes` with the bytes from `offset` on.
     ///
     /// # Errors
-    /// [`Beyond`].
-    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Beyond> {
+    /// [`OutOfBounds`].
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), OutOfBounds> {
         // SAFETY: the slice is writable. These bytes are not written while the chain is borrowed; the callers of
         // `write_shared` guarantee it.
         unsafe { self.read_shared(offset, bytes.as_mut_ptr(), bytes.len()) }
@@ -286,12 +286,12 @@ impl<'a> Chain<'a> {
     /// Like [`Chain::read`], into memory that need not be initialised.
     ///
     /// # Errors
-    /// [`Beyond`].
+    /// [`OutOfBounds`].
     ///
     /// # Safety
     /// `len` bytes may be written at `target`, which is not in the buffer. Nothing writes to these bytes of the buffer
     /// during the call.
-    pub unsafe fn read_shared(&self, offset: usize, target: *mut u8, len: usize) -> Result<(), Beyond> {
+    pub unsafe fn read_shared(&self, offset: usize, target: *mut u8, len: usize) -> Result<(), OutOfBounds> {
         if let Some(address) = self.pages.quick(Access::Read, offset, len) {
             // SAFETY: the bytes are in one page, initialised, and the caller guarantees that they are not written and
             // that the target may be.

@@ -4,7 +4,7 @@ use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::budget::{Drawn, Link, PAGE_SIZE_BYTES_MIN};
+use crate::budget::{DrawnPage, Link, PAGE_SIZE_BYTES_MIN};
 
 /// The purpose for which a page is searched. Each has a cached page of its own.
 #[derive(Debug, Clone, Copy)]
@@ -55,7 +55,7 @@ const _: () = assert!(LAYOUT[0].1 == 0 && LAYOUT[1].1 == 3 * WORD && LAYOUT[2].1
 const _: () = assert!(LAYOUT[3].1 == 0 && LAYOUT[4].1 == WORD && size_of::<Link>() == 32);
 
 impl<'a> Linked<'a> {
-    pub(crate) fn new(page: Drawn<'a>, page_size_bytes: usize) -> Linked<'a> {
+    pub(crate) fn new(page: DrawnPage<'a>, page_size_bytes: usize) -> Linked<'a> {
         let first = page.link;
         let pointer = ptr::from_ref(first).cast_mut();
         first.offset.store(0, Ordering::Relaxed);
@@ -132,7 +132,7 @@ impl<'a> Linked<'a> {
     }
 
     /// Appends a page.
-    pub(crate) fn append(&mut self, page: Drawn<'a>) {
+    pub(crate) fn append(&mut self, page: DrawnPage<'a>) {
         let (link, first, last) = (page.link, self.first, Self::link(&self.first.prev));
         link.offset.store(self.size_bytes, Ordering::Relaxed);
         link.prev.store(ptr::from_ref(last).cast_mut(), Ordering::Relaxed);
@@ -143,7 +143,7 @@ impl<'a> Linked<'a> {
     }
 
     /// Removes the last page. After the only page is removed, the circle must not be used.
-    pub(crate) fn remove_last(&mut self) -> Drawn<'a> {
+    pub(crate) fn remove_last(&mut self) -> DrawnPage<'a> {
         let (first, last) = (self.first, Self::link(&self.first.prev));
         let before = Self::link(&last.prev);
         before.next.store(ptr::from_ref(first).cast_mut(), Ordering::Relaxed);
@@ -154,7 +154,7 @@ impl<'a> Linked<'a> {
                 cache.store(ptr::from_ref(before).cast_mut(), Ordering::Relaxed);
             }
         }
-        Drawn { link: last }
+        DrawnPage { link: last }
     }
 
     /// Returns the offset of the cached page of `access`, in bytes.

@@ -79,7 +79,7 @@ fn no_cache_names_a_page_that_was_given_back() {
         chain.read(2 * PAGE, &mut [0]).unwrap();
         chain.shrink(3).unwrap();
         assert_eq!([Access::Write, Access::Read].map(|access| chain.pages.cached_offset(access)), [0, 0]);
-        assert_eq!(chain.write(PAGE, &[1]), Err(Beyond));
+        assert_eq!(chain.write(PAGE, &[1]), Err(OutOfBounds));
         chain.write(PAGE - 1, &[7]).unwrap();
     });
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::thread;
 
-use dormouse_relay_chain::{Beyond, BudgetError, Chain, Link, PAGE_SIZE_BYTES_MIN, PageBudget};
+use dormouse_relay_chain::{BudgetError, Chain, Link, OutOfBounds, PAGE_SIZE_BYTES_MIN, PageBudget};
 use proptest::prelude::*;
 
 /// Number of pages in a budget.
@@ -36,43 +36,43 @@ impl Bench {
     }
 }
 
-/// The ways in which bytes are written.
+/// A method of writing bytes.
 #[derive(Debug, Clone, Copy)]
 #[allow(missing_docs)]
-pub enum Way {
+pub enum WriteMethod {
     Write,
     Array,
     Shared,
 }
 
-/// All ways of writing.
-pub const WAYS: [Way; 3] = [Way::Write, Way::Array, Way::Shared];
+/// All methods of writing.
+pub const WRITE_METHODS: [WriteMethod; 3] = [WriteMethod::Write, WriteMethod::Array, WriteMethod::Shared];
 
-/// A place in a buffer, relative to its size, so that it is valid for any buffer; some places are beyond the end.
+/// An offset in a buffer, relative to its size, so that it is valid for any buffer; some are beyond the end.
 #[derive(Debug, Clone, Copy)]
 #[allow(missing_docs)]
-pub enum Place {
+pub enum RelativeOffset {
     /// Number of thousandths of the buffer, and a number of further bytes.
     Part(u16, u8),
     /// Number of bytes before the end of a page, whose number is given in thousandths of the pages.
     PageEnd(u16, u8),
     /// Number of bytes before the end of the buffer.
     End(u8),
-    Beyond(u8),
+    OutOfBounds(u8),
     Far(usize),
 }
 
-impl Place {
-    fn offset(self, size_bytes: usize, page_size_bytes: usize) -> usize {
+impl RelativeOffset {
+    fn resolve(self, size_bytes: usize, page_size_bytes: usize) -> usize {
         match self {
-            Place::Part(part, more) => size_bytes * (part as usize % 1000) / 1000 + more as usize,
-            Place::PageEnd(part, less) => {
+            RelativeOffset::Part(part, more) => size_bytes * (part as usize % 1000) / 1000 + more as usize,
+            RelativeOffset::PageEnd(part, less) => {
                 let pages = size_bytes / page_size_bytes;
                 (1 + part as usize * pages / 1000 % pages) * page_size_bytes - less as usize
             }
-            Place::End(less) => size_bytes - less as usize,
-            Place::Beyond(more) => size_bytes + more as usize,
-            Place::Far(offset) => offset,
+            RelativeOffset::End(less) => size_bytes - less as usize,
+            RelativeOffset::OutOfBounds(more) => size_bytes + more as usize,
+            RelativeOffset::Far(offset) => offset,
         }
     }
 }
@@ -102,24 +102,24 @@ pub enum Operation {
     },
     Write {
         chain: usize,
-        way: Way,
-        place: Place,
+        method: WriteMethod,
+        offset: RelativeOffset,
         bytes: Vec<u8>,
     },
     /// A record in two parts, between which a handler writes a record that begins at the end of this one.
     Nested {
         chain: usize,
-        place: Place,
+        offset: RelativeOffset,
         parts: [Vec<u8>; 3],
     },
     Read {
         chain: usize,
-        place: Place,
+        offset: RelativeOffset,
         len: usize,
     },
     Address {
         chain: usize,
-        place: Place,
+        offset: RelativeOffset,
         len: usize,
     },
     /// Draws `page_count` of the free pages, and gives them back in another order.
@@ -129,13 +129,13 @@ pub enum Operation {
     },
 }
 
-fn places() -> impl Strategy<Value = Place> {
+fn offsets() -> impl Strategy<Value = RelativeOffset> {
     prop_oneof![
-        6 => (0..1000u16, any::<u8>()).prop_map(|(part, more)| Place::Part(part, more)),
-        4 => (0..1000u16, 0..40u8).prop_map(|(part, less)| Place::PageEnd(part, less)),
-        2 => (0..40u8).prop_map(Place::End),
-        1 => (0..40u8).prop_map(Place::Beyond),
-        1 => prop_oneof![Just(usize::MAX), Just(usize::MAX / 2), any::<usize>()].prop_map(Place::Far),
+        6 => (0..1000u16, any::<u8>()).prop_map(|(part, more)| RelativeOffset::Part(part, more)),
+        4 => (0..1000u16, 0..40u8).prop_map(|(part, less)| RelativeOffset::PageEnd(part, less)),
+        2 => (0..40u8).prop_map(RelativeOffset::End),
+        1 => (0..40u8).prop_map(RelativeOffset::OutOfBounds),
+        1 => prop_oneof![Just(usize::MAX), Just(usize::MAX / 2), any::<usize>()].prop_map(RelativeOffset::Far),
     ]
 }
 
@@ -158,29 +158,29 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
         2 => (chain.clone(), 0..5usize).prop_map(|(chain, page_count)| Operation::Grow { chain, page_count }),
         2 => (chain.clone(), 0..5usize).prop_map(|(chain, page_count)| Operation::Shrink { chain, page_count }),
         1 => (chain.clone(), count.clone()).prop_map(|(chain, promised_count)| Operation::Promise { chain, promised_count }),
-        8 => (chain.clone(), 0..WAYS.len(), places(), some_bytes()).prop_map(|(chain, way, place, bytes)| {
-            Operation::Write { chain, way: WAYS[way], place, bytes }
+        8 => (chain.clone(), 0..WRITE_METHODS.len(), offsets(), some_bytes()).prop_map(|(chain, method, offset, bytes)| {
+            Operation::Write { chain, method: WRITE_METHODS[method], offset, bytes }
         }),
-        3 => (chain.clone(), places(), [some_bytes(), some_bytes(), some_bytes()]).prop_map(|(chain, place, parts)| {
-            Operation::Nested { chain, place, parts }
+        3 => (chain.clone(), offsets(), [some_bytes(), some_bytes(), some_bytes()]).prop_map(|(chain, offset, parts)| {
+            Operation::Nested { chain, offset, parts }
         }),
-        3 => (chain.clone(), places(), 0..9000usize).prop_map(|(chain, place, len)| Operation::Read { chain, place, len }),
-        2 => (chain, places(), 0..64usize).prop_map(|(chain, place, len)| Operation::Address { chain, place, len }),
+        3 => (chain.clone(), offsets(), 0..9000usize).prop_map(|(chain, offset, len)| Operation::Read { chain, offset, len }),
+        2 => (chain, offsets(), 0..64usize).prop_map(|(chain, offset, len)| Operation::Address { chain, offset, len }),
         2 => (count, 1..7usize).prop_map(|(page_count, step)| Operation::Shuffle { page_count, step }),
     ];
     prop::collection::vec(operation, 1..80)
 }
 
 /// A chain, and its expected contents.
-struct Held<'a> {
+struct CheckedChain<'a> {
     chain: Chain<'a>,
     bytes: Vec<u8>,
     promised_count: usize,
 }
 
-fn write(chain: &mut Chain<'_>, way: Way, offset: usize, bytes: &[u8]) -> Result<(), Beyond> {
-    match way {
-        Way::Array => match *bytes {
+fn write(chain: &mut Chain<'_>, method: WriteMethod, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
+    match method {
+        WriteMethod::Array => match *bytes {
             [] => chain.write_array(offset, []),
             [a] => chain.write_array(offset, [a]),
             [a, b] => chain.write_array(offset, [a, b]),
@@ -189,19 +189,19 @@ fn write(chain: &mut Chain<'_>, way: Way, offset: usize, bytes: &[u8]) -> Result
             _ => chain.write(offset, bytes),
         },
         // SAFETY: no other thread has the chain.
-        Way::Shared => unsafe { chain.write_shared(offset, bytes.as_ptr(), bytes.len()) },
-        Way::Write => chain.write(offset, bytes),
+        WriteMethod::Shared => unsafe { chain.write_shared(offset, bytes.as_ptr(), bytes.len()) },
+        WriteMethod::Write => chain.write(offset, bytes),
     }
 }
 
 /// Applies a write to the oracle, and returns the expected result.
-fn write_oracle(held: &mut [u8], offset: usize, bytes: &[u8]) -> Result<(), Beyond> {
-    let end = offset.checked_add(bytes.len()).ok_or(Beyond)?;
-    held.get_mut(offset..end).ok_or(Beyond)?.copy_from_slice(bytes);
+fn write_oracle(oracle: &mut [u8], offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
+    let end = offset.checked_add(bytes.len()).ok_or(OutOfBounds)?;
+    oracle.get_mut(offset..end).ok_or(OutOfBounds)?.copy_from_slice(bytes);
     Ok(())
 }
 
-fn read(chain: &Chain<'_>, offset: usize, len: usize) -> Result<Vec<u8>, Beyond> {
+fn read(chain: &Chain<'_>, offset: usize, len: usize) -> Result<Vec<u8>, OutOfBounds> {
     let mut bytes = vec![0x5A; len];
     let found = chain.read(offset, &mut bytes);
     if found.is_err() {
@@ -212,24 +212,27 @@ fn read(chain: &Chain<'_>, offset: usize, len: usize) -> Result<Vec<u8>, Beyond>
 
 /// Asserts that no page is in two chains or twice in one, that the other pages are free, and that the promised number
 /// of these is kept.
-fn check(budget: &PageBudget<'_>, chains: &[Held<'_>]) {
+fn check(budget: &PageBudget<'_>, chains: &[CheckedChain<'_>]) {
     let page = budget.page_size_bytes();
     let mut addresses = BTreeSet::new();
     let (mut drawn_count, mut kept_count) = (0, 0);
-    for held in chains {
-        let count = held.chain.page_count();
-        assert_eq!(count * page, held.bytes.len());
-        let chain = &held.chain;
-        assert_eq!(chain.size_bytes(), held.bytes.len());
-        assert_eq!(chain.promised_count(), held.promised_count);
-        assert!(read(chain, 0, held.bytes.len()).as_ref() == Ok(&held.bytes), "the chain holds what the oracle holds");
+    for checked in chains {
+        let count = checked.chain.page_count();
+        assert_eq!(count * page, checked.bytes.len());
+        let chain = &checked.chain;
+        assert_eq!(chain.size_bytes(), checked.bytes.len());
+        assert_eq!(chain.promised_count(), checked.promised_count);
+        assert!(
+            read(chain, 0, checked.bytes.len()).as_ref() == Ok(&checked.bytes),
+            "the chain holds what the oracle holds"
+        );
         for number in 0..count {
             let address = chain.address(number * page, page).expect("a page's bytes are in one piece").addr().get();
             assert!(address.is_multiple_of(PAGE_SIZE_BYTES_MIN));
             assert!(addresses.insert(address), "a page is in two places");
         }
         drawn_count += count;
-        kept_count += held.promised_count.saturating_sub(count);
+        kept_count += checked.promised_count.saturating_sub(count);
     }
     assert_eq!(budget.free_count(), budget.page_count() - drawn_count);
     assert_eq!(budget.available_count(), budget.free_count() - kept_count);
@@ -249,7 +252,7 @@ fn may_draw(budget: &PageBudget<'_>, promised_count: usize, drawn_count: usize, 
 pub fn run(page_size_bytes: usize, operations: &[Operation]) {
     let mut bench = Bench::new(page_size_bytes, PAGES);
     let budget = bench.budget(page_size_bytes).unwrap();
-    let mut chains: Vec<Held<'_>> = Vec::new();
+    let mut chains: Vec<CheckedChain<'_>> = Vec::new();
     for operation in operations {
         apply(&budget, &mut chains, operation);
         check(&budget, &chains);
@@ -258,7 +261,7 @@ pub fn run(page_size_bytes: usize, operations: &[Operation]) {
     assert_eq!((budget.free_count(), budget.available_count()), (PAGES, PAGES));
 }
 
-fn apply<'a>(budget: &'a PageBudget<'a>, chains: &mut Vec<Held<'a>>, operation: &Operation) {
+fn apply<'a>(budget: &'a PageBudget<'a>, chains: &mut Vec<CheckedChain<'a>>, operation: &Operation) {
     let len = chains.len();
     let index = |chain: &usize| if len == 0 { None } else { Some(chain % len) };
     match operation {
@@ -271,7 +274,7 @@ fn apply<'a>(budget: &'a PageBudget<'a>, chains: &mut Vec<Held<'a>>, operation: 
             match opened {
                 Ok(chain) => {
                     let bytes = read(&chain, 0, page_count * budget.page_size_bytes()).unwrap();
-                    chains.push(Held { chain, bytes, promised_count });
+                    chains.push(CheckedChain { chain, bytes, promised_count });
                 }
                 Err(BudgetError::NoPage) => assert_eq!(page_count, 0),
                 Err(BudgetError::Exhausted) => assert!(wanted > available),
@@ -285,80 +288,80 @@ fn apply<'a>(budget: &'a PageBudget<'a>, chains: &mut Vec<Held<'a>>, operation: 
         }
         Operation::Grow { chain, page_count } => {
             let Some(index) = index(chain) else { return };
-            let held = &mut chains[index];
-            let before = held.bytes.len();
-            let may = may_draw(budget, held.promised_count, held.chain.page_count(), *page_count);
-            match held.chain.grow(*page_count) {
+            let checked = &mut chains[index];
+            let before = checked.bytes.len();
+            let may = may_draw(budget, checked.promised_count, checked.chain.page_count(), *page_count);
+            match checked.chain.grow(*page_count) {
                 Ok(()) => {
                     assert!(may);
                     let more = page_count * budget.page_size_bytes();
-                    held.bytes.extend(read(&held.chain, before, more).unwrap());
+                    checked.bytes.extend(read(&checked.chain, before, more).unwrap());
                 }
                 Err(error) => assert!(error == BudgetError::Exhausted && !may, "{error}"),
             }
         }
         Operation::Shrink { chain, page_count } => {
             let Some(index) = index(chain) else { return };
-            let held = &mut chains[index];
-            let is_possible = *page_count < held.chain.page_count();
-            let shrunk = held.chain.shrink(*page_count);
+            let checked = &mut chains[index];
+            let is_possible = *page_count < checked.chain.page_count();
+            let shrunk = checked.chain.shrink(*page_count);
             assert_eq!(shrunk, if is_possible { Ok(()) } else { Err(BudgetError::NoPage) });
             if is_possible {
-                held.bytes.truncate(held.bytes.len() - page_count * budget.page_size_bytes());
+                checked.bytes.truncate(checked.bytes.len() - page_count * budget.page_size_bytes());
             }
         }
         Operation::Promise { chain, promised_count } => {
             let Some(index) = index(chain) else { return };
-            let held = &mut chains[index];
-            let kept = |promised_count: usize| promised_count.saturating_sub(held.chain.page_count());
-            let may = kept(*promised_count) <= budget.available_count() + kept(held.promised_count);
-            let set = held.chain.set_promised_count(*promised_count);
+            let checked = &mut chains[index];
+            let kept = |promised_count: usize| promised_count.saturating_sub(checked.chain.page_count());
+            let may = kept(*promised_count) <= budget.available_count() + kept(checked.promised_count);
+            let set = checked.chain.set_promised_count(*promised_count);
             assert_eq!(set, if may { Ok(()) } else { Err(BudgetError::Exhausted) });
             if may {
-                held.promised_count = *promised_count;
+                checked.promised_count = *promised_count;
             }
         }
-        Operation::Write { chain, way, place, bytes } => {
+        Operation::Write { chain, method, offset, bytes } => {
             let Some(index) = index(chain) else { return };
-            let held = &mut chains[index];
-            let offset = place.offset(held.bytes.len(), budget.page_size_bytes());
-            let written = write(&mut held.chain, *way, offset, bytes);
-            assert_eq!(written, write_oracle(&mut held.bytes, offset, bytes), "{offset}");
+            let checked = &mut chains[index];
+            let offset = offset.resolve(checked.bytes.len(), budget.page_size_bytes());
+            let written = write(&mut checked.chain, *method, offset, bytes);
+            assert_eq!(written, write_oracle(&mut checked.bytes, offset, bytes), "{offset}");
         }
-        Operation::Nested { chain, place, parts: [first, second, nested] } => {
+        Operation::Nested { chain, offset, parts: [first, second, nested] } => {
             let Some(index) = index(chain) else { return };
-            let held = &mut chains[index];
-            let offset = place.offset(held.bytes.len(), budget.page_size_bytes());
+            let checked = &mut chains[index];
+            let offset = offset.resolve(checked.bytes.len(), budget.page_size_bytes());
             let middle = offset.wrapping_add(first.len());
             let end = middle.wrapping_add(second.len());
             for (offset, bytes) in [(offset, first), (end, nested), (middle, second)] {
                 // SAFETY: no other thread has the chain, and the parts do not overlap.
-                let written = unsafe { held.chain.write_shared(offset, bytes.as_ptr(), bytes.len()) };
-                assert_eq!(written, write_oracle(&mut held.bytes, offset, bytes));
+                let written = unsafe { checked.chain.write_shared(offset, bytes.as_ptr(), bytes.len()) };
+                assert_eq!(written, write_oracle(&mut checked.bytes, offset, bytes));
             }
         }
-        Operation::Read { chain, place, len } => {
+        Operation::Read { chain, offset, len } => {
             let Some(index) = index(chain) else { return };
-            let held = &chains[index];
-            let offset = place.offset(held.bytes.len(), budget.page_size_bytes());
-            let found = read(&held.chain, offset, *len);
+            let checked = &chains[index];
+            let offset = offset.resolve(checked.bytes.len(), budget.page_size_bytes());
+            let found = read(&checked.chain, offset, *len);
             let end = offset.checked_add(*len);
-            assert_eq!(found.ok().as_deref(), end.and_then(|end| held.bytes.get(offset..end)));
+            assert_eq!(found.ok().as_deref(), end.and_then(|end| checked.bytes.get(offset..end)));
         }
-        Operation::Address { chain, place, len } => {
+        Operation::Address { chain, offset, len } => {
             let Some(index) = index(chain) else { return };
-            let held = &chains[index];
+            let checked = &chains[index];
             let page = budget.page_size_bytes();
-            let offset = place.offset(held.bytes.len(), page);
-            match held.chain.address(offset, *len) {
+            let offset = offset.resolve(checked.bytes.len(), page);
+            match checked.chain.address(offset, *len) {
                 Some(address) => {
                     // SAFETY: `len` bytes of one page, which are not written.
                     let found = unsafe { std::slice::from_raw_parts(address.as_ptr(), *len) };
-                    assert_eq!(found, &held.bytes[offset..offset + len]);
+                    assert_eq!(found, &checked.bytes[offset..offset + len]);
                 }
                 None => {
-                    let is_beyond = offset.checked_add(*len).is_none_or(|end| end > held.bytes.len());
-                    let is_empty_at_end = *len == 0 && offset == held.bytes.len();
+                    let is_beyond = offset.checked_add(*len).is_none_or(|end| end > checked.bytes.len());
+                    let is_empty_at_end = *len == 0 && offset == checked.bytes.len();
                     assert!(is_beyond || is_empty_at_end || offset % page + len > page);
                 }
             }
@@ -436,7 +439,7 @@ fn huge_pages() {
     chain.read(HUGE - 3, &mut found).unwrap();
     assert_eq!(&found, b"crosses");
     assert_eq!(chain.address(HUGE - 3, 7), None);
-    assert_eq!(chain.write(2 * HUGE - 3, b"crosses"), Err(Beyond));
+    assert_eq!(chain.write(2 * HUGE - 3, b"crosses"), Err(OutOfBounds));
 }
 
 #[test]

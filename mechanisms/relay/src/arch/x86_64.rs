@@ -47,7 +47,7 @@
 //! A zeroed control block is refused: the expiry 0 has always passed, no time is in the epoch 0, and no caller finds
 //! room in a stream without a page.
 //!
-//! The kernel restarts nothing by itself: an abort jumps to the slow path, or returns [`Written::Aborted`] and the
+//! The kernel restarts nothing by itself: an abort jumps to the slow path, or returns [`WriteOutcome::Aborted`] and the
 //! caller starts over.
 
 use core::mem::offset_of;
@@ -55,7 +55,7 @@ use core::mem::offset_of;
 use dormouse_abi::record::{self, RecordKind};
 use dormouse_abi::session::StreamControl;
 
-use crate::{Form, Memory, Record, Segment, Written};
+use crate::{Form, Memory, Record, Segment, WriteOutcome};
 
 /// A writer's choices when it enters the section.
 #[repr(C)]
@@ -84,7 +84,7 @@ pub struct Session {
     /// Start of the control blocks.
     pub streams: *mut u8,
     /// Offset in a page from which it is full, in bytes: the start of the slack.
-    pub page_limit: usize,
+    pub page_limit_bytes: usize,
     /// Number of CPUs whose streams may be written with the timestamp counter as the clock, in records with context; 0
     /// if the session has another clock or other records.
     pub cpu_count: u32,
@@ -107,7 +107,7 @@ impl Session {
             base: memory.base(),
             last_page_offset: geometry.pages_end() - page_size_bytes,
             streams: memory.streams_base(),
-            page_limit: page_size_bytes - dormouse_abi::page::SLACK_BYTES,
+            page_limit_bytes: page_size_bytes - dormouse_abi::page::SLACK_BYTES,
             cpu_count: count_for(RecordKind::Ids),
             compact_cpu_count: count_for(RecordKind::Compact),
         }
@@ -116,7 +116,14 @@ impl Session {
     /// Returns an empty session: every record takes the slow path.
     pub const fn none() -> Session {
         let null = core::ptr::null_mut();
-        Session { base: null, last_page_offset: 0, streams: null, page_limit: 0, cpu_count: 0, compact_cpu_count: 0 }
+        Session {
+            base: null,
+            last_page_offset: 0,
+            streams: null,
+            page_limit_bytes: 0,
+            cpu_count: 0,
+            compact_cpu_count: 0,
+        }
     }
 }
 
@@ -248,9 +255,9 @@ macro_rules! define_record {
             $($operands)*
         );
     };
-    // rdi holds the id (or `At`), rsi the size, rcx, r8 and r9 the fields. They stay unchanged, except that runs use
-    // rcx, which is saved below the stack pointer, where no handler writes (psABI, "red zone"). rax, rdx, r10, r11 are
-    // free, and so is r9 if it holds no word.
+    // rdi holds the id (or `StampedRecord`), rsi the size, rcx, r8 and r9 the fields. They stay unchanged, except that
+    // runs use rcx, which is saved below the stack pointer, where no handler writes (psABI, "red zone"). rax, rdx, r10,
+    // r11 are free, and so is r9 if it holds no word.
     (
         @section [$($meta:tt)*] [$($vis:tt)*] $name:ident $fields:tt [$($argument:ident: $type:ty),*] [$result:ty],
         enter = [$($enter:expr),*], fit = [$($fit:expr),*], header = [$($header:expr),*], commit = [$($commit:expr),*],
@@ -304,7 +311,7 @@ macro_rules! define_record {
                 RSEQ_CS = const $crate::arch::abi::rseq::OFFSET_RSEQ_CS,
                 CPU_ID = const $crate::arch::abi::rseq::OFFSET_CPU_ID,
                 SIGNATURE = const $crate::arch::abi::rseq::SIGNATURE_X86,
-                PAGE_LIMIT = const ::core::mem::offset_of!($crate::arch::Session, page_limit),
+                PAGE_LIMIT_BYTES = const ::core::mem::offset_of!($crate::arch::Session, page_limit_bytes),
                 LAST_PAGE_OFFSET = const ::core::mem::offset_of!($crate::arch::Session, last_page_offset),
                 BASE = const ::core::mem::offset_of!($crate::arch::Session, base),
                 $($operands)*
@@ -334,11 +341,11 @@ macro_rules! define_record {
     };
     (@store_context $fields:tt $context:literal) => { "mov qword ptr [r10 + 8], r9" };
     // The program determines the length of runs, so all 64 bits are compared.
-    (@fit runs) => { "add rdx, rsi\n cmp rdx, qword ptr [r11 + {PAGE_LIMIT}]\n ja 50f" };
-    (@fit $words:tt) => { "add edx, esi\n cmp edx, dword ptr [r11 + {PAGE_LIMIT}]\n ja 50f" };
+    (@fit runs) => { "add rdx, rsi\n cmp rdx, qword ptr [r11 + {PAGE_LIMIT_BYTES}]\n ja 50f" };
+    (@fit $words:tt) => { "add edx, esi\n cmp edx, dword ptr [r11 + {PAGE_LIMIT_BYTES}]\n ja 50f" };
     // The comparison for a header that is `LESS` bytes shorter than the one that the size includes.
-    (@fit_less runs) => { "add rdx, rsi\n sub rdx, {LESS}\n cmp rdx, qword ptr [r11 + {PAGE_LIMIT}]\n ja 50f" };
-    (@fit_less $words:tt) => { "add edx, esi\n sub edx, {LESS}\n cmp edx, dword ptr [r11 + {PAGE_LIMIT}]\n ja 50f" };
+    (@fit_less runs) => { "add rdx, rsi\n sub rdx, {LESS}\n cmp rdx, qword ptr [r11 + {PAGE_LIMIT_BYTES}]\n ja 50f" };
+    (@fit_less $words:tt) => { "add edx, esi\n sub edx, {LESS}\n cmp edx, dword ptr [r11 + {PAGE_LIMIT_BYTES}]\n ja 50f" };
     (@store 0) => { "" };
     (@store 1) => { "mov qword ptr [r10 + 16], rcx" };
     (@store 2) => { concat!($crate::define_record!(@store 1), "\n mov qword ptr [r10 + 24], r8") };
@@ -415,7 +422,7 @@ const _: () = assert!(record::HEADER_SIZE_BYTES == 16 && record::EXTENDED_HEADER
 /// A stream, its state word, and a record's head with the time that was read after the word.
 #[repr(C)]
 #[derive(Debug)]
-struct At {
+struct StampedRecord {
     site: Site,
     state: u64,
     timestamp: u64,
@@ -433,7 +440,8 @@ macro_rules! define_record_at {
                 /// # Safety
                 /// The conditions of [`rseq_write_at`].
             ] [] $name runs
-            [at: *const At, size_bytes: usize, _unused: u64, first: *const Segment, end: *const Segment] [Written],
+            [at: *const StampedRecord, size_bytes: usize, _unused: u64, first: *const Segment, end: *const Segment]
+            [WriteOutcome],
             enter = [
                 "mov r10, qword ptr [rdi + {RSEQ_OFFSET}]",
                 "lea rax, [rip + 66b]",
@@ -456,14 +464,14 @@ macro_rules! define_record_at {
             commit = ["lea rdx, [rsi - {LESS}]", "add qword ptr [r11], rdx"],
             done = ["xor eax, eax"],
             abort = ["51:", "mov eax, 1", "ret", "50:", "mov eax, 2", "ret", "53:", "mov eax, 3", "ret"],
-            RSEQ_OFFSET = const offset_of!(At, site.rseq_offset),
-            CPU = const offset_of!(At, site.cpu),
-            SESSION = const offset_of!(At, site.session),
-            SESSION_WORD = const offset_of!(At, site.session_word),
-            CONTROL = const offset_of!(At, site.control),
-            STATE = const offset_of!(At, state),
-            TIMESTAMP = const offset_of!(At, timestamp),
-            ID = const offset_of!(At, id),
+            RSEQ_OFFSET = const offset_of!(StampedRecord, site.rseq_offset),
+            CPU = const offset_of!(StampedRecord, site.cpu),
+            SESSION = const offset_of!(StampedRecord, site.session),
+            SESSION_WORD = const offset_of!(StampedRecord, site.session_word),
+            CONTROL = const offset_of!(StampedRecord, site.control),
+            STATE = const offset_of!(StampedRecord, state),
+            TIMESTAMP = const offset_of!(StampedRecord, timestamp),
+            ID = const offset_of!(StampedRecord, id),
             $($operands)*
         );
     };
@@ -479,7 +487,7 @@ define_record_at!(
         "mov rax, qword ptr [rdi + {CONTEXT}]",
         "mov qword ptr [r10 + 8], rax"
     ],
-    CONTEXT = const offset_of!(At, context),
+    CONTEXT = const offset_of!(StampedRecord, context),
     LESS = const 0,
 );
 
@@ -509,8 +517,8 @@ define_record_at!(
 
 /// Writes a record to the stream of the CPU, with a timestamp that was read after the state word `state`.
 ///
-/// Wait-free for each call; the caller repeats on [`Written::Aborted`], which is also the result if the state word has
-/// changed. Async-signal-safe. The caller has checked that the page takes a record of that form and time; after an
+/// Wait-free for each call; the caller repeats on [`WriteOutcome::Aborted`], which is also the result if the state word
+/// has changed. Async-signal-safe. The caller has checked that the page takes a record of that form and time; after an
 /// extended record it calls [`crate::begin_epoch`].
 ///
 /// # Safety
@@ -518,8 +526,8 @@ define_record_at!(
 /// control block of its stream `site.cpu` (a thread that changes the word waits for running sections by membarrier
 /// before it unmaps the memory). The thread's rseq structure is registered at `site.rseq_offset`. Every segment's
 /// source may be read.
-pub unsafe fn rseq_write_at(site: Site, record: &Record<'_>, form: Form, state: u64, timestamp: u64) -> Written {
-    let at = &At { site, state, timestamp, context: record.context, id: record.id };
+pub unsafe fn rseq_write_at(site: Site, record: &Record<'_>, form: Form, state: u64, timestamp: u64) -> WriteOutcome {
+    let at = &StampedRecord { site, state, timestamp, context: record.context, id: record.id };
     let size_bytes = record.size_bytes(Form::Context);
     let core::ops::Range { start, end } = record.segments.as_ptr_range();
     match form {

@@ -3,8 +3,8 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use dormouse_abi::vring::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
 
 use super::{
-    AT_DESCRIPTOR, AVAIL, Cursor, DISABLE, ENABLE, EVENT_FLAGS, EVENT_OFFSET, Output, Position, Streak, USED, Walk,
-    check, second,
+    AT_DESCRIPTOR, AVAIL, Cursor, DISABLE, ENABLE, EVENT_FLAGS, EVENT_OFFSET, LapCursor, Output, Position, SuccessRun,
+    USED, check, second,
 };
 use crate::area::Area;
 use crate::buffer::{Chain, Segment};
@@ -33,13 +33,13 @@ pub struct Device<B> {
     /// Extent of the buffers that take the fast path: [`Chain::ONE`], or [`Chain::NONE`] if buffers are used in order.
     simple: u32,
     /// Position of the next buffer, after all that were popped.
-    next: Walk,
+    next: LapCursor,
     /// Writer of used descriptors.
     output: Output,
     /// In order: the current batch, of which nothing is written yet.
     batch: Option<Batch>,
     /// Run of searches that each found an available buffer.
-    streak: Streak,
+    streak: SuccessRun,
     event_flags: u16,
     violations: u64,
 }
@@ -78,11 +78,11 @@ impl<B: Bus> Device<B> {
             size,
             features,
             simple: if features.in_order { Chain::NONE } else { Chain::ONE },
-            next: Walk::of_available(next, size),
-            output: Output::new(Walk::of_used(next, size)),
+            next: LapCursor::of_available(next, size),
+            output: Output::new(LapCursor::of_used(next, size)),
             batch: None,
             event_flags: ENABLE,
-            streak: Streak::new(),
+            streak: SuccessRun::new(),
             violations: 0,
         })
     }
@@ -218,7 +218,7 @@ impl<B: Bus> DeviceSide for Device<B> {
     /// call, because the position of the next buffer is unknown.
     #[inline(always)]
     fn pop(&mut self, space: &impl AddressSpace, chain: &mut Chain) -> Result<bool, RingError> {
-        let Walk { at, flags: available, .. } = self.next;
+        let LapCursor { at, flags: available, .. } = self.next;
         // The device has the whole ring: the buffer available at `next` was popped a lap ago, whether or not it was
         // pushed since.
         if at.is_lap_after(self.output.published) {
@@ -258,7 +258,7 @@ impl<B: Bus> DeviceSide for Device<B> {
             chain.descriptors() <= self.next.at.position().since(self.output.next.at.position(), self.size),
             "it was popped and not pushed"
         );
-        let Walk { at, flags, .. } = self.output.next;
+        let LapCursor { at, flags, .. } = self.output.next;
         if let Some(id_and_write) = chain.id_and_write_if(self.simple) {
             self.output.next.go_one(at);
             return self.output.store(&self.bus, at, id_and_write | u64::from(len) | flags);

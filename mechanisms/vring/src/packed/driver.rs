@@ -3,17 +3,17 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use dormouse_abi::vring::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
 
 use super::{
-    AT_DESCRIPTOR, AVAIL, Cursor, DISABLE, ENABLE, EVENT_FLAGS, EVENT_OFFSET, Output, Position, Streak, USED, Walk,
-    check, second,
+    AT_DESCRIPTOR, AVAIL, Cursor, DISABLE, ENABLE, EVENT_FLAGS, EVENT_OFFSET, LapCursor, Output, Position, SuccessRun,
+    USED, check, second,
 };
 use crate::area::Area;
-use crate::buffer::{Completion, Need, Segment, flagged, only};
+use crate::buffer::{BufferSpace, Completion, Segment, flagged, only};
 use crate::bus::{Bus, TOGETHER, reclaim};
 use crate::error::RingError;
 use crate::features::Features;
 use crate::memory::IndirectTables;
 use crate::side::DriverSide;
-use crate::slots::Slots;
+use crate::slots::BufferSlots;
 
 /// Number of descriptors by which a prefetch is ahead.
 const AHEAD: u16 = 16;
@@ -31,13 +31,13 @@ pub struct Driver<B> {
     bus: B,
     size: u16,
     features: Features,
-    slots: Slots,
+    slots: BufferSlots,
     tables: Option<IndirectTables>,
     output: Output,
     /// Position of the next used descriptor, after all buffers that were taken back.
-    used: Walk,
+    used: LapCursor,
     /// Run of searches that each found a used descriptor.
-    streak: Streak,
+    streak: SuccessRun,
     /// In order: id of the last buffer of the batch that is being taken, and the length that the device wrote for it.
     batch: Option<(u16, u32)>,
     event_flags: u16,
@@ -55,11 +55,11 @@ impl<B: Bus> Driver<B> {
             bus,
             size,
             features,
-            slots: Slots::new(size),
+            slots: BufferSlots::new(size),
             tables: None,
-            output: Output::new(Walk::of_available(Position::START, size)),
-            used: Walk::of_used(Position::START, size),
-            streak: Streak::new(),
+            output: Output::new(LapCursor::of_available(Position::START, size)),
+            used: LapCursor::of_used(Position::START, size),
+            streak: SuccessRun::new(),
             batch: None,
             event_flags: ENABLE,
             violations: 0,
@@ -84,7 +84,7 @@ impl<B: Bus> Driver<B> {
 
     #[inline(always)]
     fn add_one<const PUBLISH: bool>(&mut self, segment: Segment, flags: u16, token: u64) -> Result<(), RingError> {
-        let Walk { at, flags: available, .. } = self.output.next;
+        let LapCursor { at, flags: available, .. } = self.output.next;
         if at.is_lap_after(self.used.at) {
             return Err(RingError::Full { index: at.position().offset() });
         }
@@ -102,8 +102,8 @@ impl<B: Bus> Driver<B> {
 
     #[inline(never)]
     fn add_chain(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError> {
-        let Need { count, writable: writable_bytes, table, descriptors: needed } =
-            Need::of(readable, writable, self.size, self.tables)?;
+        let BufferSpace { count, writable: writable_bytes, table, descriptors: needed } =
+            BufferSpace::of(readable, writable, self.size, self.tables)?;
         let first = self.output.next.at;
         let mut at = first.position();
         if needed > self.free_count() {

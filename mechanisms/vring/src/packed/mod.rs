@@ -11,7 +11,7 @@ use core::sync::atomic::Ordering::{Relaxed, Release};
 use dormouse_abi::vring::RING_SIZE_MAX;
 
 use crate::area::Area;
-use crate::bus::{Areas, Bus, IN_LINE, Part, check_areas};
+use crate::bus::{AreaLocation, Areas, Bus, IN_LINE, check_areas};
 use crate::error::RingError;
 
 /// `VIRTQ_DESC_F_AVAIL` (2.8.1).
@@ -192,7 +192,7 @@ impl Cursor {
 
 /// A cursor that moves around the ring, with the values that change each lap.
 #[derive(Debug, Clone, Copy)]
-struct Walk {
+struct LapCursor {
     at: Cursor,
     /// Offset of the ring's last descriptor, in bytes.
     last: u32,
@@ -202,15 +202,15 @@ struct Walk {
     laps: u64,
 }
 
-impl Walk {
+impl LapCursor {
     /// Creates a walk over descriptors that become available.
-    const fn of_available(at: Position, size: u16) -> Walk {
-        Walk { at: Cursor::new(at), last: 16 * (size as u32 - 1), flags: second(0, 0, at.available()), laps: 0 }
+    const fn of_available(at: Position, size: u16) -> LapCursor {
+        LapCursor { at: Cursor::new(at), last: 16 * (size as u32 - 1), flags: second(0, 0, at.available()), laps: 0 }
     }
 
     /// Creates a walk over descriptors that become used.
-    const fn of_used(at: Position, size: u16) -> Walk {
-        Walk { at: Cursor::new(at), last: 16 * (size as u32 - 1), flags: second(0, 0, at.used()), laps: 0 }
+    const fn of_used(at: Position, size: u16) -> LapCursor {
+        LapCursor { at: Cursor::new(at), last: 16 * (size as u32 - 1), flags: second(0, 0, at.used()), laps: 0 }
     }
 
     /// Advances by one buffer from `at`, the current place. The buffer has `descriptors` descriptors, at most the
@@ -260,22 +260,22 @@ impl Walk {
 /// Length of the current run of successful searches. After a long run the other side is far ahead, and the next lines
 /// can be prefetched. Before that, the other side may still be writing them, and a prefetch would take them away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Streak {
+struct SuccessRun {
     /// Number of buffers that had been found when the run began.
     since: u32,
 }
 
-impl Streak {
+impl SuccessRun {
     const LONG: u32 = 16;
 
-    const fn new() -> Streak {
-        Streak { since: 0 }
+    const fn new() -> SuccessRun {
+        SuccessRun { since: 0 }
     }
 
     /// Whether the run was already long when one more buffer was found, after `found` others.
     #[inline(always)]
     fn is_long(self, found: u32) -> bool {
-        found.wrapping_sub(self.since) >= Streak::LONG
+        found.wrapping_sub(self.since) >= SuccessRun::LONG
     }
 
     /// Ends the run: after `found` buffers, a search found none.
@@ -292,7 +292,7 @@ impl Streak {
 #[derive(Debug)]
 struct Output {
     /// Position of the next buffer.
-    next: Walk,
+    next: LapCursor,
     published: Cursor,
     /// Second word to store at `published`, if something is not published.
     word: u64,
@@ -302,7 +302,7 @@ struct Output {
 }
 
 impl Output {
-    const fn new(next: Walk) -> Output {
+    const fn new(next: LapCursor) -> Output {
         Output { published: next.at, word: 0, announced: next.at, announced_laps: next.laps, next }
     }
 
@@ -423,9 +423,9 @@ pub fn contiguous(base: *mut u8, size: u32) -> Result<Areas, RingError> {
         return Err(RingError::Alignment { address: base.addr() });
     }
     Ok(Areas {
-        descriptor: Part(base, 16 * size as usize),
-        driver: Part(base.wrapping_add(len - 2 * LINE), 4),
-        device: Part(base.wrapping_add(len - LINE), 4),
+        descriptor: AreaLocation(base, 16 * size as usize),
+        driver: AreaLocation(base.wrapping_add(len - 2 * LINE), 4),
+        device: AreaLocation(base.wrapping_add(len - LINE), 4),
     })
 }
 

@@ -7,7 +7,7 @@ use crate::area::Area;
 use crate::buffer::{Chain, Segment};
 use crate::bus::{Bus, Direct};
 use crate::error::RingError;
-use crate::features::{Features, Wide};
+use crate::features::{Features, WideU16};
 use crate::memory::{AddressSpace, Words, find_table, read_words};
 use crate::side::DeviceSide;
 
@@ -24,9 +24,9 @@ pub struct Device<B = Direct> {
     bus: B,
     layout: Layout,
     features: Features,
-    popped: Wide,
+    popped: WideU16,
     /// Last checked value of `avail.idx`: at most `size` ahead of `popped`.
-    avail_seen: Wide,
+    avail_seen: WideU16,
     /// Number of chains pushed: the next value of `used.idx`, its current value, and its value when
     /// [`DeviceSide::needs_interrupt`] was last called. These counts do not wrap.
     pushed: u64,
@@ -95,8 +95,8 @@ impl<B: Bus> Device<B> {
             bus,
             layout,
             features,
-            popped: Wide::new(base),
-            avail_seen: Wide::new(base),
+            popped: WideU16::new(base),
+            avail_seen: WideU16::new(base),
             pushed: base.into(),
             published: base.into(),
             announced: base.into(),

@@ -6,13 +6,13 @@ use dormouse_abi::vring::{DESC_F_INDIRECT, DESC_F_NEXT};
 use super::free::FreeQueue;
 use super::{Flags, Layout, NO_NOTIFICATION, is_wanted};
 use crate::area::Area;
-use crate::buffer::{Completion, Need, Segment, flagged, only};
+use crate::buffer::{BufferSpace, Completion, Segment, flagged, only};
 use crate::bus::{Bus, TOGETHER, reclaim};
 use crate::error::RingError;
-use crate::features::{Features, Wide};
+use crate::features::{Features, WideU16};
 use crate::memory::{IndirectTables, Words};
 use crate::side::DriverSide;
-use crate::slots::{Slot, Slots};
+use crate::slots::{BufferSlot, BufferSlots};
 
 /// Number of used elements by which a prefetch is ahead.
 const USED_AHEAD: u16 = 16;
@@ -31,8 +31,8 @@ pub struct Driver<B> {
     bus: B,
     layout: Layout,
     features: Features,
-    /// Slots of chains; a chain's id is its first descriptor.
-    slots: Slots,
+    /// BufferSlots of chains; a chain's id is its first descriptor.
+    slots: BufferSlots,
     /// For each descriptor, the next one of its chain.
     following: Box<[u16]>,
     tables: Option<IndirectTables>,
@@ -52,7 +52,7 @@ pub struct Driver<B> {
     /// Shadow of `avail.flags`.
     flags: Flags,
     /// Last checked value of `used.idx`: at most the published index.
-    used_seen: Wide,
+    used_seen: WideU16,
     /// In order: head of the last chain of the batch that is being taken, which the device named, and the length that
     /// it wrote for it.
     batch: Option<(u16, u32)>,
@@ -78,7 +78,7 @@ impl<B: Bus> Driver<B> {
         Ok(Driver {
             layout,
             features,
-            slots: Slots::new(layout.size()),
+            slots: BufferSlots::new(layout.size()),
             following: (0..size).map(|_| 0).collect(),
             tables: None,
             free: FreeQueue::new(layout.size()),
@@ -90,7 +90,7 @@ impl<B: Bus> Driver<B> {
             more_added: 0,
             more_freed: 0,
             flags: Flags::of(Area::Driver),
-            used_seen: Wide::new(base),
+            used_seen: WideU16::new(base),
             batch: None,
             violations: 0,
             bus,
@@ -144,8 +144,8 @@ impl<B: Bus> Driver<B> {
 
     #[inline(never)]
     fn add_chain(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError> {
-        let Need { count, writable: writable_bytes, table, descriptors: needed } =
-            Need::of(readable, writable, self.layout.size(), self.tables)?;
+        let BufferSpace { count, writable: writable_bytes, table, descriptors: needed } =
+            BufferSpace::of(readable, writable, self.layout.size(), self.tables)?;
         let head = self.head();
         if needed > self.free_count() {
             return Err(RingError::Full { index: head });
@@ -207,7 +207,7 @@ impl<B: Bus> Driver<B> {
 
     /// Returns the number of used elements that are not yet taken.
     #[inline(always)]
-    fn look(&mut self) -> Result<u16, RingError> {
+    fn used_count(&mut self) -> Result<u16, RingError> {
         let index = self.taken as u16;
         if index == self.used_seen.get() {
             // (D) pairs with (C): the elements, and everything that the device did to the buffers, happened before.
@@ -256,7 +256,7 @@ impl<B: Bus> Driver<B> {
         if let Some((last, len)) = self.batch {
             return Ok(Some(self.take_batched(last, len)));
         }
-        let pending = self.look()?;
+        let pending = self.used_count()?;
         if pending == 0 {
             return Ok(None);
         }
@@ -303,7 +303,7 @@ impl<B: Bus> Driver<B> {
 
     /// Takes back the oldest chain that the device has, and frees its descriptors.
     #[inline(always)]
-    fn take(&mut self, slot: Slot, len: u32, is_in_order: bool) -> Completion {
+    fn take(&mut self, slot: BufferSlot, len: u32, is_in_order: bool) -> Completion {
         let (head, descriptors) = (slot.id(), slot.descriptors());
         let freed = self.descriptors_freed();
         if descriptors > 1 {
@@ -401,7 +401,7 @@ impl<B: Bus> DriverSide for Driver<B> {
         if self.features.in_order {
             return self.take_used_in_order();
         }
-        if self.look()? == 0 {
+        if self.used_count()? == 0 {
             return Ok(None);
         }
         let (value, len) = self.element();

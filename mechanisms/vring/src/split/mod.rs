@@ -14,7 +14,7 @@ pub use driver::Driver;
 pub use planned::PlannedDriver;
 
 use crate::area::Area;
-use crate::bus::{Areas, Bus, Part, check_areas};
+use crate::bus::{AreaLocation, Areas, Bus, check_areas};
 use crate::error::RingError;
 
 /// Offsets of the fields of a ring of `size` entries in their areas.
@@ -138,9 +138,9 @@ pub fn contiguous(base: *mut u8, size: u32) -> Result<Areas, RingError> {
     let layout = dormouse_abi::vring::RingLayout { size };
     let [descriptor, driver, device] = Layout { size }.lens();
     Ok(Areas {
-        descriptor: Part(base.wrapping_add(layout.desc()), descriptor),
-        driver: Part(base.wrapping_add(layout.avail()), driver),
-        device: Part(base.wrapping_add(layout.used()), device),
+        descriptor: AreaLocation(base.wrapping_add(layout.desc()), descriptor),
+        driver: AreaLocation(base.wrapping_add(layout.avail()), driver),
+        device: AreaLocation(base.wrapping_add(layout.used()), device),
     })
 }
 

@@ -8,8 +8,8 @@ use proptest::prelude::*;
 
 use super::Memory;
 use crate::{
-    Area, Areas, Chain, DeviceSide, Direct, DriverSide, Features, IndirectTables, NoMemory, Part, Region, Regions,
-    RingError, Segment, packed, split,
+    Area, AreaLocation, Areas, Chain, DeviceSide, Direct, DriverSide, Features, IndirectTables, NoMemory, Region,
+    Regions, RingError, Segment, packed, split,
 };
 
 /// Device's address of the memory of tables.
@@ -347,9 +347,9 @@ fn impossible_rings_are_refused() {
         assert_eq!(split::contiguous(memory.base(), size).err(), Some(RingError::Size { size }));
     }
     let areas = |descriptor, len| Areas {
-        descriptor: Part(memory.base().wrapping_add(descriptor), len),
-        driver: Part(memory.base().wrapping_add(1024), 14),
-        device: Part(memory.base().wrapping_add(2048), 38),
+        descriptor: AreaLocation(memory.base().wrapping_add(descriptor), len),
+        driver: AreaLocation(memory.base().wrapping_add(1024), 14),
+        device: AreaLocation(memory.base().wrapping_add(2048), 38),
     };
     // SAFETY: the areas are inside the vector, whose bytes are atomics.
     let bus = |descriptor, len| unsafe { Direct::new(areas(descriptor, len)) };

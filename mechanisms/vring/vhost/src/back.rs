@@ -28,7 +28,7 @@ use crate::error::Error;
 use crate::served::{InvalidBuffer, Mapped, Memory};
 
 /// A device, which defines the meaning of a buffer in each queue.
-pub trait Served: Send + Sync + 'static {
+pub trait ServedDevice: Send + Sync + 'static {
     /// Returns the feature bits of this kind of device, without those of rings.
     fn features(&self) -> u64;
     /// Returns the number of queues.
@@ -90,7 +90,7 @@ pub struct BackEndCounters {
 
 /// State that all threads of a back end share.
 #[derive(Debug, Default)]
-struct Shared {
+struct SharedState {
     counters: Mutex<BackEndCounters>,
     /// Feature bits that the last driver accepted.
     accepted: Mutex<u64>,
@@ -100,7 +100,7 @@ struct Shared {
     connection: Mutex<Option<UnixStream>>,
 }
 
-impl Shared {
+impl SharedState {
     fn count(&self, change: impl FnOnce(&mut BackEndCounters)) {
         change(&mut lock(&self.counters));
     }
@@ -118,7 +118,7 @@ impl Shared {
 pub struct BackEnd {
     path: PathBuf,
     listener: UnixListener,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -129,7 +129,7 @@ impl BackEnd {
     /// [`Error::Listen`], for instance if another process already listens there; [`Error::System`].
     pub fn start(
         path: &Path,
-        device: Arc<impl Served>,
+        device: Arc<impl ServedDevice>,
         options: BackEndOptions,
     ) -> std::result::Result<BackEnd, Error> {
         let listen = |error| Error::Listen { path: path.into(), error };
@@ -142,7 +142,7 @@ impl BackEnd {
             result => result,
         }
         .map_err(listen)?;
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::<SharedState>::default();
         let server =
             Server { listener: listener.try_clone().map_err(listen)?, device, options, shared: Arc::clone(&shared) };
         let thread = std::thread::Builder::new().name("dormouse-vhost".into()).spawn(move || server.run());
@@ -206,10 +206,10 @@ struct Server<D> {
     listener: UnixListener,
     device: Arc<D>,
     options: BackEndOptions,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
 }
 
-impl<D: Served> Server<D> {
+impl<D: ServedDevice> Server<D> {
     fn run(self) {
         while let Some(socket) = self.accept() {
             // A connection that cannot be ended from outside is not served.
@@ -285,7 +285,7 @@ struct Worker {
 struct Connection<D> {
     device: Arc<D>,
     options: BackEndOptions,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     accepted: u64,
     memory: Arc<Memory>,
     rings: Vec<RingState>,
@@ -294,7 +294,7 @@ struct Connection<D> {
 /// Maximum number of memory regions of a driver.
 const REGION_COUNT_MAX: usize = 32;
 
-impl<D: Served> Connection<D> {
+impl<D: ServedDevice> Connection<D> {
     fn offered(&self) -> u64 {
         let packed = if self.options.has_packed { Features::PACKED } else { 0 };
         let protocol = VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
@@ -343,11 +343,11 @@ impl<D: Served> Connection<D> {
         }
         let size = ring.size as usize;
         let lens = if is_packed { [16 * size, 4, 4] } else { [16 * size, 6 + 2 * size, 6 + 8 * size] };
-        let part = |index: usize| {
-            let part = self.memory.ring_part(addrs[index], lens[index]);
-            part.ok_or(Message::InvalidOperation("a queue outside of the memory that was shared"))
+        let location = |index: usize| {
+            let found = self.memory.ring_area(addrs[index], lens[index]);
+            found.ok_or(Message::InvalidOperation("a queue outside of the memory that was shared"))
         };
-        let areas = Areas { descriptor: part(0)?, driver: part(1)?, device: part(2)? };
+        let areas = Areas { descriptor: location(0)?, driver: location(1)?, device: location(2)? };
         // SAFETY: the areas are in the driver's memory, which the worker keeps mapped as long as the ring; Rust code
         // accesses it only atomically.
         let bus = unsafe { Direct::new(areas) };
@@ -407,7 +407,7 @@ struct Serving<D> {
     served: Arc<D>,
     call: Option<Arc<File>>,
     epoll: OwnedFd,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     chain: Chain,
     scratch: Vec<u8>,
     /// Number of protocol violations of the ring that were already added to the counters.
@@ -416,7 +416,7 @@ struct Serving<D> {
 
 /// Result of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Turn {
+enum TurnResult {
     /// There may be more buffers.
     More,
     /// There were no more buffers.
@@ -426,9 +426,9 @@ enum Turn {
 }
 
 /// Maximum number of buffers that are served between two checks of the stop event.
-const TURN: u32 = 256;
+const TURN_BUFFERS_MAX: u32 = 256;
 
-impl<D: Served> Serving<D> {
+impl<D: ServedDevice> Serving<D> {
     fn run(mut self) -> u16 {
         self.serve_until_stopped();
         // The next thread's device starts with a shadow in which notifications are enabled, so the ring must agree.
@@ -442,7 +442,7 @@ impl<D: Served> Serving<D> {
             self.ring.disarm_notification();
             let end = loop {
                 let end = self.serve_some();
-                if end != Turn::More {
+                if end != TurnResult::More {
                     break end;
                 }
                 if self.is_woken(Some(&AT_ONCE)).is_none() {
@@ -450,7 +450,7 @@ impl<D: Served> Serving<D> {
                 }
             };
             // A violation that is not skipped makes the ring always look non-empty. A driver that repairs it must kick.
-            let has_more = self.ring.arm_notification() && end != Turn::Stuck;
+            let has_more = self.ring.arm_notification() && end != TurnResult::Stuck;
             match self.is_woken(has_more.then_some(&AT_ONCE)) {
                 None => return,
                 Some(is_kicked) => self.shared.count(|counters| counters.kicks += u64::from(is_kicked)),
@@ -469,21 +469,21 @@ impl<D: Served> Serving<D> {
         }
     }
 
-    /// Serves at most [`TURN`] buffers.
-    fn serve_some(&mut self) -> Turn {
-        let mut end = Turn::More;
+    /// Serves at most [`TURN_BUFFERS_MAX`] buffers.
+    fn serve_some(&mut self) -> TurnResult {
+        let mut end = TurnResult::More;
         let (mut buffers, mut invalid) = (0, 0);
         let mut last_lie = None;
-        for _ in 0..TURN {
+        for _ in 0..TURN_BUFFERS_MAX {
             match self.ring.pop(&*self.memory, &mut self.chain) {
                 Ok(true) => {}
                 Ok(false) => {
-                    end = Turn::Empty;
+                    end = TurnResult::Empty;
                     break;
                 }
                 // A violation that can be skipped differs from the next one.
                 Err(lie) if last_lie.replace(lie) == Some(lie) => {
-                    end = Turn::Stuck;
+                    end = TurnResult::Stuck;
                     break;
                 }
                 Err(_) => continue,
@@ -524,7 +524,7 @@ macro_rules! unsupported {
     };
 }
 
-impl<D: Served> VhostUserBackendReqHandlerMut for Connection<D> {
+impl<D: ServedDevice> VhostUserBackendReqHandlerMut for Connection<D> {
     fn set_owner(&mut self) -> Result<()> {
         Ok(())
     }

@@ -106,7 +106,7 @@ struct Report {
     /// Time from the first request to the end of the last, without the time spent waiting for a device to be restarted.
     elapsed_ns: u64,
     #[serde(flatten)]
-    moved: Moved,
+    moved: MovedBytes,
     latency: Latency,
     queues: QueueCounters,
     /// Number of times that the device was gone and came back.
@@ -115,7 +115,7 @@ struct Report {
 
 /// Amounts of data moved to and from the device.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
-struct Moved {
+struct MovedBytes {
     read_bytes: u64,
     written_bytes: u64,
     /// Bytes read that had been written before, and were equal to the written ones.
@@ -204,7 +204,7 @@ impl Bench {
             queues.interrupts += counters.interrupts;
             queues.violations += counters.violations;
         }
-        let mut moved = Moved::default();
+        let mut moved = MovedBytes::default();
         for load in &loads {
             moved.read_bytes += load.moved.read_bytes;
             moved.written_bytes += load.moved.written_bytes;
@@ -334,7 +334,7 @@ struct Load<'a> {
     /// Time origin: a request's token is its creation time, in nanoseconds after it.
     begun: Instant,
     latencies_ns: Vec<u64>,
-    moved: Moved,
+    moved: MovedBytes,
 }
 
 impl<'a> Load<'a> {
@@ -350,7 +350,7 @@ impl<'a> Load<'a> {
             left: requests,
             begun: Instant::now(),
             latencies_ns: Vec::new(),
-            moved: Moved::default(),
+            moved: MovedBytes::default(),
         }
     }
 

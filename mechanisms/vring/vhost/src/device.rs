@@ -13,7 +13,7 @@ use vmm_sys_util::eventfd::EventFd;
 
 use crate::blk::{self, Config, HEADER_BYTES, ID_BYTES, Operation, SECTOR_BYTES, Status};
 use crate::error::Error;
-use crate::front::{FrontEnd, MEMORY_ADDR, Ring, Woken, wait_for};
+use crate::front::{FrontEnd, MEMORY_ADDR, Ring, WakeReason, wait_for};
 use crate::shared::{load_bytes, store_bytes};
 
 /// Options for driving a block device.
@@ -603,7 +603,7 @@ impl BlockQueue {
     /// # Errors
     /// [`Error::System`].
     pub fn is_gone(&self) -> Result<bool, Error> {
-        Ok(wait_for(&self.call, self.socket.as_fd(), Duration::ZERO)? == Woken::Other)
+        Ok(wait_for(&self.call, self.socket.as_fd(), Duration::ZERO)? == WakeReason::Other)
     }
 
     /// Waits until a request is done. False: none was within the timeout.
@@ -615,7 +615,7 @@ impl BlockQueue {
         loop {
             let is_done = self.ring.arm_interrupt();
             let left = deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
-            let woken = if is_done { Woken::Event } else { wait_for(&self.call, self.socket.as_fd(), left)? };
+            let woken = if is_done { WakeReason::Event } else { wait_for(&self.call, self.socket.as_fd(), left)? };
             // After any wake-up, check again: a request that was done between the two checks is seen here.
             if is_done || self.ring.arm_interrupt() {
                 self.ring.disarm_interrupt();
@@ -623,9 +623,9 @@ impl BlockQueue {
                 return Ok(true);
             }
             match woken {
-                Woken::Event => {}
-                Woken::Other => return Err(Error::Gone),
-                Woken::Timeout => return Ok(false),
+                WakeReason::Event => {}
+                WakeReason::Other => return Err(Error::Gone),
+                WakeReason::Timeout => return Ok(false),
             }
         }
     }

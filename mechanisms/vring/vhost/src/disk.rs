@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use dormouse_vring::Chain;
 use rustix::fs::MemfdFlags;
 
-use crate::back::Served;
+use crate::back::ServedDevice;
 use crate::blk::{self, Config, HEADER_BYTES, ID_BYTES, Operation, SECTOR_BYTES, Status};
 use crate::served::{Cursor, InvalidBuffer, Memory};
 
@@ -151,7 +151,7 @@ impl<S: Storage> Disk<S> {
     }
 }
 
-impl<S: Storage + 'static> Served for Disk<S> {
+impl<S: Storage + 'static> ServedDevice for Disk<S> {
     fn features(&self) -> u64 {
         blk::F_SEG_MAX | blk::F_BLK_SIZE | blk::F_FLUSH | blk::F_MQ
     }

@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use dormouse_backing::Pool;
-use dormouse_vring::{Areas, Features, Part};
+use dormouse_vring::{AreaLocation, Areas, Features};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserHeaderFlag};
@@ -155,7 +155,7 @@ impl FrontEnd {
     /// [`either::Device`](dormouse_vring::either::Device).
     pub(crate) fn start_queue(&mut self, index: usize, ring: Ring<'_>) -> Result<(), Error> {
         // A ring's own addresses are those of the front end's process, unlike the addresses in it.
-        let here = |Part(at, _)| at.addr() as u64;
+        let here = |AreaLocation(at, _)| at.addr() as u64;
         let config = VringConfigData {
             queue_max_size: ring.size,
             queue_size: ring.size,
@@ -192,7 +192,7 @@ pub(crate) struct Ring<'a> {
 
 /// Reason for the end of a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Woken {
+pub(crate) enum WakeReason {
     /// The event file was signalled.
     Event,
     /// The other file has something to read, or its other end is closed.
@@ -202,7 +202,7 @@ pub(crate) enum Woken {
 }
 
 /// Waits until an event file is signalled, and takes the signal, or until something happens at another file.
-pub(crate) fn wait_for(event: &EventFd, other: BorrowedFd<'_>, timeout: Duration) -> Result<Woken, Error> {
+pub(crate) fn wait_for(event: &EventFd, other: BorrowedFd<'_>, timeout: Duration) -> Result<WakeReason, Error> {
     // SAFETY: the descriptor stays open, because the event file is borrowed for longer than `event_fd` is used.
     let event_fd = unsafe { BorrowedFd::borrow_raw(event.as_raw_fd()) };
     let seconds = timeout.as_secs().min(POLL_SECONDS_MAX) as i64;
@@ -213,14 +213,14 @@ pub(crate) fn wait_for(event: &EventFd, other: BorrowedFd<'_>, timeout: Duration
     ];
     match poll(&mut fds, Some(&timeout)) {
         // The caller checks again.
-        Err(Errno::INTR) => return Ok(Woken::Event),
+        Err(Errno::INTR) => return Ok(WakeReason::Event),
         result => result.map_err(Error::system("wait for the device"))?,
     };
     if fds[0].revents().contains(PollFlags::IN) {
         return match event.read() {
             Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => Err(Error::system("read an event")(error)),
-            _ => Ok(Woken::Event),
+            _ => Ok(WakeReason::Event),
         };
     }
-    Ok(if fds[1].revents().is_empty() { Woken::Timeout } else { Woken::Other })
+    Ok(if fds[1].revents().is_empty() { WakeReason::Timeout } else { WakeReason::Other })
 }

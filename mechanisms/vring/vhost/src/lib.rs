@@ -12,7 +12,7 @@
 //!        ├──────────────── socket ────────────────────▶ │ one thread of control
 //!        │                                              │
 //!   BlockQueue ── descriptors, avail ──┐      ┌──────▶ one thread for each ring
-//!     read, write, flush        ┌──────▼──────┴───┐    pop, Served::serve, push
+//!     read, write, flush        ┌──────▼──────┴───┐    pop, ServedDevice::serve, push
 //!     submit, wait, complete ◀──│  shared memory  │◀── used
 //!                               └─────────────────┘
 //! ```
@@ -74,7 +74,7 @@ mod front;
 mod served;
 mod shared;
 
-pub use back::{BackEnd, BackEndCounters, BackEndOptions, Served};
+pub use back::{BackEnd, BackEndCounters, BackEndOptions, ServedDevice};
 pub use blk::{Config, ID_BYTES, Operation, SECTOR_BYTES, Status};
 pub use device::{BlockDevice, BlockQueue, Completed, DriverOptions, Negotiated, QueueCounters, Request};
 pub use disk::{Disk, FileStorage, Storage};

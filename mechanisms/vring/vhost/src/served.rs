@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-use dormouse_vring::{AddressSpace, Chain, Part, Region, Regions, Segment};
+use dormouse_vring::{AddressSpace, AreaLocation, Chain, Region, Regions, Segment};
 use rustix::fs::SealFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 use vhost::vhost_user::message::VhostUserMemoryRegion;
@@ -97,11 +97,11 @@ impl Memory {
     }
 
     /// Returns the memory at the front end's address `user_addr`, if all of it is in one region.
-    pub(crate) fn ring_part(&self, user_addr: u64, len: usize) -> Option<Part> {
+    pub(crate) fn ring_area(&self, user_addr: u64, len: usize) -> Option<AreaLocation> {
         self.mapped.iter().find_map(|it| {
             let offset = user_addr.checked_sub(it.user_addr)?;
             let is_inside = offset <= it.size && len as u64 <= it.size - offset;
-            is_inside.then(|| Part(it.start.wrapping_add(offset as usize), len))
+            is_inside.then(|| AreaLocation(it.start.wrapping_add(offset as usize), len))
         })
     }
 

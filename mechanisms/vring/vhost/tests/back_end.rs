@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use dormouse_backing::{MemoryOptions, Pool};
-use dormouse_vring::{Area, Areas, Bus, Direct, DriverSide, Features, Part, Segment, split};
+use dormouse_vring::{Area, AreaLocation, Areas, Bus, Direct, DriverSide, Features, Segment, split};
 use dormouse_vring_vhost::{
     BackEnd, BackEndOptions, BlockDevice, Disk, DriverOptions, Error, FileStorage, SECTOR_BYTES, Status, Storage,
 };
@@ -414,13 +414,13 @@ impl Liar {
 
     /// Returns the areas of a ring of either kind: descriptors, driver's and device's, a page each.
     fn areas(&self) -> Areas {
-        let at = |page: usize| Part(self.pool.base().wrapping_add(4096 * page), 4096);
+        let at = |page: usize| AreaLocation(self.pool.base().wrapping_add(4096 * page), 4096);
         Areas { descriptor: at(0), driver: at(1), device: at(2) }
     }
 
     fn addrs(&self) -> VringConfigData {
         let areas = self.areas();
-        let here = |Part(at, _)| at.addr() as u64;
+        let here = |AreaLocation(at, _)| at.addr() as u64;
         VringConfigData {
             queue_max_size: LIAR_QUEUE,
             queue_size: LIAR_QUEUE,

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use dormouse_testing::{Lack, has, skip};
 use dormouse_vring::{Chain, Features};
-use dormouse_vring_vhost::{BackEnd, BackEndOptions, Cursor, InvalidBuffer, Memory, Served};
+use dormouse_vring_vhost::{BackEnd, BackEndOptions, Cursor, InvalidBuffer, Memory, ServedDevice};
 
 const PROGRAM: &str = "dpdk-testpmd";
 /// Time after which the test counts as hanging.
@@ -44,7 +44,7 @@ fn packet(number: u64) -> [u8; PACKET_BYTES] {
     bytes
 }
 
-impl Served for Packets {
+impl ServedDevice for Packets {
     fn features(&self) -> u64 {
         MRG_RXBUF
     }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use dormouse_vring::{Chain, Features};
 use dormouse_vring_vhost::{
     BackEnd, BackEndOptions, BlockDevice, Cursor, Disk, DriverOptions, Error, FileStorage, InvalidBuffer, Memory,
-    Served, Status, Storage,
+    ServedDevice, Status, Storage,
 };
 use serde_json::Value;
 use tempfile::TempDir;
@@ -178,7 +178,7 @@ fn bench_finds_a_disk_that_fails() {
 /// A device that writes wrong statuses and lengths.
 struct Rude(FileStorage);
 
-impl Served for Rude {
+impl ServedDevice for Rude {
     fn features(&self) -> u64 {
         0
     }

@@ -13,7 +13,7 @@ use dormouse_abi::txn::Txn;
 use dormouse_percpu::{Commit, Rseq, apply_exclusive};
 #[cfg(target_arch = "x86_64")]
 use dormouse_relay::begin_epoch;
-use dormouse_relay::{Drawer, Form, Record, Segment, Written, write_exclusive};
+use dormouse_relay::{Drawer, Form, Record, Segment, WriteOutcome, write_exclusive};
 use dormouse_vring::split::PlannedDriver;
 
 use crate::marks;
@@ -82,7 +82,7 @@ unsafe fn record_slowly(id: *const u32, segments: &[Segment]) {
         crate::listen::start_woken();
     }
     // The memory may leave the address space and return meanwhile: a thread that finds neither state checks again.
-    for _ in 0..LOOKS {
+    for _ in 0..FIND_ATTEMPTS_MAX {
         let attached = current_before_id();
         // SAFETY: the caller guarantees that `id` is readable; all access to ids is atomic.
         let id = unsafe { AtomicU32::from_ptr(id.cast_mut()) };
@@ -102,7 +102,7 @@ unsafe fn record_slowly(id: *const u32, segments: &[Segment]) {
 }
 
 /// Maximum number of attempts to find the session. See [`record_slowly`].
-const LOOKS: u32 = 3;
+const FIND_ATTEMPTS_MAX: u32 = 3;
 
 /// Writes a record of a class with this id and these marks.
 fn record_in(guard: Guard, id: u16, marks: u32, segments: &[Segment]) {
@@ -226,17 +226,17 @@ fn record_under_rseq(attached: &'static Attached, rseq: Rseq, record: &Record<'_
             // SAFETY: `site` describes the session, which the guard keeps mapped; the clock was read after the state
             // word.
             let written = unsafe { dormouse_relay::arch::rseq_write_at(site, record, form, state, timestamp) };
-            if (written, form) == (Written::Done, Form::Extended) {
+            if (written, form) == (WriteOutcome::Done, Form::Extended) {
                 // The thread may be on another CPU by now: `begin_epoch` may be late.
                 begin_epoch(control, timestamp);
             }
             match written {
-                Written::Done => return,
-                Written::Gone => {
+                WriteOutcome::Done => return,
+                WriteOutcome::Gone => {
                     count_apart(record.id);
                     return;
                 }
-                Written::Aborted | Written::Full => continue,
+                WriteOutcome::Aborted | WriteOutcome::Full => continue,
             }
         }
         if switch(attached, access, state) == Switch::NoPage && access.count(&control.records_lost_full.0) {
@@ -324,7 +324,7 @@ fn write_claimed(attached: &'static Attached, stream: u32, record: &Record<'_>) 
         if fits(attached, stream, state, record.size_bytes(form), timestamp) {
             // SAFETY: the stream is claimed; the segments' sources are readable until the running call returns.
             match unsafe { write_exclusive(memory, stream, record, || timestamp) } {
-                Written::Full => {}
+                WriteOutcome::Full => {}
                 _ => return,
             }
         }

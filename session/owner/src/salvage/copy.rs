@@ -14,7 +14,7 @@ use super::directory::Directory;
 use super::memory::OwnerlessMemory;
 use super::packets::Packets;
 use crate::clock::ticks;
-use crate::pages::{Current, Page, Pages};
+use crate::pages::{CurrentPage, Page, Pages};
 use dormouse_control::boot;
 
 /// Whether a page with this begin was plausibly begun after the moment. A begin that is later still is damage.
@@ -28,11 +28,11 @@ fn is_late(seq: u64, begin: Option<u64>, moment: Option<u64>) -> bool {
     seq > 0 && moment.is_some_and(|moment| begin.is_none_or(|begin| is_begun_since(begin, moment)))
 }
 
-/// Maximum number of looks at the streams while writers open new pages in one of them.
-const LOOKS_MAX: u32 = 100;
+/// Maximum number of readings of the streams while writers open new pages in one of them.
+const READINGS_MAX: u32 = 100;
 
 /// The relevant parts of a session's memory, copied into private memory.
-pub(super) struct Copied {
+pub(super) struct CopiedMemory {
     pub(super) pages: Pages,
     /// Keeps `pages` mapped.
     _mapping: MmapRaw,
@@ -40,7 +40,7 @@ pub(super) struct Copied {
     found: Vec<Vec<Page>>,
     /// Number of the first page that should be present, by stream. Overwrite mode only.
     pub(super) oldest: Vec<Option<u64>>,
-    /// Time at which the streams were looked at, by the session's clock, if that clock is still running.
+    /// Time at which the streams were read, by the session's clock, if that clock is still running.
     pub(super) moment: Option<u64>,
     /// Whether the memory comes from a live process.
     is_live: bool,
@@ -50,9 +50,9 @@ pub(super) struct Copied {
     pub(super) streams_outrun: u64,
 }
 
-impl Copied {
+impl CopiedMemory {
     /// Copies control blocks, chains, and the pages that are not on disk.
-    pub(super) fn of(source: &OwnerlessMemory, directory: &Directory) -> Result<Copied, String> {
+    pub(super) fn of(source: &OwnerlessMemory, directory: &Directory) -> Result<CopiedMemory, String> {
         let mut copying = Copying::begin(source, directory.uuid())?;
         let memory = copying.memory;
         let geometry = *memory.geometry();
@@ -60,12 +60,12 @@ impl Copied {
         // After a reboot the clock starts anew and is not the session's any more.
         let is_same_boot = directory.session_file.as_ref().is_some_and(|file| file.boot == boot());
         let has_clock = is_same_boot || source.is_live();
-        let mut current = copying.look(has_clock)?;
-        for _ in 1..LOOKS_MAX {
+        let mut current = copying.read_streams(has_clock)?;
+        for _ in 1..READINGS_MAX {
             if !current.is_late {
                 break;
             }
-            current = copying.look(has_clock)?;
+            current = copying.read_streams(has_clock)?;
         }
         let CurrentPages { moment, pages: current, mut streams_outrun, pages_refused, .. } = current;
         let mut found: Vec<Vec<Page>> = vec![Vec::new(); geometry.stream_count as usize];
@@ -135,7 +135,7 @@ impl Copied {
         }
         let Copying { mapping, .. } = copying;
         let is_live = source.is_live();
-        Ok(Copied {
+        Ok(CopiedMemory {
             pages,
             _mapping: mapping,
             found,
@@ -185,7 +185,7 @@ impl Copied {
 /// The current pages of all streams at one moment.
 struct CurrentPages {
     moment: Option<u64>,
-    /// The pages, and whether each is kept. A page is not kept if another stream had it when that stream was looked at:
+    /// The pages, and whether each is kept. A page is not kept if another stream had it when that stream was read:
     /// this stream has begun it since.
     pages: Vec<(Page, bool)>,
     streams_outrun: u64,
@@ -259,9 +259,9 @@ impl<'a> Copying<'a> {
         ranges.try_for_each(|range| self.fill(range))
     }
 
-    /// Looks at all streams, and forgets earlier results. Makes as few reads as possible between the reading of the
+    /// Reads all streams, and forgets earlier results. Makes as few reads as possible between the reading of the
     /// clock and of each stream.
-    fn look(&mut self, has_clock: bool) -> Result<CurrentPages, String> {
+    fn read_streams(&mut self, has_clock: bool) -> Result<CurrentPages, String> {
         let memory = self.memory;
         self.kept.clear();
         let moment = has_clock.then(|| ticks(memory.clock()));
@@ -296,7 +296,7 @@ impl<'a> Copying<'a> {
         let mut bytes = vec![0; len];
         self.source.read(range.start as u64, &mut bytes)?;
         let seq = word(&bytes, page::OFFSET_SEQ);
-        let page = Page { stream, seq, unit: state.unit, len, current: Some(Current { state, discarded }) };
+        let page = Page { stream, seq, unit: state.unit, len, current: Some(CurrentPage { state, discarded }) };
         let is_its_own = seq as u16 == state.seq && Pages { memory }.was_drawn_for(stream, &bytes);
         if is_its_own && !self.is_overwritten(&page, &bytes)? {
             let is_kept = self.keep(state.unit, &bytes);

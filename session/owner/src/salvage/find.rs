@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use dormouse_abi::message::{ProgramToTool, ToolToProgram};
 use dormouse_tools::Program;
 
-use super::copy::Copied;
+use super::copy::CopiedMemory;
 use super::directory::Directory;
 use super::memory::{OwnerlessMemory, has_mapped};
 
 /// Result of the search.
 #[derive(Default)]
-pub(super) struct Found {
-    pub(super) copied: Option<Copied>,
+pub(super) struct SearchResult {
+    pub(super) copied: Option<CopiedMemory>,
     /// Description of the place where it was found, or of the reason why it was not.
     pub(super) memory: String,
     /// Line that says what is missing because it was not found.
@@ -28,11 +28,11 @@ pub(super) struct Found {
 /// Maximum number of reasons that are reported.
 const REASONS_MAX: usize = 3;
 
-impl Found {
+impl SearchResult {
     /// Copies the memory from the first place that has it.
-    pub(super) fn of(directory: &Directory) -> Found {
+    pub(super) fn of(directory: &Directory) -> SearchResult {
         let (uuid, buffers, pids) = (directory.uuid(), directory.buffers(), &directory.state.pids);
-        let mut found = Found::default();
+        let mut found = SearchResult::default();
         let mut reasons: Vec<String> = Vec::new();
         if let Some(path) = buffers {
             let memory = OwnerlessMemory::of_file(path, uuid).and_then(|memory| {
@@ -84,7 +84,7 @@ impl Found {
     }
 
     fn copy(&mut self, memory: Result<OwnerlessMemory, String>, directory: &Directory, reasons: &mut Vec<String>) {
-        match memory.and_then(|memory| Ok((memory.to_string(), Copied::of(&memory, directory)?))) {
+        match memory.and_then(|memory| Ok((memory.to_string(), CopiedMemory::of(&memory, directory)?))) {
             Ok((memory, copied)) => (self.memory, self.copied) = (memory, Some(copied)),
             Err(reason) => reasons.push(reason),
         }

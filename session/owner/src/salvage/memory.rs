@@ -11,17 +11,17 @@ use dormouse_abi::session::SessionLayout;
 use dormouse_backing::maps::{self, Map};
 use dormouse_tools::Program;
 
-/// A session's memory, in any of the places where it can be.
+/// A session's memory without its owner, and where its bytes are read from.
 #[derive(Debug)]
 pub(crate) struct OwnerlessMemory {
-    place: Place,
+    source: MemorySource,
     uuid: [u8; 16],
     /// Size in bytes, as reported by the file, the program or the kernel.
     pub(crate) size_bytes: u64,
 }
 
 #[derive(Debug)]
-enum Place {
+enum MemorySource {
     /// A file on a file system.
     File { file: File, path: PathBuf },
     /// A program that answers at its socket, and the index of its tracer.
@@ -71,7 +71,8 @@ impl OwnerlessMemory {
         if !metadata.is_file() {
             return Err(format!("{} is not a regular file", path.display()));
         }
-        OwnerlessMemory { place: Place::File { file, path: path.into() }, uuid, size_bytes: metadata.len() }.checked()
+        OwnerlessMemory { source: MemorySource::File { file, path: path.into() }, uuid, size_bytes: metadata.len() }
+            .checked()
     }
 
     /// Finds the memory of session `uuid` in a program that answers.
@@ -84,7 +85,7 @@ impl OwnerlessMemory {
         for index in 0..program.tracer_count() {
             match part(&program, index, uuid, 0, 0) {
                 Ok((size_bytes, _)) => {
-                    return Ok(OwnerlessMemory { place: Place::Program { program, index }, uuid, size_bytes });
+                    return Ok(OwnerlessMemory { source: MemorySource::Program { program, index }, uuid, size_bytes });
                 }
                 Err(error) => reason = error,
             }
@@ -100,7 +101,7 @@ impl OwnerlessMemory {
     pub(crate) fn of_process(pid: u32, uuid: [u8; 16], buffers: Option<&Path>) -> Result<OwnerlessMemory, String> {
         let mut reason = format!("process {pid} does not have it mapped");
         for Region { start, len } in regions(pid, buffers)? {
-            match (OwnerlessMemory { place: Place::Process { pid, start }, uuid, size_bytes: len }).checked() {
+            match (OwnerlessMemory { source: MemorySource::Process { pid, start }, uuid, size_bytes: len }).checked() {
                 Ok(memory) => return Ok(memory),
                 Err(error) => reason = error,
             }
@@ -115,7 +116,7 @@ impl OwnerlessMemory {
         size_bytes: u64,
         answer: impl Fn(u64, &mut [u8]) + 'static,
     ) -> OwnerlessMemory {
-        OwnerlessMemory { place: Place::Writer(Answer(Box::new(answer))), uuid, size_bytes }
+        OwnerlessMemory { source: MemorySource::Writer(Answer(Box::new(answer))), uuid, size_bytes }
     }
 
     /// Returns the memory if it belongs to this session.
@@ -127,15 +128,15 @@ impl OwnerlessMemory {
 
     /// Returns a new handle of the file.
     pub(crate) fn file(&self) -> std::io::Result<File> {
-        match &self.place {
-            Place::File { file, .. } => file.try_clone(),
+        match &self.source {
+            MemorySource::File { file, .. } => file.try_clone(),
             _ => Err(std::io::ErrorKind::NotFound.into()),
         }
     }
 
     /// Whether it comes from a process, and not from a file.
     pub(crate) fn is_live(&self) -> bool {
-        !matches!(self.place, Place::File { .. })
+        !matches!(self.source, MemorySource::File { .. })
     }
 
     /// Fills `target` with the bytes at `offset`.
@@ -143,11 +144,11 @@ impl OwnerlessMemory {
     /// # Errors
     /// One line with the reason; `target` may have been filled in part.
     pub(crate) fn read(&self, offset: u64, target: &mut [u8]) -> Result<(), String> {
-        match &self.place {
-            Place::File { file, .. } => {
+        match &self.source {
+            MemorySource::File { file, .. } => {
                 file.read_exact_at(target, offset).map_err(|error| format!("cannot read {self}: {error}"))
             }
-            Place::Program { program, index } => {
+            MemorySource::Program { program, index } => {
                 let mut at = offset;
                 for piece in target.chunks_mut(MEMORY_PART_SIZE_BYTES_MAX as usize) {
                     let (_, bytes) = part(program, *index, self.uuid, at, piece.len() as u32)?;
@@ -159,10 +160,10 @@ impl OwnerlessMemory {
                 }
                 Ok(())
             }
-            Place::Process { pid, start } => read_process(*pid, start.wrapping_add(offset), target)
+            MemorySource::Process { pid, start } => read_process(*pid, start.wrapping_add(offset), target)
                 .map_err(|error| format!("cannot read {self}: {error}")),
             #[cfg(test)]
-            Place::Writer(Answer(answer)) => {
+            MemorySource::Writer(Answer(answer)) => {
                 answer(offset, target);
                 Ok(())
             }
@@ -170,15 +171,15 @@ impl OwnerlessMemory {
     }
 }
 
-/// Describes the place.
+/// Describes the source.
 impl std::fmt::Display for OwnerlessMemory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &self.place {
-            Place::File { path, .. } => write!(f, "the file {}", path.display()),
-            Place::Program { program, .. } => write!(f, "what process {} has sent", program.pid),
-            Place::Process { pid, .. } => write!(f, "the memory of process {pid}"),
+        match &self.source {
+            MemorySource::File { path, .. } => write!(f, "the file {}", path.display()),
+            MemorySource::Program { program, .. } => write!(f, "what process {} has sent", program.pid),
+            MemorySource::Process { pid, .. } => write!(f, "the memory of process {pid}"),
             #[cfg(test)]
-            Place::Writer(_) => write!(f, "a writer's memory"),
+            MemorySource::Writer(_) => write!(f, "a writer's memory"),
         }
     }
 }

@@ -10,9 +10,9 @@ use dormouse_abi::text::printable;
 use dormouse_ctf::{Cause, Losses, Metadata, PacketHeader, PacketWriter, StateRecord, StreamReader};
 use serde::Serialize;
 
-use super::copy::{Copied, is_begun_since};
+use super::copy::{CopiedMemory, is_begun_since};
 use super::directory::Directory;
-use super::find::Found;
+use super::find::SearchResult;
 use super::packets::{Packets, Stop, content, is_whole, may_follow};
 use crate::dir::{Dir, remove_opened};
 use crate::error::Error;
@@ -72,8 +72,8 @@ impl Salvage {
 ///
 /// # Errors
 /// An error of the disk; nothing is left behind then.
-pub(super) fn merge(directory: &Directory, found: Found, output: &Dir) -> Result<Salvage, Error> {
-    let Found { copied, memory, missing, writers, buffers } = found;
+pub(super) fn merge(directory: &Directory, search_result: SearchResult, output: &Dir) -> Result<Salvage, Error> {
+    let SearchResult { copied, memory, missing, writers, buffers } = search_result;
     let (buffers, buffers_file) = buffers.unzip();
     let mut result = Salvage { dir: output.path.clone(), memory, writers, buffers, buffers_file, ..Salvage::default() };
     result.missing.extend(directory.missing.iter().cloned().chain(missing));
@@ -106,7 +106,7 @@ struct Stream {
 struct Merge<'a> {
     directory: &'a Directory,
     output: &'a Dir,
-    copied: Option<&'a Copied>,
+    copied: Option<&'a CopiedMemory>,
     /// Files of the streams that have been written.
     files: Vec<StreamFile>,
     result: Salvage,
@@ -207,7 +207,7 @@ impl Merge<'_> {
         &mut self,
         stream: &mut Stream,
         name: &str,
-        memory: Option<(&Copied, u32)>,
+        memory: Option<(&CopiedMemory, u32)>,
         is_discard: bool,
     ) -> Result<u64, Error> {
         let mut packets = Packets { rest: self.directory.stream(name) };

@@ -54,7 +54,7 @@ use crate::error::Error;
 use crate::fault::survive_file_size_limits;
 
 use directory::Directory;
-use find::Found;
+use find::SearchResult;
 pub use merge::Salvage;
 
 /// Makes a trace in `output` (which must be empty or not exist) of the remains of the one in `dir`, which stays
@@ -66,9 +66,9 @@ pub fn salvage(dir: &Path, output: &Path) -> Result<Salvage, Error> {
     survive_file_size_limits();
     let mut directory = Directory::open(dir)?;
     let output = Dir::make(output)?;
-    let found = Found::of(&directory);
-    if let Some(register) = found.copied.as_ref().and_then(|copied| copied.pages.memory.register()) {
+    let search_result = SearchResult::of(&directory);
+    if let Some(register) = search_result.copied.as_ref().and_then(|copied| copied.pages.memory.register()) {
         directory.take_in(register);
     }
-    merge::merge(&directory, found, &output)
+    merge::merge(&directory, search_result, &output)
 }

@@ -9,9 +9,9 @@ use dormouse_abi::session::{CLOCK_MONOTONIC, MODE_OVERWRITE};
 use dormouse_relay::{Memory, Setup};
 use dormouse_traces::TraceBuilder;
 
-use super::copy::Copied;
+use super::copy::CopiedMemory;
 use super::directory::{Directory, StateStream};
-use super::find::Found;
+use super::find::SearchResult;
 use super::memory::OwnerlessMemory;
 use super::merge::{Salvage, merge};
 use crate::dir::Dir;
@@ -38,7 +38,7 @@ impl Bench {
             clock: CLOCK_MONOTONIC,
             uuid: metadata.options.uuid,
             kind: RecordKind::Ids,
-            page_limit: GEOMETRY.page_count,
+            page_count_limit: GEOMETRY.page_count,
             kept_for: &[],
             kept_each: 0,
         };
@@ -70,9 +70,9 @@ impl Bench {
             unsafe { std::ptr::copy_nonoverlapping(source, target.as_mut_ptr(), target.len()) };
         });
         let place = tempfile::tempdir().unwrap();
-        let copied = Some(Copied::of(&memory, &self.directory).unwrap());
+        let copied = Some(CopiedMemory::of(&memory, &self.directory).unwrap());
         let output = Dir::open(place.path()).unwrap();
-        let result = merge(&self.directory, Found { copied, ..Found::default() }, &output).unwrap();
+        let result = merge(&self.directory, SearchResult { copied, ..SearchResult::default() }, &output).unwrap();
         (result, numbers(place.path()), asked.get())
     }
 }

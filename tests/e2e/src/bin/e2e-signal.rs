@@ -52,7 +52,7 @@ fn step(byte: u8) {
         b'h' => drop(unsafe { libc::raise(libc::SIGUSR1) }),
         b'r' => {
             dormouse::stop_listening().expect("it stops");
-            dormouse::listen_by(dormouse::Way::Signal).expect("it listens");
+            dormouse::listen_by(dormouse::ListenMode::Signal).expect("it listens");
         }
         _ => (),
     }
@@ -230,7 +230,7 @@ fn main() {
         "taken" => {
             dormouse::stop_listening().expect("it stops");
             passing_at(libc::SIGURG, 0);
-            let refused = dormouse::listen_by(dormouse::Way::Signal).expect_err("the signal is the program's");
+            let refused = dormouse::listen_by(dormouse::ListenMode::Signal).expect_err("the signal is the program's");
             println!("refused: {refused}");
         }
         "given-up" => handle(libc::SIGURG, libc::SIG_IGN, 0),

@@ -23,11 +23,11 @@ const POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'";
 
 /// A kind of memory behind a mapping: its name, its colour in the style sheet, and the function that counts its bytes.
-pub(crate) type Kind = (&'static str, &'static str, fn(&Pages) -> u64);
+pub(crate) type MemoryKind = (&'static str, &'static str, fn(&Pages) -> u64);
 
 /// All kinds, in the order of the bars. `small` and `huge` exclude shared memory, so that the sum over all kinds is the
 /// size.
-pub(crate) const KINDS: [Kind; 6] = [
+pub(crate) const KINDS: [MemoryKind; 6] = [
     ("zero page", "zero", |pages| pages.zero),
     ("small pages", "small", |pages| pages.small.saturating_sub(pages.shared)),
     ("huge pages", "huge", |pages| pages.huge.min(pages.resident().saturating_sub(pages.shared))),
@@ -79,7 +79,7 @@ pub fn html_of_run(run: &Run) -> String {
     if !run.others.is_empty() {
         section(&mut body, "others", "Other processes, at their end", &|body| {
             let head = ["process", "", "zero", "small", "huge", "swapped"];
-            let row = |other: &crate::Other| {
+            let row = |other: &crate::EndedProcess| {
                 let Pages { zero, small, huge, swapped, .. } = other.total;
                 let bytes = [zero, small, huge, swapped].map(bytes_text);
                 [other.pid.to_string(), escaped(&other.command)].into_iter().chain(bytes).collect()

@@ -7,10 +7,10 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use dormouse_census::{Census, PagesError, Way};
+use dormouse_census::{Census, KernelInterface, PagesError};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
-pub const WAYS: [Way; 3] = Way::ALL;
+pub const INTERFACES: [KernelInterface; 3] = KernelInterface::ALL;
 
 /// Builds a C program.
 pub fn build(dir: &Path, name: &str, source: &str, options: &[&str]) -> PathBuf {
@@ -75,10 +75,10 @@ pub fn smaps(pid: u32) -> Sums {
 }
 
 /// Takes a census while the kernel's sums before and after it are equal: the kernel may take pages back at any time.
-pub fn settled(pid: u32, way: Way) -> Result<(Census, Sums), PagesError> {
+pub fn settled(pid: u32, interface: KernelInterface) -> Result<(Census, Sums), PagesError> {
     let mut before = smaps(pid);
     for _ in 0..100 {
-        let census = Census::of(pid, &[way])?;
+        let census = Census::of(pid, &[interface])?;
         let after = smaps(pid);
         if after == before {
             return Ok((census, after));

@@ -23,7 +23,7 @@ use crate::site::Store;
 
 /// The way in which sites are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Writer {
+pub enum CodeWriter {
     /// Nothing has been written yet.
     Unprobed,
     /// The os_pages of the batch are made writable, and stay executable, during the stores.
@@ -34,21 +34,21 @@ pub enum Writer {
     None,
 }
 
-impl Writer {
+impl CodeWriter {
     /// Returns the name that `DORMOUSE_IMV_WRITER` takes.
     pub const fn name(self) -> &'static str {
         match self {
-            Writer::Unprobed => "unprobed",
-            Writer::Mprotect => "mprotect",
-            Writer::ProcMem => "procmem",
-            Writer::None => "none",
+            CodeWriter::Unprobed => "unprobed",
+            CodeWriter::Mprotect => "mprotect",
+            CodeWriter::ProcMem => "procmem",
+            CodeWriter::None => "none",
         }
     }
 }
 
 /// The rung in use and the reason for it.
 pub(crate) struct Ladder {
-    pub(crate) writer: Writer,
+    pub(crate) writer: CodeWriter,
     pub(crate) reason: &'static str,
     /// Whether `DORMOUSE_IMV_WRITER` chose the writer: then no other is tried.
     forced: bool,
@@ -56,11 +56,15 @@ pub(crate) struct Ladder {
 
 impl Ladder {
     pub(crate) const fn new() -> Ladder {
-        Ladder { writer: Writer::Unprobed, reason: "no site has had to be written yet", forced: false }
+        Ladder { writer: CodeWriter::Unprobed, reason: "no site has had to be written yet", forced: false }
     }
 
     pub(crate) const fn unpatched_architecture() -> Ladder {
-        Ladder { writer: Writer::None, reason: "this build reads keys: no patcher for the architecture", forced: true }
+        Ladder {
+            writer: CodeWriter::None,
+            reason: "this build reads keys: no patcher for the architecture",
+            forced: true,
+        }
     }
 
     /// Reads `DORMOUSE_IMV_WRITER` and registers for the barrier, without which nothing may be written.
@@ -68,7 +72,7 @@ impl Ladder {
     /// Registration takes microseconds while the process has one thread, and milliseconds later. So it is done at
     /// start.
     pub(crate) fn prepare(&mut self) {
-        if self.writer == Writer::None {
+        if self.writer == CodeWriter::None {
             return;
         }
         // SAFETY: getenv(3) with a NUL-terminated name; the result is only read, immediately.
@@ -76,13 +80,13 @@ impl Ladder {
         if !value.is_null() {
             // SAFETY: a non-null result of getenv(3) is NUL-terminated.
             let value = unsafe { CStr::from_ptr(value) }.to_bytes();
-            let rungs = [Writer::Mprotect, Writer::ProcMem, Writer::None];
+            let rungs = [CodeWriter::Mprotect, CodeWriter::ProcMem, CodeWriter::None];
             if let Some(writer) = rungs.into_iter().find(|writer| writer.name().as_bytes() == value) {
                 *self = Ladder { writer, reason: "forced by DORMOUSE_IMV_WRITER", forced: true };
             }
         }
         let refusal = match self.writer {
-            Writer::None => return,
+            CodeWriter::None => return,
             // A user who forces a writer knows the filter.
             _ if !self.forced && is_filtered() => {
                 "a filter of system calls is in force, which may kill for membarrier(2)"
@@ -90,16 +94,16 @@ impl Ladder {
             _ if register_barrier().is_err() => "the kernel offers no membarrier(PRIVATE_EXPEDITED_SYNC_CORE)",
             _ => return,
         };
-        (self.writer, self.reason) = (Writer::None, refusal);
+        (self.writer, self.reason) = (CodeWriter::None, refusal);
     }
 
     /// Writes `stores`, which are within `span`, as far as the system allows. The caller checks the sites afterwards.
     pub(crate) fn write(&mut self, segment: &Segment, span: Range<usize>, stores: impl Iterator<Item = Store> + Clone) {
-        if matches!(self.writer, Writer::Unprobed | Writer::Mprotect) {
+        if matches!(self.writer, CodeWriter::Unprobed | CodeWriter::Mprotect) {
             match write_by_mprotect(segment, span, stores.clone()) {
                 Ok(()) => {
-                    if self.writer == Writer::Unprobed {
-                        *self = Ladder { writer: Writer::Mprotect, reason: "first choice", forced: false };
+                    if self.writer == CodeWriter::Unprobed {
+                        *self = Ladder { writer: CodeWriter::Mprotect, reason: "first choice", forced: false };
                     }
                     return;
                 }
@@ -112,12 +116,12 @@ impl Ladder {
                 }
                 Err(Refusal::Kernel) if self.forced => self.refuse("forced mprotect was refused"),
                 Err(Refusal::Kernel) => {
-                    self.writer = Writer::ProcMem;
+                    self.writer = CodeWriter::ProcMem;
                     self.reason = "mprotect of program text to rwx was refused";
                 }
             }
         }
-        if self.writer == Writer::ProcMem && write_by_proc_mem(stores).is_err() {
+        if self.writer == CodeWriter::ProcMem && write_by_proc_mem(stores).is_err() {
             self.refuse(if self.forced {
                 "forced /proc/self/mem was refused"
             } else {
@@ -128,7 +132,7 @@ impl Ladder {
 
     /// Descends to the last rung.
     pub(crate) fn refuse(&mut self, reason: &'static str) {
-        self.writer = Writer::None;
+        self.writer = CodeWriter::None;
         self.reason = reason;
     }
 }

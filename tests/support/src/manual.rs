@@ -1,8 +1,11 @@
-//! Helpers for the tests of manual pages.
+//! Programs in manual pages.
 
 use std::path::Path;
 
 /// Returns the programs in a manual page, by the file name in the comment before each.
+///
+/// # Panics
+/// If the page cannot be read, or such a comment has no block of code below it.
 pub fn examples(page: &Path) -> Vec<(String, String)> {
     let text = std::fs::read_to_string(page).unwrap();
     let program = |part: &str| {

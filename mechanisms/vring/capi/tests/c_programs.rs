@@ -1,17 +1,18 @@
 //! Virtqueues in C and C++: one program, compiled and linked in every common way, with either library. Its checks are
-//! in `vring/main.c`. The example of the manual page is compiled and run too.
+//! in `c_programs/main.c`. The example of the manual page is compiled and run too.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use std::sync::OnceLock;
 
-mod common;
-#[path = "common/library.rs"]
-mod library;
-#[path = "common/manual.rs"]
-mod manual;
-use library::Library;
+use dormouse_testing::c_library::Library;
 
-static VRING: Library = Library { name: "vring", inline: &[], ways: &["-UNDEBUG"], prefix: OnceLock::new() };
+static VRING: Library = Library {
+    name: "vring",
+    source: concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c_programs/main.c"),
+    inline: &[],
+    header_flags: &["-UNDEBUG"],
+    prefix: OnceLock::new(),
+};
 
 /// Returns flags for the library without the tracer.
 fn alone() -> Vec<String> {
@@ -20,20 +21,20 @@ fn alone() -> Vec<String> {
 
 #[test]
 fn c_programs() {
-    VRING.go("gcc", "-std=gnu11 -O0", &VRING.package("dormouse"));
-    VRING.go("gcc", "-std=gnu17 -O2", &alone());
-    VRING.go("clang", "-std=gnu11 -O2", &alone());
+    VRING.run("gcc", "-std=gnu11 -O0", &VRING.package("dormouse"));
+    VRING.run("gcc", "-std=gnu17 -O2", &alone());
+    VRING.run("clang", "-std=gnu11 -O2", &alone());
 }
 
 #[test]
 fn cpp_programs() {
-    VRING.go("g++", "-std=gnu++20 -O2", &alone());
-    VRING.go("clang++", "-std=gnu++11 -O0", &alone());
+    VRING.run("g++", "-std=gnu++20 -O2", &alone());
+    VRING.run("clang++", "-std=gnu++11 -O0", &alone());
 }
 
 #[test]
 fn programs_with_the_archive() {
-    VRING.go("gcc", "-std=gnu11 -O2", &VRING.archive(None));
+    VRING.run("gcc", "-std=gnu11 -O2", &VRING.archive(None));
 }
 
 #[test]

@@ -1,37 +1,42 @@
-//! A library that is usable without the tracer: its header, its archive, its manual page, and programs that use it.
+//! C libraries that are usable without the tracer: header, archive, manual page, and a program that uses them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use dormouse_testing::has_part;
+use crate::c_programs::{install, pkg_config, stdout, succeed};
+use crate::{has_part, manual};
 
-use crate::common::{install, pkg_config, stdout, succeed};
-use crate::manual;
-
+/// Warnings that users may enable.
 pub const WARNINGS: [&str; 5] = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror"];
 
 /// Compilers, each with its language and the oldest standard that the headers support.
 const LANGUAGES: [(&str, &str, &str); 4] =
     [("gcc", "c", "c11"), ("clang", "c", "c11"), ("g++", "c++", "c++11"), ("clang++", "c++", "c++11")];
 
+/// A C library of one mechanism, and what its tests need to know of it.
+#[derive(Debug)]
 pub struct Library {
     /// Name in `dormouse/NAME.h`, `libdormouse_NAME` and `dormouse-NAME(3)`.
     pub name: &'static str,
+    /// Path of the program that uses it, which prints `fine`.
+    pub source: &'static str,
     /// Functions that are defined in the header.
     pub inline: &'static [&'static str],
     /// Preprocessor flags; with each of them the header is included in another way.
-    pub ways: &'static [&'static str],
+    pub header_flags: &'static [&'static str],
+    /// Directory where it is installed once it is needed.
     pub prefix: OnceLock<PathBuf>,
 }
 
 impl Library {
     /// Returns the installation prefix, which this library's tests have to themselves.
-    pub fn prefix(&self) -> &Path {
+    fn prefix(&self) -> &Path {
         self.prefix.get_or_init(|| install(&format!("{}-prefix", self.name)))
     }
 
-    pub fn package_name(&self) -> String {
+    /// Returns the name of its pkg-config package.
+    fn package_name(&self) -> String {
         format!("dormouse-{}", self.name)
     }
 
@@ -50,16 +55,16 @@ impl Library {
         [include, path.display().to_string()].into_iter().chain(["-pthread", "-lm", "-ldl"].map(String::from)).collect()
     }
 
+    /// Compiles the program with warnings as errors, and links it.
     pub fn compile(&self, compiler: &str, flags: &str, libraries: &[String], program: &Path) {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(self.name).join("main.c");
         let mut command = Command::new(compiler);
         command.args(flags.split_whitespace()).args(WARNINGS).arg("-o").arg(program);
-        command.args(["-x", if compiler.ends_with("++") { "c++" } else { "c" }]).arg(source).args(["-x", "none"]);
+        command.args(["-x", if compiler.ends_with("++") { "c++" } else { "c" }]).arg(self.source).args(["-x", "none"]);
         succeed(command.args(libraries));
     }
 
-    /// Compiles and runs `NAME/main.c`, which prints `fine`.
-    pub fn go(&self, compiler: &str, flags: &str, libraries: &[String]) {
+    /// Compiles and runs the program, if the compiler is installed.
+    pub fn run(&self, compiler: &str, flags: &str, libraries: &[String]) {
         if has_part(compiler) {
             let directory = tempfile::tempdir().unwrap();
             let program = directory.path().join("main");
@@ -94,9 +99,9 @@ impl Library {
         // Included, because unused inline functions in a unit of its own would give a warning.
         std::fs::write(&unit, format!("#include <dormouse/{}.h>\n", self.name)).unwrap();
         for (compiler, language, standard) in LANGUAGES.into_iter().filter(|(compiler, ..)| has_part(compiler)) {
-            for way in self.ways {
+            for flag in self.header_flags {
                 let mut command = Command::new(compiler);
-                command.args(WARNINGS).args(["-pedantic-errors", "-fsyntax-only", &format!("-std={standard}"), way]);
+                command.args(WARNINGS).args(["-pedantic-errors", "-fsyntax-only", &format!("-std={standard}"), flag]);
                 succeed(command.arg("-I").arg(self.prefix().join("include")).args(["-x", language]).arg(&unit));
             }
         }

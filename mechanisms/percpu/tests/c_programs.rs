@@ -1,20 +1,15 @@
 //! Counters, histograms and pools in C and C++: programs, compiled and linked in every common way, and run with and
-//! without rseq. Their checks are in `percpu/main.c` and `percpu/pool.c`. The examples of the manual page are compiled
-//! and run too.
+//! without rseq. Their checks are in `c_programs/main.c` and `c_programs/pool.c`. The examples of the manual page are
+//! compiled and run too. The functions are in libdormouse, so a test installs it first.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use dormouse_testing::has_part;
-
-mod common;
-#[path = "common/manual.rs"]
-mod manual;
-use common::{install, pkg_config, stdout, succeed};
-
-const WARNINGS: [&str; 5] = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror"];
+use dormouse_testing::c_library::WARNINGS;
+use dormouse_testing::c_programs::{install, pkg_config, stdout, succeed};
+use dormouse_testing::{has_part, manual};
 
 fn prefix() -> &'static Path {
     static PREFIX: OnceLock<PathBuf> = OnceLock::new();
@@ -40,7 +35,7 @@ fn go(compiler: &str, flags: &str, is_static: bool) {
         let mut command = Command::new(compiler);
         command.args(flags.split_whitespace()).args(WARNINGS).arg("-o").arg(&program);
         command.args(["-x", if compiler.ends_with("++") { "c++" } else { "c" }]);
-        command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/percpu").join(unit)).args(["-x", "none"]);
+        command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c_programs").join(unit)).args(["-x", "none"]);
         succeed(command.args(package(is_static)));
         // With the C library's registration, with ours, and where the kernel refuses rseq: `pool.c` knows that
         // argument.

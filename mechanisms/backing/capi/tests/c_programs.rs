@@ -1,19 +1,20 @@
 //! Memory in C and C++: one program, compiled and linked in every common way, with either library. Its checks are in
-//! `backing/main.c`. The example of the manual page is compiled and run too.
+//! `c_programs/main.c`. The example of the manual page is compiled and run too.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::sync::OnceLock;
 
-mod common;
-#[path = "common/library.rs"]
-mod library;
-#[path = "common/manual.rs"]
-mod manual;
-use library::Library;
+use dormouse_testing::c_library::Library;
 
-static BACKING: Library = Library { name: "backing", inline: &[], ways: &["-UNDEBUG"], prefix: OnceLock::new() };
+static BACKING: Library = Library {
+    name: "backing",
+    source: concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c_programs/main.c"),
+    inline: &[],
+    header_flags: &["-UNDEBUG"],
+    prefix: OnceLock::new(),
+};
 
 /// Returns flags for the library without the tracer.
 fn alone() -> Vec<String> {
@@ -22,20 +23,20 @@ fn alone() -> Vec<String> {
 
 #[test]
 fn c_programs() {
-    BACKING.go("gcc", "-std=gnu11 -O0", &BACKING.package("dormouse"));
-    BACKING.go("gcc", "-std=gnu17 -O2", &alone());
-    BACKING.go("clang", "-std=gnu11 -O2", &alone());
+    BACKING.run("gcc", "-std=gnu11 -O0", &BACKING.package("dormouse"));
+    BACKING.run("gcc", "-std=gnu17 -O2", &alone());
+    BACKING.run("clang", "-std=gnu11 -O2", &alone());
 }
 
 #[test]
 fn cpp_programs() {
-    BACKING.go("g++", "-std=gnu++20 -O2", &alone());
-    BACKING.go("clang++", "-std=gnu++11 -O0", &alone());
+    BACKING.run("g++", "-std=gnu++20 -O2", &alone());
+    BACKING.run("clang++", "-std=gnu++11 -O0", &alone());
 }
 
 #[test]
 fn programs_with_the_archive() {
-    BACKING.go("gcc", "-std=gnu11 -O2", &BACKING.archive(None));
+    BACKING.run("gcc", "-std=gnu11 -O2", &BACKING.archive(None));
 }
 
 /// A failed assertion ends the benchmark with file and line; if the buffer is backed by memory, the benchmark

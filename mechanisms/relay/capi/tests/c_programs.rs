@@ -1,6 +1,6 @@
 //! Page chains in C and C++: one program, compiled and linked in every common way, with either library, with both ways
-//! to copy, and for 32-bit machines. Its checks are in `relay/main.c`. The examples of the manual page are compiled and
-//! run too.
+//! to copy, and for 32-bit machines. Its checks are in `c_programs/main.c`. The examples of the manual page are compiled
+//! and run too.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use std::path::{Path, PathBuf};
@@ -8,15 +8,9 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use dormouse_relay_chain::{Chain, LAYOUT, PAGE_SIZE_BYTES_MAX, PAGE_SIZE_BYTES_MIN};
+use dormouse_testing::c_library::Library;
+use dormouse_testing::c_programs::{stdout, succeed};
 use dormouse_testing::{Lack, has, has_part, has_target, include_dirs, skip};
-
-mod common;
-#[path = "common/library.rs"]
-mod library;
-#[path = "common/manual.rs"]
-mod manual;
-use common::{stdout, succeed};
-use library::Library;
 
 /// Selects the copy for machines without efficient unaligned access.
 const ALIGNED: &str = "-DDORMOUSE_RELAY_ALIGNED=1";
@@ -24,8 +18,9 @@ const I686: &str = "i686-unknown-linux-gnu";
 
 static RELAY: Library = Library {
     name: "relay",
+    source: concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c_programs/main.c"),
     inline: &["dormouse_relay_address", "dormouse_relay_chain_size_bytes", "dormouse_relay_write"],
-    ways: &["-UDORMOUSE_RELAY_ALIGNED", ALIGNED],
+    header_flags: &["-UDORMOUSE_RELAY_ALIGNED", ALIGNED],
     prefix: OnceLock::new(),
 };
 
@@ -36,26 +31,26 @@ fn alone() -> Vec<String> {
 
 #[test]
 fn c_programs() {
-    RELAY.go("gcc", "-std=gnu11 -O0", &RELAY.package("dormouse"));
-    RELAY.go("gcc", "-std=gnu17 -O2", &alone());
-    RELAY.go("clang", "-std=gnu11 -O2", &alone());
+    RELAY.run("gcc", "-std=gnu11 -O0", &RELAY.package("dormouse"));
+    RELAY.run("gcc", "-std=gnu17 -O2", &alone());
+    RELAY.run("clang", "-std=gnu11 -O2", &alone());
 }
 
 #[test]
 fn cpp_programs() {
-    RELAY.go("g++", "-std=gnu++20 -O2", &alone());
-    RELAY.go("clang++", "-std=gnu++11 -O0", &alone());
+    RELAY.run("g++", "-std=gnu++20 -O2", &alone());
+    RELAY.run("clang++", "-std=gnu++11 -O0", &alone());
 }
 
 #[test]
 fn programs_that_copy_by_aligned_access() {
-    RELAY.go("gcc", &format!("-std=gnu11 -O2 -fsanitize=alignment -fno-sanitize-recover {ALIGNED}"), &alone());
-    RELAY.go("clang++", &format!("-std=gnu++11 -O2 {ALIGNED}"), &alone());
+    RELAY.run("gcc", &format!("-std=gnu11 -O2 -fsanitize=alignment -fno-sanitize-recover {ALIGNED}"), &alone());
+    RELAY.run("clang++", &format!("-std=gnu++11 -O2 {ALIGNED}"), &alone());
 }
 
 #[test]
 fn programs_with_the_archive() {
-    RELAY.go("gcc", "-std=gnu11 -O2", &RELAY.archive(None));
+    RELAY.run("gcc", "-std=gnu11 -O2", &RELAY.archive(None));
 }
 
 /// Flags for 32-bit x86. The kernel's headers are the same for both x86 variants; without gcc-multilib they are only in
@@ -88,7 +83,7 @@ fn archive_for_32_bit() -> Option<PathBuf> {
 fn programs_for_32_bit_machines() {
     let Some(library) = archive_for_32_bit() else { return };
     for flags in [format!("{M32} -std=gnu11 -O2"), format!("{M32} -std=gnu11 -O0 {ALIGNED}")] {
-        RELAY.go("gcc", &flags, &RELAY.archive(Some(&library)));
+        RELAY.run("gcc", &flags, &RELAY.archive(Some(&library)));
     }
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("layout");

@@ -1,7 +1,7 @@
 //! Immediate values in C and C++: one program and its libraries, compiled and linked in every common way, and each run.
 //!
-//! The program's actions and checks are in `imv/main.c`. `DORMOUSE_REQUIRE_TOOLS=1` makes ways that are left out
-//! because of a missing compiler or linker failures.
+//! The program's actions and checks are in `c_programs/main.c`. `DORMOUSE_REQUIRE_TOOLS=1` makes combinations that are
+//! left out because of a missing compiler or linker failures.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use std::path::{Path, PathBuf};
@@ -9,10 +9,8 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use dormouse_testing::c_programs::{install, pkg_config, stdout, succeed};
 use dormouse_testing::{Lack, has, has_part, has_target, include_dirs, is_installed, skip_part};
-
-mod common;
-use common::{install, pkg_config, stdout, succeed};
 
 fn prefix() -> &'static Path {
     static PREFIX: OnceLock<PathBuf> = OnceLock::new();
@@ -20,7 +18,7 @@ fn prefix() -> &'static Path {
 }
 
 fn source(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/imv").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c_programs").join(name)
 }
 
 /// Products of the sources.
@@ -39,14 +37,14 @@ enum Shape {
 }
 use Shape::*;
 
-/// A way to compile and link: compiler, flags, linker, model of the program, shape.
-type Way = (&'static str, &'static str, &'static str, &'static str, Shape);
+/// What a program is made with: compiler, flags, linker, model of the program, shape.
+type Combination = (&'static str, &'static str, &'static str, &'static str, Shape);
 
 const PIE: &str = "-fPIE -pie";
 const FIXED: &str = "-fno-pic -no-pie";
 const IMV: Shape = Libraries("dormouse-imv");
 
-const WAYS: [Way; 32] = [
+const COMBINATIONS: [Combination; 32] = [
     ("gcc", "-std=gnu11 -O0", "bfd", PIE, IMV),
     ("gcc", "-std=gnu11 -O2", "gold", FIXED, IMV),
     ("gcc", "-std=gnu17 -O3", "lld", PIE, IMV),
@@ -84,8 +82,8 @@ const WAYS: [Way; 32] = [
     ("g++", "-std=gnu++11 -O2", "gold", PIE, Generic),
 ];
 
-/// Returns the tool that a way needs and this machine lacks, if any.
-fn missing((compiler, _, linker, ..): Way) -> Option<Lack> {
+/// Returns the tool that a combination needs and this machine lacks, if any.
+fn missing((compiler, _, linker, ..): Combination) -> Option<Lack> {
     let tools = [compiler.to_string(), format!("ld.{linker}")];
     tools.iter().find(|tool| !is_installed(tool)).map(|tool| Lack::program(tool))
 }
@@ -95,7 +93,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Compiles and links. Returns the plugin, if there can be plugins.
-fn build(directory: &Path, (compiler, flags, linker, model, shape): Way) -> Option<PathBuf> {
+fn build(directory: &Path, (compiler, flags, linker, model, shape): Combination) -> Option<PathBuf> {
     let is_cpp = compiler.ends_with("++");
     let is_one = matches!(shape, Archive | Static | StaticPie);
     let object = |name: &str, model: &str| {
@@ -195,11 +193,11 @@ fn run_closed(directory: &Path, shape: Shape) {
     }
 }
 
-fn go(way: Way) {
+fn check(combination: Combination) {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
-    let plugin = build(directory, way);
-    if way.4 == Generic {
+    let plugin = build(directory, combination);
+    if combination.4 == Generic {
         run(directory, &["set", "none"], ("TEST_NOTHING", ""));
         return;
     }
@@ -209,7 +207,7 @@ fn go(way: Way) {
     if let Some(plugin) = plugin {
         run(directory, &["plugins", plugin.to_str().unwrap()], ("TEST_NOTHING", ""));
     }
-    run_closed(directory, way.4);
+    run_closed(directory, combination.4);
 }
 
 #[test]
@@ -220,12 +218,12 @@ fn every_way_to_compile_and_link() {
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(2, usize::from).min(8) {
             scope.spawn(|| {
-                while let Some(way) = WAYS.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if let Some(lack) = missing(*way) {
+                while let Some(combination) = COMBINATIONS.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if let Some(lack) = missing(*combination) {
                         skipped_count.fetch_add(1, Ordering::Relaxed);
-                        skip_part(format!("{way:?}"), lack);
-                    } else if std::panic::catch_unwind(|| go(*way)).is_err() {
-                        eprintln!("failed: {way:?}");
+                        skip_part(format!("{combination:?}"), lack);
+                    } else if std::panic::catch_unwind(|| check(*combination)).is_err() {
+                        eprintln!("failed: {combination:?}");
                         failed.fetch_add(1, Ordering::Relaxed);
                     }
                 }
@@ -233,7 +231,7 @@ fn every_way_to_compile_and_link() {
         }
     });
     assert_eq!(failed.into_inner(), 0);
-    assert!(skipped_count.into_inner() < WAYS.len());
+    assert!(skipped_count.into_inner() < COMBINATIONS.len());
 }
 
 #[test]

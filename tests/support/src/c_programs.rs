@@ -1,12 +1,16 @@
-//! Helpers for the tests of C and C++ programs.
+//! What the tests of C and C++ programs compile and link with, and the command that traces them.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-/// Installs the libraries into a directory with this name, which is emptied first.
+/// Installs the libraries into a directory with this name below the target directory, which is emptied first. Returns
+/// its path.
+///
+/// # Panics
+/// If they do not build, or cannot be installed.
 pub fn install(name: &str) -> PathBuf {
-    let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let prefix = profile_dir().with_file_name("tmp").join(name);
     let _ = std::fs::remove_dir_all(&prefix);
     dormouse_install::install_libraries(profile_dir(), &prefix).unwrap();
     prefix
@@ -18,6 +22,10 @@ fn profile_dir() -> &'static Path {
     DIR.get_or_init(|| std::env::current_exe().unwrap().ancestors().nth(2).unwrap().into())
 }
 
+/// Runs a command, and returns what it printed.
+///
+/// # Panics
+/// If it cannot be run, or fails; the message has what it printed.
 pub fn succeed(command: &mut Command) -> Output {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let text = String::from_utf8_lossy(&output.stderr);
@@ -25,11 +33,18 @@ pub fn succeed(command: &mut Command) -> Output {
     output
 }
 
+/// Returns the standard output of a command.
+///
+/// # Panics
+/// If it is not UTF-8.
 pub fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// Returns the output of `pkg-config` for packages installed in `prefix`.
+/// Returns the output of `pkg-config` for packages installed in `prefix`, by words.
+///
+/// # Panics
+/// If it fails.
 pub fn pkg_config(prefix: &Path, arguments: &[&str]) -> Vec<String> {
     let mut command = Command::new("pkg-config");
     command.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig")).args(arguments);
@@ -38,7 +53,9 @@ pub fn pkg_config(prefix: &Path, arguments: &[&str]) -> Vec<String> {
 
 /// Returns the path of the command `dormouse`, built with the profile of this test, because it belongs to another
 /// package.
-#[allow(dead_code, reason = "some tests run no command")]
+///
+/// # Panics
+/// If it does not build.
 pub fn dormouse() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
