@@ -78,7 +78,7 @@ fn two_hosts_are_brought_together_in_every_command() {
     assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8_lossy(&output.stdout);
     let mut lines = text.lines();
-    assert_eq!(lines.next(), Some("a (01010101): its clock is kept"));
+    assert_eq!(lines.next(), Some("a (01010101): reference clock, not corrected"));
     let line = lines.next().expect("the other");
     assert!(
         line.starts_with("b (02020202): later by 10.") && line.ends_with("2 messages from a (01010101) and 2 to it"),

@@ -211,7 +211,7 @@ fn spans_go_to_a_collector() {
     let requests = collect(&[partly, TAKEN], |url| {
         let output = send(&format!("{url}/some/path"));
         assert_eq!(output.status.code(), Some(1));
-        assert!(text(&output.stderr).contains("the collector has rejected 2 spans: no"), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains("the collector rejected 2 spans: no"), "{}", text(&output.stderr));
     });
     assert!(requests[0].0.starts_with("POST /some/path HTTP/1.1\r\n"));
 
@@ -296,9 +296,9 @@ fn what_cannot_be_done_is_one_line() {
         (&["--to", "parquet", "-o", "x", "--last", "1s"], "docs/query.md"),
         (&["--to", "ctf2", "-o", "-"], "writes a directory"),
         (&["--to", "ctf2", "-o", "x", "--last", "1s"], "writes all events"),
-        (&["--to", "ctf2", "-o", "t"], "t is there already"),
+        (&["--to", "ctf2", "-o", "t"], "t exists already"),
         (&["--to", "ctf2", "-o", "no/such/dir"], "cannot write to no/such/dir"),
-        (&["--to", "json", "-o", "-", "--json"], "name a file by -o"),
+        (&["--to", "json", "-o", "-", "--json"], "name a file with -o"),
         (&["--to", "csv", "-o", "x", "--counter", "http:*/len"], "--pairs and --counter are for timelines"),
         (&["--to", "otlp", "-o", "x", "--counter", "http:*/len"], "--counter is for timelines"),
         (&["--to", "otlp", "-o", "https://localhost:4318"], "are sent by http alone"),

@@ -80,7 +80,7 @@ fn it_ends_when_nobody_looks() {
     let output = child.wait_with_output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{errors}");
-    assert!(errors.ends_with("dormouse: nobody has looked for --idle-timeout\n"), "{errors}");
+    assert!(errors.ends_with("dormouse: no requests for --idle-timeout\n"), "{errors}");
 }
 
 #[test]

@@ -77,7 +77,8 @@ fn what_is_written_is_told() {
     assert_eq!(facts, [201, 80, 41, 3, size]);
     let left_out = json!({ "resolution_ns": 0, "merged": {}, "fields": 0, "too_deep": 0, "too_many_on_cpu": 0, "call_trees": 0, "counter_values": 0 });
     assert_eq!((&told["left_out"], &told["warnings"]), (&left_out, &json!([])));
-    let not_closed = "the trace was not closed: its session is live or was killed, and more can be lost than is known";
+    let not_closed =
+        "the trace was not closed: its session is live or was killed, and more events may be lost than were counted";
     assert_eq!(text(&output.stderr), format!("dormouse: 3 lost\ndormouse: {not_closed}\n"));
 
     let paired = ["--pairs", "msg:sent..msg:received", "--key", "id", "--json"];

@@ -258,7 +258,7 @@ fn a_wrong_name_names_the_right_one() {
         (&["--formt", "json"], "a similar argument exists: '--format'"),
         (&["--format", "jso"], "a similar value exists: 'json'"),
         (&["--histogram"], "unexpected argument '--histogram' found\n\nUsage"),
-        (&["--since", "yesterday"], "`yesterday` is no time; write 14:03:05.5"),
+        (&["--since", "yesterday"], "`yesterday` is not a time; write 14:03:05.5"),
         (&["--since", "-1ms", "--until", "+1ms"], "--since is later than --until"),
     ] {
         let output = view(dir.path(), arguments);
@@ -373,7 +373,7 @@ fn a_trace_is_followed_until_its_session_ends() {
     rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT)
         .expect("it is there");
     let output = child.wait_with_output().expect("it ends");
-    assert_eq!(String::from_utf8_lossy(&output.stderr), "dormouse: interrupted; the session goes on\n");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "dormouse: interrupted; the session continues\n");
     assert_eq!((output.status.code(), lines.next()), (Some(0), None));
 }
 
@@ -397,7 +397,7 @@ fn events_are_held_back_until_every_stream_has_shown_a_later_time() {
         (
             "0s",
             [&[10, 15, 20], &[17, 40], &[]],
-            "dormouse: 1 event stands behind events of later times: nothing had come in their streams for --delay 0ns\n",
+            "dormouse: 1 event was printed after later events: its stream was silent for longer than --delay 0ns\n",
         ),
     ];
     for (delay, expected, said) in cases {
@@ -427,7 +427,7 @@ fn events_are_held_back_until_every_stream_has_shown_a_later_time() {
         assert_eq!(take(usize::MAX), expected[2], "{delay}");
         let output = child.wait_with_output().expect("it ends");
         let errors = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(errors, format!("{said}dormouse: interrupted; the session goes on\n"), "{delay}");
+        assert_eq!(errors, format!("{said}dormouse: interrupted; the session continues\n"), "{delay}");
         assert_eq!(output.status.code(), Some(0), "{delay}");
     }
 }
