@@ -313,7 +313,7 @@ fn what_is_told_to_end_ends_with_its_work() {
     let output = asked.wait_with_output().unwrap();
     // Other executors may still have needed its rows.
     let err = String::from_utf8(output.stderr).unwrap();
-    assert!(err.is_empty() || err.contains("it runs again"), "{err}");
+    assert!(err.is_empty() || err.contains("running the job again"), "{err}");
     assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
     assert_eq!(executor.ended(), Some(0));
     cluster.scheduler.signal("-TERM");
@@ -364,7 +364,11 @@ fn what_is_wrong_is_one_line() {
         (nowhere.as_str(), sql, expected_of_scheduler.as_str()),
         (&place, "select sum(cpu + 0) from \"http:begin\"", "class=http%3Abegin"),
         (&place, "select * from evnts", "there is no table evnts"),
-        (&place, "select last_value(cpu) ignore nulls over (order by time) from \"http:end\"", "cannot ignore nulls"),
+        (
+            &place,
+            "select last_value(cpu) ignore nulls over (order by time) from \"http:end\"",
+            "a cluster does not support",
+        ),
         (&place, "select 1 / (cpu - cpu) from \"http:end\" order by 1", "DivideByZero"),
     ] {
         let (code, out, err) = query(&["--cluster", cluster, text(&store.path), sql]);
@@ -383,7 +387,7 @@ fn what_is_wrong_is_one_line() {
     let busy = cluster.scheduler.place.trim_start_matches("df://");
     let (code, _, err) = ran(Command::new(program("dormouse-cluster")).args(["scheduler", "--bind", busy]));
     assert_eq!((code, err.lines().count()), (2, 1), "{err}");
-    assert!(err.contains(&format!("cannot listen at {busy}")), "{err}");
+    assert!(err.contains(&format!("cannot listen on {busy}")), "{err}");
     // A query that fails leaves the cluster as it was.
     let (code, out, _) = query(&["--cluster", &place, text(&store.path), sql]);
     let (_, here, _) = query(&[text(&store.path), sql]);
@@ -418,7 +422,7 @@ fn executors_read_an_object_store() {
     std::fs::remove_file(object.unwrap()).unwrap();
     let (code, out, err) = ran(server.tell(&mut cluster.command(&["s3://traces/fleet", sql])));
     assert_eq!((code, out.as_str(), err.lines().count()), (2, "", 1), "{err}");
-    assert!(err.contains("class=http%3Abegin") && err.contains("it is not there"), "{err}");
+    assert!(err.contains("class=http%3Abegin") && err.contains("it does not exist"), "{err}");
     let (code, _, err) = ran(server.tell(&mut cluster.command(&["s3://none/fleet", sql])));
     assert_eq!((code, err.lines().count(), err.contains("there is no such bucket")), (2, 1, true), "{err}");
 }

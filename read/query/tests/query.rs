@@ -533,7 +533,7 @@ fn what_is_wrong_is_told_with_its_place() {
             "select pth from \"http:begin\"",
             "line 1, column 8: there is no column pth; did you mean path?\n  select pth from \"http:begin\"\n         ^",
         ),
-        ("select * from http:begin", "the name of an event class stands in double quotes"),
+        ("select * from http:begin", "put the name of an event class in double quotes"),
         ("select *\nfrom events\nwhere where", "line 3, column 7: "),
         ("select * from \"http:bgin\"", "did you mean \"http:begin\"?"),
         (
@@ -550,10 +550,10 @@ fn what_is_wrong_is_told_with_its_place() {
         assert!(err.starts_with("dormouse: ") && err.contains(expected), "{sql}\n{err}");
     }
     for (arguments, expected) in [
-        (&[][..], "name a trace, and behind it a query"),
+        (&[][..], "name a trace, then a query"),
         (&["select * from events"], "name a trace before the query"),
         (&["/no/such/trace", "select 1 from events"], "/no/such/trace"),
-        (&[http, "--named"], "--named takes a name"),
+        (&[http, "--named"], "--named needs the name of a query"),
         (&[http, "select 1 from events", "--memory", "many"], "is not a size"),
         (&[http, "select 1 from events", "-o", "/no/such/dir/x"], "cannot write to /no/such/dir/x"),
     ] {
@@ -561,7 +561,7 @@ fn what_is_wrong_is_told_with_its_place() {
         assert_eq!((code, err.contains(expected)), (2, true), "{arguments:?}\n{err}");
     }
     let (code, help, _) = query(&["--help"]);
-    assert_eq!((code, help.contains("Tables (a name with a colon")), (0, true));
+    assert_eq!((code, help.contains("Tables (put a name with a colon")), (0, true));
 }
 
 #[test]
@@ -731,10 +731,10 @@ fn exports_are_read_by_others() {
         assert_eq!(query(&all), (0, String::new(), line));
         // An existing directory is not overwritten, and a store cannot be exported again.
         let (code, _, err) = query(&all);
-        assert_eq!((code, err.contains("is there and not empty")), (2, true), "{err}");
+        assert_eq!((code, err.contains("is not empty; name a new directory")), (2, true), "{err}");
     }
     let (code, _, err) = query(&[parquet.to_str().unwrap(), "--export", "x"]);
-    assert_eq!((code, err.contains("is a store already")), (2, true), "{err}");
+    assert_eq!((code, err.contains("is already a store")), (2, true), "{err}");
     let of_class = parquet.join("events/host=lair/day=2023-11-14/class=http%3Abegin");
     assert_eq!(of_class.read_dir().unwrap().count(), 1);
     // The store has the same rows as the trace.

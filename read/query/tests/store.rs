@@ -226,12 +226,15 @@ fn what_is_wrong_with_a_store_is_one_line() {
         (&[store, "select * from pairs('http:begn', 'http:end')"], "did you mean \"http:begin\"?"),
         (&[store, "select * from pairs('http:begin', 'http:end', 'idd')"], "there is no column idd; did you mean id?"),
         (&[store, "select * from pairs('http:begin', 'http:end', 'numbers')"], "which is no key"),
-        (&[store, store, "select 1 from events"], "a store is asked alone"),
-        (&[store, "--export", "/tmp/none"], "--export writes what is in traces"),
-        (&[store, "select 1 from events", "--clocks", "x"], "--clocks corrects the times of traces"),
+        (&[store, store, "select 1 from events"], "a query reads one store, or traces"),
+        (&[store, "--export", "/tmp/none"], "--export needs traces"),
+        (&[store, "select 1 from events", "--clocks", "x"], "--clocks corrects only the times of traces"),
         (&["file:///no/such/store", "select 1 from events"], "/no/such/store"),
         (&[store, "select 1 from events", "--cluster", "nowhere"], "write df://HOST:PORT"),
-        (&[text(&stored.traces[0]), "select 1 from events", "--cluster", "df://127.0.0.1:9"], "--cluster asks a store"),
+        (
+            &[text(&stored.traces[0]), "select 1 from events", "--cluster", "df://127.0.0.1:9"],
+            "--cluster queries only stores",
+        ),
     ] {
         let (code, out, err) = query(arguments);
         assert_eq!((code, out.as_str(), err.contains(expected)), (2, "", true), "{arguments:?}\n{err}");

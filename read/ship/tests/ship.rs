@@ -188,10 +188,10 @@ fn traces_are_put_once_and_each_says_what_became_of_it() {
     let dir = traces(3, 500);
     let to = "s3://traces/fleet/all";
     let out = succeed(server.tell(&mut ship(dir.path(), to, &["--dry-run"])));
-    assert!(out.contains("t0: 999 events") && out.contains("would be put"), "{out}");
+    assert!(out.contains("t0: 999 events") && out.contains("would be shipped"), "{out}");
     assert_eq!(server.bucket("traces").read_dir().unwrap().count(), 0);
     let out = succeed(server.tell(&mut ship(dir.path(), to, &[])));
-    assert!(out.contains("t2: 999 events, 9 files") && out.contains("a million events"), "{out}");
+    assert!(out.contains("t2: 999 events, 9 files") && out.contains("per million events"), "{out}");
     assert!(out.contains("not paired: 1 begins whose end is not in this chunk"), "{out}");
     let store = server.bucket("traces").join("fleet/all");
     assert_has(&store, dir.path());
@@ -443,7 +443,7 @@ fn what_is_not_closed_is_passed_over() {
     ];
     assert_eq!(done, expected.map(|(name, done)| (name.into(), done.into())).into());
     for part in
-        ["open is passed over: no session has closed it", "lttng/ust/uid is passed over: LTTng", "wrong is passed over"]
+        ["open is skipped: its session has not closed it", "lttng/ust/uid is skipped: LTTng", "wrong is skipped"]
     {
         assert!(errors.contains(part), "{errors}");
     }
@@ -477,7 +477,7 @@ fn one_that_follows_puts_what_is_closed_and_ends_at_a_signal() {
     rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM).unwrap();
     let output = wait(child);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    assert!(text(&output.stderr).contains("3 traces with 97 events put"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("3 traces with 97 events shipped"), "{}", text(&output.stderr));
     assert_has(&store, dir.path());
 }
 
