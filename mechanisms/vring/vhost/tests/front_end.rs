@@ -171,7 +171,7 @@ fn bench_finds_a_disk_that_fails() {
     assert!(found.contains("the device failed a request at sector") && found.contains("IoError"), "{found}");
     for fault in [Fault::Flips, Fault::Loses] {
         let found = error(fault);
-        assert!(found.contains("does not hold what was written to it"), "{found}");
+        assert!(found.contains("does not contain what was written to it"), "{found}");
     }
 }
 

@@ -216,11 +216,11 @@ fn what_the_daemon_lacks_is_told() {
     let connect = |options| BlockDevice::connect(&daemon.socket(), options).map(drop).unwrap_err().to_string();
     assert_eq!(
         connect(DriverOptions { queue_count: 3, ..options }),
-        "3 queues are wanted and the device has 2; choose --queues 2"
+        "the device has 2 queues, not 3; choose --queues 2"
     );
     assert_eq!(
         connect(DriverOptions { is_packed: true, ..options }),
-        "the device offers no packed queues; leave --packed out"
+        "the device does not offer packed queues; leave --packed out"
     );
     assert!(connect(DriverOptions { request_bytes_max: 100, ..options }).contains("multiples of 512"));
 
