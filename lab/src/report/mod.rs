@@ -86,14 +86,14 @@ pub fn papers(report: Option<&Report>) -> String {
 /// If a plot cannot be serialised as JSON.
 pub fn html(report: &Report) -> Result<String, serde_json::Error> {
     let names: Vec<&str> = report.experiments.iter().map(|experiment| experiment.name.as_str()).collect();
-    let title = if names.is_empty() { "There are no experiments in this result.".into() } else { names.join(", ") };
+    let title = if names.is_empty() { "This result has no experiments.".into() } else { names.join(", ") };
     let mut parts = Vec::new();
     for (index, experiment) in report.experiments.iter().enumerate() {
         parts.push((format!("experiment-{index}"), experiment.name.as_str(), of_experiment(experiment, false)));
     }
     let facts = facts_of_host(&report.host).into_iter().map(|(name, value)| vec![name, value]);
     let facts = Block::Grid("Machine".into(), Grid::new(&["fact", "value"], facts));
-    parts.push(("machine".into(), "Machine", vec![Block::Fold("Everything that was read of it".into(), vec![facts])]));
+    parts.push(("machine".into(), "Machine", vec![Block::Fold("Everything that was read".into(), vec![facts])]));
     let (mut body, mut links, mut plots) = (String::new(), String::new(), Vec::new());
     for (id, title, blocks) in &parts {
         let title = escaped(title);

@@ -73,7 +73,7 @@ fn text_and_page_say_the_same() {
 fn plots_are_chosen_by_labels_and_say_what_they_show() {
     let plots = plots(&html(&fixture::full()));
     let of = |title: &str| plots.iter().filter(|plot| plot["title"] == title).collect::<Vec<_>>();
-    let pressure = of("Medians against what memory pressure has driven out");
+    let pressure = of("Medians against the cache level that memory pressure evicted");
     assert_eq!(pressure[0]["steps"], json!(["hot", "L1", "L2", "L3"]));
     for title in [
         "Medians against threads",
@@ -98,12 +98,12 @@ fn a_report_survives_its_file_and_says_what_is_missing() {
         serde_json::from_str(&serde_json::to_string(&odd).unwrap()).expect("what is no number can be read");
     assert!(read.experiments[5].measurements[0].median.is_nan());
     for text in [between(&html(&read), "<main>", "</main>")[0], &report::text(&read, false)] {
-        assert!(text.contains("There are no measurements of it in this result."));
+        assert!(text.contains("This result has no measurements of this experiment."));
         assert!(text.contains("There are no rounds in this result"));
         assert!(text.contains("too few rounds") && text.contains("exact") && !text.contains("NaN"));
     }
     let empty = html(&Report { experiments: Vec::new(), ..odd });
-    assert!(empty.contains("There are no experiments in this result.") && empty.len() < 1 << 16);
+    assert!(empty.contains("This result has no experiments.") && empty.len() < 1 << 16);
 }
 
 #[test]
