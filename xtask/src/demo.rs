@@ -99,13 +99,13 @@ impl Demo {
 
     /// 2. A Rust program that is already running.
     fn bakery(&mut self) -> Result<()> {
-        heading("A Rust program that runs already");
+        heading("A running Rust program");
         self.live(&["bakery", PROGRAM_SECONDS], "bakery")
     }
 
     /// 3. A C program that is already running.
     fn shop(&mut self) -> Result<()> {
-        heading("A C program that runs already");
+        heading("A running C program");
         let source = run::root().join("record/capi/examples/shop.c");
         fs::copy(&source, self.dir.join("shop.c")).with_context(|| format!("cannot copy {}", source.display()))?;
         let flags =
@@ -248,7 +248,7 @@ impl Demo {
         }
         let dir = self.dir.strip_prefix(run::root()).unwrap_or(&self.dir);
         println!(
-            "all {} checks of the demo hold ({:.0} s); the traces are in {}",
+            "all {} checks of the demo passed ({:.0} s); the traces are in {}",
             self.checks,
             elapsed.as_secs_f64(),
             dir.display()
