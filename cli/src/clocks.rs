@@ -31,7 +31,7 @@ pub(crate) struct Clocks {
     /// Fields that both events of a message have, and whose values identify the message
     #[arg(long, value_name = "FIELD", value_delimiter = ',', required = true)]
     key: Vec<String>,
-    /// Write the corrections to FILE, for --clocks of other commands
+    /// Write the corrections to FILE.json, for --clocks of other commands
     #[arg(short, long, value_name = "FILE.json")]
     output: Option<PathBuf>,
     /// Print the result as JSON
