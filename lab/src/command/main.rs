@@ -128,10 +128,10 @@ struct Doctor {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Also measure the machine, and write its facts and figures to FILE, for a later --compare
+    /// Also measure the machine, and write facts and figures to HOST.json, for a later --compare
     #[arg(long, value_name = "HOST.json", conflicts_with = "compare")]
     save: Option<PathBuf>,
-    /// Measure the machine, and list what differs from the machine in FILE
+    /// Measure the machine, and list what differs from the machine in HOST.json
     #[arg(long, value_name = "HOST.json")]
     compare: Option<PathBuf>,
 }
