@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_prevents_tracing_is_said() {
+    fn missing_mechanisms_are_warnings_with_a_remedy() {
         let findings = found(&capable());
         assert!(tracing_works(&findings) && findings.iter().all(|finding| finding.mark == Mark::Ok), "{findings:?}");
         type Plant = fn(&mut Tracing);

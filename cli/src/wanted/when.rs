@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times() {
+    fn every_form_of_a_time_is_parsed() {
         for (text, expected) in [
             ("1700000000.000000001", When::At(1_700_000_000_000_000_001)),
             ("5", When::At(5 * NS)),

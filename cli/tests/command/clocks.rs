@@ -69,7 +69,7 @@ fn place() -> TempDir {
 }
 
 #[test]
-fn two_hosts_are_brought_together_in_every_command() {
+fn every_command_corrects_the_clocks_of_two_hosts() {
     let place = place();
     let [a, b] = hosts(place.path());
     let file = place.path().join("clocks.json");
@@ -128,7 +128,7 @@ fn two_hosts_are_brought_together_in_every_command() {
 }
 
 #[test]
-fn what_cannot_be_corrected_is_told() {
+fn clocks_that_cannot_be_corrected_are_reported() {
     let place = place();
     let [a, b] = hosts(place.path());
     let alone = host(place.path(), "alone", 3, 1_700_000_000, &[(5, 99, true)]);

@@ -101,7 +101,7 @@ fn figures_are_those_of_stats() {
 }
 
 #[test]
-fn damage_of_either_is_told() {
+fn damage_of_either_trace_is_reported() {
     let (a, b, dir) = (trace(1, false), trace(1, true), tempfile::tempdir().unwrap());
     let cpu = b.path().join("cpu_0");
     let bytes = std::fs::read(&cpu).unwrap();
