@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_executors_left_is_removed() {
+    fn only_directories_of_executors_are_removed() {
         let parent = tempfile::tempdir().unwrap();
         let names = || {
             let entries = std::fs::read_dir(parent.path()).unwrap();
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scheduler_is_a_host_and_a_port() {
+    fn the_address_of_a_scheduler_has_a_host_and_a_port() {
         assert_eq!(place("a:5"), Ok(("a".into(), 5)));
         assert_eq!(place("df://[::1]:5"), Ok(("[::1]".into(), 5)));
         assert!(["a", ":5", "a:b", "a:70000"].iter().all(|text| place(text).is_err()));

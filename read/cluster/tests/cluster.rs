@@ -213,7 +213,7 @@ fn queries() -> Vec<Vec<String>> {
 }
 
 #[test]
-fn the_same_rows_here_on_one_executor_and_on_three() {
+fn rows_are_the_same_locally_and_on_one_or_three_executors() {
     let wanted: Option<u64> = std::env::var(EVENTS).ok().map(|text| text.parse().expect("a number of events"));
     let requests = REQUESTS[usize::from(wanted.is_some())];
     // Two events a request, and 32 events of the other trace.
@@ -278,7 +278,7 @@ fn with_rows(cluster: &Cluster, asked: &mut Child) -> usize {
 /// Kills an executor while others still need the rows that it has written. The query runs again and has the same
 /// result.
 #[test]
-fn an_executor_that_is_killed_amid_a_shuffle_costs_time_not_the_answer() {
+fn a_query_survives_an_executor_killed_during_a_shuffle() {
     let store = Store::new(REQUESTS[0], 1);
     let (code, expected, err) = query(&[text(&store.path), SLOW]);
     assert_eq!((code, err.as_str()), (0, ""));
@@ -301,7 +301,7 @@ fn an_executor_that_is_killed_amid_a_shuffle_costs_time_not_the_answer() {
 
 /// An executor that is told to end finishes its tasks; a scheduler finishes its queries.
 #[test]
-fn what_is_told_to_end_ends_with_its_work() {
+fn scheduler_and_executor_complete_their_work_at_sigterm() {
     let store = Store::new(REQUESTS[0], 1);
     let mut cluster = Cluster::start(2);
     let (_, expected, _) = query(&[text(&store.path), SLOW]);
@@ -323,7 +323,7 @@ fn what_is_told_to_end_ends_with_its_work() {
 /// Other files in the work directory stay. An executor removes its own directory when it ends; after SIGKILL, the next
 /// executor removes it.
 #[test]
-fn an_executor_removes_what_executors_have_made_and_nothing_else() {
+fn an_executor_removes_only_directories_of_executors() {
     let store = Store::new(REQUESTS[0], 1);
     let mut cluster = Cluster::start(1);
     let (code, expected, _) = query(&[text(&store.path), WIDE]);
@@ -349,7 +349,7 @@ fn an_executor_removes_what_executors_have_made_and_nothing_else() {
 }
 
 #[test]
-fn what_is_wrong_is_one_line() {
+fn errors_are_one_line() {
     let store = Store::new(REQUESTS[0], 1);
     let cluster = Cluster::start(1);
     // No process listens at this port any more.
@@ -429,7 +429,7 @@ fn executors_read_an_object_store() {
 
 /// `systemd-analyze verify` accepts the units that are installed.
 #[test]
-fn systemd_finds_nothing_wrong_with_the_units() {
+fn systemd_accepts_the_units() {
     if Command::new("systemd-analyze").arg("--version").output().is_err() {
         dormouse_testing::skip(dormouse_testing::Lack::machine(
             "there is no systemd-analyze",

@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_cluster_says_is_one_line() {
+    fn errors_of_a_cluster_are_one_line() {
         let task = "Execution error: Job 038 failed: Job failed due to stage 1 failed: Task failed due to runtime execution error: ";
         for (text, expected) in [
             ("DataFusionError(Shared(External(ArrowError(DivideByZero))))\n", "the cluster says: DivideByZero"),

@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_and_what_was_meant() {
+    fn errors_have_a_position_and_a_suggestion() {
         assert_eq!(
             without_place("Expected: x, found: y at Line: 1, Column: 15"),
             ("Expected: x, found: y".into(), Some((1, 15)))

@@ -52,7 +52,7 @@ fn traces() -> Traces {
 }
 
 #[test]
-fn tables_of_classes_and_of_all_events() {
+fn classes_and_all_events_are_tables() {
     let Traces { http, libc, _dir } = traces();
     let all = |sql: &str| rows(&http, sql);
     assert_eq!(all("select count(*) from \"http:begin\""), ["4000"]);
@@ -87,7 +87,7 @@ fn tables_of_classes_and_of_all_events() {
 
 /// Conditions that are evaluated while reading give the same rows as DataFusion's filters.
 #[test]
-fn what_is_pushed_down_is_what_sql_says() {
+fn pushed_down_conditions_select_the_same_rows() {
     let Traces { http, _dir, .. } = traces();
     let plan =
         |condition: &str| rows(&http, &format!("explain select id from \"http:begin\" where {condition}")).join("\n");
@@ -228,7 +228,7 @@ fn functions_of_times_and_durations() {
 
 /// A union whose branches are read in one pass has the rows of all branches.
 #[test]
-fn what_is_read_together_is_a_union() {
+fn classes_read_together_equal_a_union() {
     let Traces { http, libc, _dir } = traces();
     let open = "select time, process, pid, fd, path, 0 as bytes from \"libc:open\" where fd >= 0";
     let read = "select time, process, pid, fd, null, greatest(result, 0) from \"libc:read\"";
@@ -270,7 +270,7 @@ fn what_is_read_together_is_a_union() {
 
 /// `locf` gives the same values as the slower SQL expression.
 #[test]
-fn the_last_value_that_is_known() {
+fn locf_carries_the_last_known_value() {
     let Traces { libc, http, _dir } = traces();
     let given = "(values (1, null), (2, 'a'), (3, null), (4, 'b'), (5, null)) as given (x, y)";
     let sql = format!("select x, locf(y) over (order by x) as last from {given} order by x");
@@ -376,7 +376,7 @@ fn pairs_across_losses_are_left_out() {
 }
 
 #[test]
-fn named_queries() {
+fn named_queries_run_and_can_be_shown() {
     let Traces { http, libc, _dir } = traces();
     let (code, list, _) = query(&["--named"]);
     assert_eq!(code, 0);
@@ -521,7 +521,7 @@ fn io_by_file_follows_copies_and_ends_of_descriptors() {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_its_place() {
+fn errors_have_their_position() {
     let Traces { http, _dir, .. } = traces();
     let http = http.to_str().unwrap();
     for (sql, expected) in [
@@ -599,7 +599,7 @@ fn results_in_each_format() {
 
 /// It is not an error if the reader closes the pipe early.
 #[test]
-fn output_may_be_closed() {
+fn a_closed_output_is_not_an_error() {
     let Traces { http, _dir, .. } = traces();
     let mut command = Command::new(env!("CARGO_BIN_EXE_dormouse-query"));
     command.args([http.to_str().unwrap(), "select * from events", "--format", "json"]);
@@ -650,7 +650,7 @@ fn an_interrupt_removes_temporary_files() {
 }
 
 #[test]
-fn what_is_larger_than_the_memory_goes_to_disk() {
+fn state_beyond_the_memory_goes_to_disk() {
     let dir = tempfile::tempdir().unwrap();
     let count = large(dir.path());
     let trace = dir.path().to_str().unwrap();
@@ -720,7 +720,7 @@ assert sum(pyarrow.ipc.open_file(name).read_all().num_rows for name in files) ==
 "#;
 
 #[test]
-fn exports_are_read_by_others() {
+fn other_tools_read_exports() {
     let Traces { http, _dir, .. } = traces();
     let dir = tempfile::tempdir().unwrap();
     let (parquet, arrow) = (dir.path().join("parquet"), dir.path().join("arrow"));
@@ -760,7 +760,7 @@ fn exports_are_read_by_others() {
 
 /// For any damaged trace, a query ends with a result or one clear error line.
 #[test]
-fn mutated_traces_end_with_an_answer_or_a_line() {
+fn mutated_traces_give_a_result_or_a_one_line_error() {
     let Traces { libc, _dir, .. } = traces();
     let files: Vec<(PathBuf, Vec<u8>)> = std::fs::read_dir(&libc)
         .unwrap()
@@ -807,7 +807,7 @@ fn mutated_traces_end_with_an_answer_or_a_line() {
 
 /// The examples in the documentation show the actual output.
 #[test]
-fn examples_of_the_documentation() {
+fn the_examples_of_the_documentation_run() {
     let traces = traces();
     let dir = traces.libc.parent().unwrap();
     std::os::unix::fs::symlink(&traces.libc, dir.join("trace")).unwrap();
@@ -881,7 +881,7 @@ fn write_extremes(dir: &Path) {
 
 /// The expected numbers are the exact ones, computed with more bits.
 #[test]
-fn no_number_wraps() {
+fn arithmetic_does_not_wrap() {
     let dir = tempfile::tempdir().unwrap();
     let (trace, store) = (dir.path().join("trace"), dir.path().join("store"));
     std::fs::create_dir(&trace).unwrap();
@@ -952,7 +952,7 @@ fn no_number_wraps() {
 
 /// A condition is true for exactly the rows whose column has a matching value.
 #[test]
-fn a_field_of_several_types() {
+fn a_field_can_have_several_types() {
     let dir = tempfile::tempdir().unwrap();
     let (trace, store) = (dir.path().join("trace"), dir.path().join("store"));
     std::fs::create_dir(&trace).unwrap();
