@@ -295,7 +295,7 @@ mod tests {
     use crate::{Mapping, ZeroVariable};
 
     #[test]
-    fn sizes_are_short() {
+    fn sizes_are_printed_briefly() {
         let cases =
             [(0, "–"), (512, "0.5K"), (4096, "4.0K"), (10 << 10, "10K"), (1 << 20, "1.0M"), (1023 << 10, "1023K")];
         for (bytes, text) in cases {
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_of_a_name_are_one_line() {
+    fn neighbours_with_the_same_name_are_one_line() {
         let mapping = |start: u64, name: Name, small: u64| Mapping {
             start,
             end: start + 8192,
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_name_is_kept() {
+    fn long_names_keep_their_end() {
         assert_eq!(shortened("/usr/lib/libc.so.6", 10), "…libc.so.6");
         assert_eq!(shortened("short", 10), "short");
     }

@@ -513,7 +513,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_ranks() {
+    fn percentiles_are_values_at_their_ranks() {
         let of = |count: u64| latency((1..=count).rev().collect());
         assert_eq!(of(1000), Latency { p50_ns: 500, p90_ns: 900, p99_ns: 990, p999_ns: 999, max_ns: 1000 });
         assert_eq!(of(1), Latency { p50_ns: 1, p90_ns: 1, p99_ns: 1, p999_ns: 1, max_ns: 1 });
@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn content_tells_seed_sector_and_version_apart() {
+    fn content_depends_on_seed_sector_and_version() {
         let mut seen = HashSet::new();
         let mut bytes = [0; 512];
         for (seed, sector, version) in (0..4).flat_map(|a| (0..16).flat_map(move |b| (1..5).map(move |c| (a, b, c)))) {

@@ -96,7 +96,7 @@ fn total_mib() -> u64 {
 /// Moves 1 GiB in requests of 512 bytes to 256 KiB, over depths, event indexes and indirect tables, with one queue and
 /// two.
 #[test]
-fn what_is_written_is_read() {
+fn data_is_read_back_as_written() {
     if !has(PROGRAM) {
         return;
     }
@@ -159,7 +159,7 @@ fn what_is_written_is_read() {
 
 /// The daemon is killed repeatedly while it has requests, and the next daemon executes them.
 #[test]
-fn a_killed_daemon_is_followed_by_another() {
+fn bench_continues_after_a_daemon_is_killed_and_restarted() {
     if !has(PROGRAM) {
         return;
     }
@@ -207,7 +207,7 @@ fn a_killed_daemon_is_followed_by_another() {
 
 /// Requests and options that the daemon does not support are refused with an error.
 #[test]
-fn what_the_daemon_lacks_is_told() {
+fn features_that_the_daemon_lacks_are_reported() {
     if !has(PROGRAM) {
         return;
     }
