@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn verdicts_go_by_the_unit() {
+    fn verdicts_depend_on_the_unit() {
         let (a, b) = (report([1.0, 0.4, 30.0]), report([1.0, 0.2, 60.0]));
         let differences = compare(&a, &b).differences;
         let verdicts: Vec<&str> = differences.iter().map(|one| one.verdict).collect();
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_listed_and_nothing_else() {
+    fn only_differences_are_listed() {
         let (a, mut b) = (report([1.0; 3]), report([1.0; 3]));
         let same = compare(&a, &a);
         assert!(same.facts.is_empty() && same.only_in_a.is_empty() && same.only_in_b.is_empty(), "{same:?}");

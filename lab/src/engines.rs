@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_not_built_says_so() {
+    fn a_missing_engine_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("lttng-ust.why"), "no C++ compiler\n").unwrap();
         let why = |peer: Peer| peer.start(Mode::Overwrite, dir.path(), dir.path()).err().unwrap().to_string();

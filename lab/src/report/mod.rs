@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_can_be_read_in_both_schemes() {
+    fn text_has_contrast_in_both_colour_schemes() {
         let schemes: Vec<&str> = CSS.split("  color-scheme:").skip(1).collect();
         assert_eq!(schemes.len(), 2);
         let text = ["ink", "quiet", "link", "c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7"];

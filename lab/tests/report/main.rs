@@ -34,7 +34,7 @@ fn plots(html: &str) -> Vec<Value> {
 }
 
 #[test]
-fn in_short_there_is_what_a_paper_says_or_ratios_and_one_table() {
+fn brief_output_has_statements_or_ratios_and_one_table() {
     let full = fixture::full();
     let (text, brief) = (report::text(&full, false), report::text(&full, true));
     let [of_event, of_builds] = brief.split("\ncompile-job\n").collect::<Vec<_>>()[..] else { panic!("{brief}") };
@@ -45,7 +45,7 @@ fn in_short_there_is_what_a_paper_says_or_ratios_and_one_table() {
 }
 
 #[test]
-fn text_and_page_say_the_same() {
+fn text_and_page_agree() {
     let full = fixture::full();
     let (html, text) = (html(&full), report::text(&full, false));
     for experiment in &full.experiments {
@@ -172,7 +172,7 @@ fn assert_fits(browser: &mut Browser, name: &str) {
 }
 
 #[test]
-fn a_browser_shows_everything() {
+fn a_browser_shows_all_plots_and_tables() {
     let Some(program) = browser::program() else { return };
     let mut browser = Browser::start(&program);
     for (name, report) in
