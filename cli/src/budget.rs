@@ -11,19 +11,19 @@ use dormouse_terminal::{Output, parse_size};
 /// Show the memory of a live session, or change its size
 ///
 /// All CPUs take their pages from one budget. It can grow up to the maximum with which the session was started (`--budget-max`). When it
-/// shrinks, pages are returned to the system as soon as they are not in use; a flight recorder keeps its newest pages.
+/// shrinks, pages return to the system as soon as they are no longer in use; a flight recorder keeps its newest pages.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  dormouse budget                    of the only session there is
-  dormouse budget 1234 --set 64M     of the session that process 1234 is in
+  dormouse budget                    show the budget of the only live session
+  dormouse budget 1234 --set 64M     change the budget of the session that process 1234 is in
 
 Exit code: 0; 2 if there is no such session, or the budget was not changed.")]
 pub(crate) struct Budget {
-    /// A process in the session, the session's owner, or its socket [default: the only session there is]
+    /// Process id of a program in the session or of the session's owner, or the session's socket [default: the only live session]
     #[arg(value_name = "PID|SESSION")]
     target: Option<String>,
-    /// The new budget, such as 512K, 16M or 1G
+    /// Change the budget to SIZE, such as 512K, 16M or 1G
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     set: Option<u64>,
     /// Print JSON
@@ -59,7 +59,7 @@ impl Budget {
             size(state.page_size_bytes.into()),
             size(state.bytes_max)
         )?;
-        let closed = if state.is_overwrite { "retained" } else { "on the way to the trace" };
+        let closed = if state.is_overwrite { "retained" } else { "waiting to be written to the trace" };
         writeln!(
             out,
             "  {} free, {} written to by {} streams, {} {closed}",
@@ -69,12 +69,16 @@ impl Budget {
             size(state.queued)
         )?;
         if state.room > 0 {
-            writeln!(out, "  {} more while snapshots are taken; they go soon after the last one", size(state.room))?;
+            writeln!(
+                out,
+                "  {} more while snapshots are taken; they are released soon after the last one",
+                size(state.room)
+            )?;
         }
         if state.beyond > 0 {
             writeln!(
                 out,
-                "  {} beyond the budget, still in use: they go when their pages are closed",
+                "  {} beyond the budget, still in use: they are released when their pages are closed",
                 size(state.beyond)
             )?;
         }

@@ -14,27 +14,27 @@ use crate::progress::Progress;
 use crate::stats::parse_pair;
 use crate::target::Target;
 
-/// Find what the clocks of several hosts are apart, by messages that went between them
+/// Find the offsets between the clocks of several hosts, from messages that they exchanged
 ///
-/// No message is received before it was sent. So each bounds the clock of one host against that of the other; of all evenly running clocks that
-/// no message contradicts, the one in the middle is taken, and the farthest from it is the error. The first trace's clock is the one that
-/// others are corrected to. A host without messages to it is corrected by way of others.
+/// A message is never received before it is sent. So each message bounds one host's clock relative to the other's. Of all clocks of constant drift that
+/// no message contradicts, the one in the middle is the result, and the distance to the farthest is its error. Clocks are corrected to that of the
+/// first trace. A host that exchanged no messages with it is corrected by way of other hosts.
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Clocks {
-    /// Traces of several hosts, that whose clock is kept first: directories of one or with several below, archives of such
-    #[arg(required = true, value_name = "DIR")]
+    /// Traces of several hosts, first the one whose clock stays: trace directories, directories that contain traces, or archives of these
+    #[arg(required = true, value_name = "TRACE")]
     dirs: Vec<PathBuf>,
-    /// What sends a message, and what receives it: patterns of event classes
+    /// Patterns of the event classes that record the sending and the receipt of a message
     #[arg(long, value_name = "SEND..RECEIVE", value_parser = parse_pair)]
     messages: (String, String),
-    /// Fields that both ends of a message have, and no two messages in common
+    /// Fields that both events of a message have, and whose values identify the message
     #[arg(long, value_name = "FIELD", value_delimiter = ',', required = true)]
     key: Vec<String>,
-    /// Write corrections there, for --clocks of other commands
+    /// Write the corrections to FILE.json, for --clocks of other commands
     #[arg(short, long, value_name = "FILE.json")]
     output: Option<PathBuf>,
-    /// Print what is found as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
@@ -46,8 +46,8 @@ Examples:
   dormouse stats web db --clocks clocks.json --latency msg:sent..msg:received --key id
 
 FILE.json has `clocks`, an array of objects: `trace` (the UUID in its metadata), `at_ns` (a time of the trace's own clock, nanoseconds since \
-the epoch), `offset_ns` (by which the trace is later there), `drift` (by which it becomes later each nanosecond) and `error_ns` (by which a corrected \
-time can be wrong at most). What PTP or NTP tell of hosts can be written so too, and given to --clocks.
+the epoch), `offset_ns` (the correction at that time, which is added), `drift` (the change of the correction each nanosecond) and `error_ns` (the \
+largest error of a corrected time). Offsets that PTP or NTP report can be written in the same form and given to --clocks.
 
 Exit code: 0; 1 if a trace cannot be corrected, or is damaged; 2 if one cannot be read.";
 
@@ -55,7 +55,7 @@ impl Clocks {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         let files = TraceFiles::open_all(self.dirs.iter().map(PathBuf::as_path))?;
         if files.described().len() < 2 {
-            bail!("clocks are compared between traces of at least two hosts; name another trace");
+            bail!("clocks are compared between traces of at least two hosts; name another trace as well");
         }
         let (send, receive) = self.messages.clone();
         let selection = Selection::new(vec![send.clone(), receive.clone()], Vec::new(), files.traces())?;
@@ -79,7 +79,7 @@ impl Clocks {
         let found = messages.corrections(files.described().len());
         if messages.not_followed > 0 {
             say(format_args!(
-                "{} ends of messages are not followed: too many were open at a time",
+                "{} events of messages were left out: too many messages were open at once",
                 messages.not_followed
             ));
         }
@@ -102,7 +102,7 @@ impl Clocks {
         let mut stored = Vec::new();
         for Corrected { trace, correction, error_ns, .. } in found.iter().flatten() {
             let Some(trace) = uuid(&traces[*trace]) else {
-                bail!("{} has no UUID by which a file of corrections could name it", name(&traces[*trace]));
+                bail!("{} has no UUID, by which the file of corrections names a trace", name(&traces[*trace]));
             };
             stored.push(Stored::new(trace, correction, *error_ns));
         }
@@ -111,7 +111,7 @@ impl Clocks {
 
     fn print(&self, traces: &[Trace], found: &[Result<Corrected, Unfit>], out: &mut Output) -> anyhow::Result<()> {
         if let Some(first) = traces.first() {
-            writeln!(out, "{}: its clock is kept", name(first))?;
+            writeln!(out, "{}: reference clock, not corrected", name(first))?;
         }
         for (trace, result) in traces.iter().skip(1).zip(found) {
             let name_of = name(trace);
@@ -119,7 +119,7 @@ impl Clocks {
                 Err(why) => writeln!(out, "{name_of}: not corrected: it {why}")?,
                 Ok(Corrected { messages: [to, from], beside, correction, error_ns, .. }) => writeln!(
                     out,
-                    "{name_of}: later by {:.9} s, and by {:.3} us more each second; within {:.3} us, by {to} messages from {} and {from} to it",
+                    "{name_of}: corrected by {:.9} s, and by {:.3} us more each second; error at most {:.3} us, from {to} messages from {} and {from} to it",
                     correction.offset_ns as f64 / 1e9,
                     correction.drift() * 1e6,
                     *error_ns as f64 / 1e3,

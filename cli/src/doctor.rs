@@ -5,12 +5,12 @@ use dormouse_doctor::{Findings, Mark, Tracing, diagnose, print_findings, tracing
 use dormouse_owner::find_libc_library;
 use dormouse_terminal::Output;
 
-/// Say whether programs can be traced on this machine, and if not, why and what to do
+/// Check whether programs can be traced on this machine; if not, say why and what to do
 ///
-/// `dormouse lab doctor` also says how far figures that are measured here can be trusted, and why this machine is slower than another.
+/// `dormouse lab doctor` also says how reliable measurements on this machine are, and why it is slower than another machine.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-JSON is an array of objects: `group`, `fact`, `mark` (ok, note, warning), `value` (starts with `not told: ` where nothing could be \
+JSON is an array of objects: `group`, `fact`, `mark` (ok, note, warning), `value` (starts with `not told: ` if nothing could be \
 read), `meaning`, `remedy` (or null) and `prevents_tracing`.
 
 Exit code: 0 if tracing works; 1 if it does not, or if sites cannot be patched; 2 on an error.")]
@@ -38,13 +38,13 @@ impl Doctor {
 fn libc_library(findings: &mut Findings) {
     let (mark, value, meaning, remedy) = match find_libc_library() {
         Ok(path) => {
-            let meaning = "`dormouse record --libc` traces unmodified programs with it.";
+            let meaning = "`dormouse record --libc` uses it to trace unmodified programs.";
             (Mark::Ok, path.display().to_string(), meaning, "")
         }
         Err(_) => (
             Mark::Note,
             "not found".into(),
-            "`dormouse record --libc` cannot trace unmodified programs. Programs with tracepoints can be traced.",
+            "`dormouse record --libc` cannot trace unmodified programs. Programs with tracepoints can still be traced.",
             "`cargo xtask install --prefix DIR` in Dormouse's sources installs it beside the command.",
         ),
     };

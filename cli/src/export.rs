@@ -26,87 +26,88 @@ use crate::target::Target;
 use crate::view::{self, Printed, View};
 use crate::wanted::{Wanted, begin_ns};
 
-/// Write traces for the tools of others: timelines, flame graphs, tables
+/// Convert traces for other tools: timelines, flame graphs, tables
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Export {
-    /// Traces: directories of one or with several below, archives of such (.tar, .tar.gz, .tar.zst), or `-`
-    #[arg(required = true, value_name = "DIR")]
+    /// Trace directories, directories that contain traces, archives of these (.tar, .tar.gz, .tar.zst), or `-` for an archive on standard input
+    #[arg(required = true, value_name = "TRACE")]
     dirs: Vec<PathBuf>,
-    /// For which tools
+    /// Format to write
     #[arg(long, value_enum, value_name = "FORMAT")]
     to: To,
-    /// Where to; `-` is standard output, and for spans `http://HOST:4318` a collector of OpenTelemetry
+    /// File or directory to write; `-` is standard output; with --to otlp also `http://HOST:4318`, an OpenTelemetry collector
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
 
     #[command(flatten)]
     wanted: Wanted,
 
-    /// Slices from an event to another of the same thread, besides those that names tell; may be given several times
-    #[arg(long, value_name = "BEGIN..END", value_parser = parse_pair, help_heading = "What is drawn")]
+    /// Draw a slice from each BEGIN event to the END event on the same thread, besides the slices that names define; may be given several times
+    #[arg(long, value_name = "BEGIN..END", value_parser = parse_pair, help_heading = "Slices and counters")]
     pairs: Vec<(String, String)>,
-    /// What BEGIN and END have in common, in place of the thread: fields, `pid`, `tid`, `cpu`
-    #[arg(long, value_name = "FIELD", value_delimiter = ',', requires = "pairs", help_heading = "What is drawn")]
+    /// Pair BEGIN with END by equal values of these instead of by thread: fields, `pid`, `tid`, `cpu`
+    #[arg(long, value_name = "FIELD", value_delimiter = ',', requires = "pairs", help_heading = "Slices and counters")]
     key: Vec<String>,
-    /// A field whose values are drawn as a counter, such as `net:queue/len`; may be given several times
-    #[arg(long, value_name = "EVENT/FIELD", value_parser = parse_counter, help_heading = "What is drawn")]
+    /// Draw the values of a field as a counter, such as `net:queue/len`; may be given several times
+    #[arg(long, value_name = "EVENT/FIELD", value_parser = parse_counter, help_heading = "Slices and counters")]
     counter: Vec<(String, String)>,
-    /// Keep no more than so much of what is open, of tracks and of stacks: what comes then is drawn as far as it can be, and counted
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1G", help_heading = "What is drawn")]
+    /// Maximum memory for open slices, tracks and stacks; beyond it, slices are simplified where possible, and counted
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1G", help_heading = "Slices and counters")]
     memory: u64,
-    /// Print what was written, and what was left out, as JSON
-    #[arg(long)]
+    /// Print as JSON what was written and what was left out
+    #[arg(long, help_heading = "Output")]
     json: bool,
 }
 
 const HELP: &str = "\
 Examples:
-  dormouse export TRACE --to perfetto -o trace.pftrace            open it at https://ui.perfetto.dev
+  dormouse export TRACE --to perfetto -o trace.pftrace            for https://ui.perfetto.dev
   dormouse export TRACE --to chrome -o trace.json                 chrome://tracing, speedscope
   dormouse export TRACE --to folded -o - | inferno-flamegraph > flame.svg
   dormouse export TRACE --to perfetto -o req.pftrace --pairs req:in..req:out --key id
   dormouse export TRACE --to perfetto -o net.pftrace --counter 'net:queue/len' --process nginx
   dormouse export TRACE --to csv -o requests.csv -e http:request
-  dormouse export TRACE --to parquet -o DIR                       for DuckDB, pyarrow and others: docs/query.md
-  dormouse export TRACE --to ctf2 -o DIR                          for what reads CTF 2
-  dormouse export TRACE --to otlp -o http://localhost:4318        spans, to a collector
+  dormouse export TRACE --to parquet -o DIR                       for DuckDB, pyarrow and others
+  dormouse export TRACE --to ctf2 -o DIR                          for tools that read CTF 2
+  dormouse export TRACE --to otlp -o http://localhost:4318        spans, sent to a collector
 
-perfetto: tracks by process and thread; slices with the fields of both ends; instants; counters; flows; where events were lost. \
+perfetto: tracks by process and thread; slices with the fields of both events; instants; counters; flows; where events were lost. \
 chrome: the same as JSON. folded: stacks of slices with their own time in nanoseconds. otlp: slices as spans, other events as \
-events of these; fields trace_id, span_id and parent_span_id of a begin are the span's. json, csv: as `dormouse view --format`.
+events of these spans; the fields trace_id, span_id and parent_span_id of a begin event are used for the span. json, csv: as `dormouse view --format`.
 
-Slices: an event whose class is called X_begin, X_entry, X_enter, X_start, X_in or X:begin … begins one, if the trace has the class of the other end (X_end, X_exit, X_leave, \
-X_stop, X_out, X:end …); so do syscall_entry_X and syscall_exit_X. --pairs says it of others, and decides before names do. Slices are paired by thread, or by --key: then \
-they are beside the threads, and one that ends on another thread than it has begun on is a flow. Other events are instants. docs/looking.md has all of it.
+Slices: an event whose class is called X_begin, X_entry, X_enter, X_start, X_in or X:begin … begins a slice if the trace has the matching end class (X_end, X_exit, X_leave, \
+X_stop, X_out, X:end …); syscall_entry_X and syscall_exit_X form slices too. --pairs defines slices of other classes, and takes precedence over names. Slices are paired by thread, \
+or by --key: these have tracks of their own beside the threads, and a slice that ends on another thread than the one it began on is a flow. Other events are instants. \
+docs/looking.md has the details.
 
-Options that select events are those of `dormouse view`, see `dormouse view --help`.
+The options that select events are described in `dormouse view --help`.
 
-FILE is complete or not there: it is written under another name, which it loses when all is written. A full disk is an error.
+FILE appears only when it is complete: until then it is written under a temporary name. A full disk is an error.
 
-Exit code: 0; 1 if the trace is damaged or something is missing (what can be read is written); 2 if it cannot be read or FILE cannot be written, or if an option \
-names what is in none of its events.";
+Exit code: 0; 1 if the trace is damaged or incomplete (what can be read is written); 2 if the trace cannot be read, FILE cannot be written, or an option \
+names something that no event of the trace has.";
 
 /// Format to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum To {
     /// Perfetto (https://ui.perfetto.dev, its trace processor)
     Perfetto,
-    /// Chrome's trace event format, which speedscope and others read too
+    /// Chrome's trace event format, which speedscope and other tools also read
     Chrome,
     /// Stacks for flame graphs: inferno, flamegraph.pl, speedscope
     Folded,
-    /// Spans of OpenTelemetry: a request to a collector (OTLP, protobuf)
+    /// OpenTelemetry spans, as a request to a collector (OTLP, protobuf)
     Otlp,
-    /// An object for each event, a line each
+    /// A JSON object for each event, one on each line
     Json,
     /// A table of events
     Csv,
-    /// A store of Parquet in a directory: what `dormouse query DIR --export FILE` writes
+    /// A Parquet store in a directory, as `dormouse query TRACE --export DIR` writes it
     Parquet,
-    /// Files of Arrow in a directory: the same with `--format arrow`
+    /// Arrow files in a directory, as `dormouse query TRACE --export DIR --format arrow` writes them
     Arrow,
-    /// The same streams, with metadata in CTF 2, in a directory
+    /// A directory with the trace's streams, unchanged, and metadata in CTF 2
     Ctf2,
 }
 
@@ -162,7 +163,7 @@ impl Told {
         match sent.map_or("", |sent| &sent.message) {
             "" if rejected == 0 => {}
             message if rejected == 0 => say(format_args!("warning: the collector says: {message}")),
-            message => say(format_args!("warning: the collector has rejected {rejected} spans: {message}")),
+            message => say(format_args!("warning: the collector rejected {rejected} spans: {message}")),
         }
         if let Some((path, to, written_bytes)) = json {
             let mut told = json!({
@@ -188,13 +189,16 @@ fn left_out(totals: &Totals) -> Vec<String> {
     let lines = [
         (
             totals.begins_not_followed,
-            "begins of slices are instants: too many were open for --memory, or nested too deep",
+            "begins of slices became instants: too many were open for --memory, or they were nested too deeply",
         ),
-        (totals.events_on_other_tracks, "events are on the track of another thread: --memory has no room for theirs"),
-        (totals.names_not_kept, "names of processes are not known: --memory has no room for them"),
+        (
+            totals.events_on_other_tracks,
+            "events are on the track of another thread: --memory has no room for a track of their own",
+        ),
+        (totals.names_not_kept, "process names are missing: --memory has no room for them"),
         (
             totals.slices_without_stack,
-            "slices are not told apart from what they are in: --memory has no room for their stacks",
+            "slices are counted with the slices around them: --memory has no room for their stacks",
         ),
     ];
     lines.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect()
@@ -212,18 +216,21 @@ impl Export {
         let is_text = format.is_err() || format == Ok(Format::Folded);
         let is_stream = self.output == Path::new("-");
         if self.json && is_stream {
-            bail!("--json prints to standard output, where -o - has the export itself; name a file by -o");
+            bail!("--json prints to standard output, and so does the export with `-o -`; name a file with -o");
         }
         if format.is_err() && !(self.pairs.is_empty() && self.counter.is_empty()) {
-            bail!("--pairs and --counter are for timelines; json and csv have events");
+            bail!("--pairs and --counter are for timelines; --to json and --to csv write events");
         }
         if format == Ok(Format::Otlp) && !self.counter.is_empty() {
-            bail!("--counter is for timelines; OTLP here has spans");
+            bail!("--counter is for timelines; --to otlp writes spans");
         }
         let (path, is_json, to) = (self.output.clone(), self.json, self.to);
         if let Some(mut collector) = Collector::of(&path)? {
             if format != Ok(Format::Otlp) {
-                bail!("{} takes spans: --to otlp; other formats are written to a file", path.display());
+                bail!(
+                    "{} is a collector, which takes only --to otlp; for another format name a file with -o",
+                    path.display()
+                );
             }
             let told = self.timeline(Format::Otlp, collector.output())?;
             let (written_bytes, sent) = collector.finish()?;
@@ -244,10 +251,12 @@ impl Export {
     /// Writes a copy of the trace with metadata in CTF 2.
     fn write_ctf2(self, out: &mut Output) -> anyhow::Result<u8> {
         if !self.wanted.events.is_empty() || self.wanted.is_choosy() || self.wanted.clocks().is_some() {
-            bail!("--to ctf2 writes all events with their times as they are: its streams are those of the trace");
+            bail!(
+                "--to ctf2 copies the streams of the trace: it cannot select events or correct times; leave such options out"
+            );
         }
         if !self.pairs.is_empty() || !self.counter.is_empty() || self.output == Path::new("-") {
-            bail!("--to ctf2 writes a directory, which -o names; --pairs and --counter are for timelines");
+            bail!("--to ctf2 writes a directory; name it with -o; --pairs and --counter are for timelines");
         }
         let files = self.wanted.open(&self.dirs)?;
         let written_bytes = ctf2::write(&files, &self.output)?;
@@ -272,7 +281,7 @@ impl Export {
         }
         if !self.pairs.is_empty() || !self.counter.is_empty() || self.json || self.output == Path::new("-") {
             bail!(
-                "--to parquet and --to arrow write a directory, which -o names; --pairs, --counter and --json are not for them: docs/query.md"
+                "--to parquet and --to arrow write a directory; name it with -o, and leave out --pairs, --counter and --json: docs/query.md"
             );
         }
         let mut arguments: Vec<OsString> = self.dirs.into_iter().map(Into::into).collect();

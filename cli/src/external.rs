@@ -28,7 +28,7 @@ struct Known {
 const KNOWN: [Known; 6] = [
     Known {
         name: "cluster",
-        about: "Start what answers queries to stores of traces together",
+        about: "Start a scheduler or an executor of a query cluster",
         build: "--manifest-path read/query/Cargo.toml --workspace",
         option: " --with-query",
     },
@@ -46,19 +46,19 @@ const KNOWN: [Known; 6] = [
     },
     Known {
         name: "query",
-        about: "Ask traces questions in SQL",
+        about: "Query traces in SQL",
         build: "--manifest-path read/query/Cargo.toml",
         option: " --with-query",
     },
     Known {
         name: "ship",
-        about: "Put closed traces into a store of Parquet, here or in S3",
+        about: "Copy closed traces into a Parquet store, in a directory or in S3",
         build: "--manifest-path read/query/Cargo.toml -p dormouse-ship",
         option: " --with-query",
     },
     Known {
         name: "vring",
-        about: "Share virtqueues with devices and drivers of other programs",
+        about: "Test and serve block devices over vhost-user, with Dormouse's virtqueues",
         build: "-p dormouse-vring-vhost",
         option: "",
     },

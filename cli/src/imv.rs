@@ -17,7 +17,7 @@ use dormouse_terminal::style::{BAD, BOLD};
 /// List and set the tunables of a running program
 ///
 /// A tunable is a value or a switch that a program exports to its operator (`tunable!` in Rust, DORMOUSE_TUNABLE in C and C++). The program
-/// reads it as an immediate value in its instructions, so that it costs no load from memory. Setting a tunable rewrites these instructions
+/// reads it as an immediate value in its instructions, without a load from memory. Setting a tunable rewrites these instructions
 /// while the program runs. The program must be yours, unless you are root.
 #[derive(Debug, Args)]
 pub(crate) struct Imv {
@@ -34,14 +34,14 @@ enum ImvCommand {
 /// List the tunables of a program, with their values
 #[derive(Debug, Args)]
 #[command(after_help = "\
-RANGE is what may be set; `any` is every value of the type. SITES says how many of the places in the program's code that read \
-the tunable hold it as an immediate value: 3/3 means all. Where program text cannot be patched, the other places read a variable, \
+RANGE is the range of allowed values; `any` means every value of the type. SITES says how many of the places in the program's code that read \
+the tunable hold it as an immediate value: 3/3 means all. If program text cannot be patched, the other places read a variable, \
 which is slower and has the same value; the first line says why, and `dormouse doctor` says what to do. 0/0 means that no place in \
 the code reads the tunable as an immediate value.
 
 JSON is an array with an object for each tracer in the process: `writer`, `reason`, `sites`, \
 `sites_patched` and `tunables`, each with `name`, `type`, `value`, `min`, `max`, `sites`, \
-`sites_patched`, `description` and `object`, the file that its variable lies in.
+`sites_patched`, `description` and `object`, the file that contains its variable.
 
 Exit code: 0, or 2 if the program cannot be reached.")]
 struct List {
@@ -54,10 +54,10 @@ struct List {
     reach: Reach,
 }
 
-/// Set tunables of a program: all of those named, or none
+/// Set tunables of a program, all or none
 ///
 /// The program checks type and range. Values that are given together are set together: when the command returns, every thread of the
-/// program reads all of the new values. If one of them is refused, none is set.
+/// program reads all of the new values. If the program refuses one of them, none is set.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Keys and bools take `on`, `off`, `true`, `false`, `1` and `0`; whole numbers are decimal, or \
@@ -68,11 +68,11 @@ Examples:
   dormouse imv set 4711 server.batch_size 64
   dormouse imv set 4711 server.batch_size 64 server.audit on
 
-Exit code: 0 if all of them are set; 2 if none is, with the reason in one line.")]
+Exit code: 0 if all tunables were set; 2 if none was, with the reason in one line.")]
 struct Set {
     /// Process id
     pid: u32,
-    /// Name and value, once or several times, as `dormouse imv list` shows them
+    /// Name and value of a tunable, as `dormouse imv list` shows them; may be given several times
     #[arg(required = true, num_args = 2.., allow_negative_numbers = true, value_names = ["NAME", "VALUE"])]
     values: Vec<String>,
     #[command(flatten)]
@@ -156,7 +156,7 @@ fn print(out: &mut impl Write, pid: u32, tracer: &Tunables) -> std::io::Result<(
         "process {pid}; {warning}{patched_count} of {site_count} sites patched by {writer} ({reason}){warning:#}"
     )?;
     if tunables.is_empty() {
-        return writeln!(out, "  no tunables: the program exports none, see `dormouse imv --help`");
+        return writeln!(out, "  the program exports no tunables; `dormouse imv --help` says how to export one");
     }
     let mut rows = vec![["NAME", "TYPE", "VALUE", "RANGE", "SITES", "DESCRIPTION"].map(String::from)];
     rows.extend(tunables.iter().map(|tunable| {

@@ -37,12 +37,12 @@ pub(crate) struct List {
 /// If the program is in no session, one is started in the background. It records into DIR until the last event is disarmed or the
 /// program ends. If the program is in a session, events are armed in that session, whose options do not change.
 ///
-/// An event is named `provider:name`. Rust's macro writes `provider.name`; patterns may be written either way.
+/// An event is named `provider:name`. Rust's macro writes `provider.name`; patterns may use either form.
 ///
-/// A program that is not traced does nothing for tools. It is called by a signal, and answers once it passes its next tracepoint: `arm` waits for that.
+/// A program that is not being traced runs no code for tools. `arm` sends it a signal, and waits until the program answers at its next tracepoint.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Exit code: 0; 2 if the program cannot be reached, with the reason in one line; 2 if no event matches, or if options are given that only a new session can have and the program is in a session: then \
+Exit code: 0; 2 if the program cannot be reached, with the reason in one line; 2 if no event matches, or if the program is in a session and options of a new session are given: then \
 nothing is armed.")]
 pub(crate) struct Arm {
     /// Process id
@@ -50,7 +50,7 @@ pub(crate) struct Arm {
     /// Patterns of `provider:name`; `*` and `?` are wildcards
     #[arg(required = true, value_name = "PATTERN")]
     patterns: Vec<String>,
-    /// Directory of the trace, if a session is started [default: dormouse-TIME]
+    /// Directory of the trace, if a session starts [default: dormouse-TIME]
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -222,21 +222,21 @@ impl Arm {
         let given: Vec<&str> = self.given().into_iter().map(|(name, _)| name).collect();
         if !given.is_empty() {
             bail!(
-                "process {pid} is in the session {} already, which stays as it was made; leave out {}, or end that session \
-                 first: `dormouse disarm {pid} '*'` if `dormouse arm` has started it",
+                "process {pid} is already in the session {}, whose options cannot change; leave out {}, or end that session \
+                 first: `dormouse disarm {pid} '*'` if `dormouse arm` started it",
                 session.display(),
                 given.join(", ")
             );
         }
         let changed = change(&program, &self.patterns, &ToolToProgram::Arm { patterns: self.patterns.clone() })?;
-        let notes = ["all were armed already", "the others were armed already"];
+        let notes = ["all were already armed", "the others were already armed"];
         writeln!(out, "{}, {} in all", changed_text("armed", pid, &changed, notes), changed.armed)?;
         Ok(0)
     }
 
     fn start_session(mut self, program: &Program, out: &mut Output) -> anyhow::Result<u8> {
         let dir = self.output.get_or_insert_with(|| default_dir("dormouse")).clone();
-        let mut owner = Command::new(std::env::current_exe().context("cannot find dormouse itself")?);
+        let mut owner = Command::new(std::env::current_exe().context("cannot find the executable of dormouse")?);
         owner.args(["record", "--background", "--attach", &self.pid.to_string()]);
         for (name, value) in self.given() {
             owner.arg(name).args(value);
@@ -291,7 +291,7 @@ impl Disarm {
             // The sessions that the program names, if it can be in them.
             for session in changed.sessions.iter().filter_map(|session| program.session(session)) {
                 let stopped = stop_session(&session, &program);
-                let stopped = stopped.context("the events are disarmed, and their recording was not ended")?;
+                let stopped = stopped.context("the events are disarmed, but the recording did not end")?;
                 // A session that `record` has started continues until its command ends: it returns no summary.
                 if let Some(summary) = stopped {
                     writeln!(out, "{}", printable_lines(&summary))?;

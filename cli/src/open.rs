@@ -21,59 +21,53 @@ use crate::progress::Progress;
 use crate::report::{Drawn, about, are_closed, notes, opened, title};
 use crate::wanted::Wanted;
 
-/// Show a trace in a browser: the page of `dormouse report`, which asks for more as one zooms in
+/// Show a trace in a browser: the page of `dormouse report`, which loads details as you zoom in
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  dormouse open TRACE                                  all of it; Ctrl-C ends it
-  dormouse open TRACE --since +2s --until +3s          one second of it
-  dormouse open TRACE --pairs req:in..req:out --key id what is a slice, where names do not say it
-  dormouse open TRACE --no-browser --idle-timeout 1h   prints the address, and ends when nobody has looked for an hour
+  dormouse open TRACE                                    the whole trace; Ctrl-C stops the server
+  dormouse open TRACE --since +2s --until +3s            one second of it
+  dormouse open TRACE --pairs req:in..req:out --key id   slices of your own
+  dormouse open TRACE --no-browser --idle-timeout 1h     ends after an hour without requests
 
-The page is that of `dormouse report`, and leaves nothing out: what has no room in it is fetched when one zooms in, fields when one clicks. Only what is \
-nested more than 128 deep in a thread, or beside more than 32 others on a CPU, is not drawn, and counted.
+The page is that of `dormouse report`, but leaves nothing out: it fetches more when you zoom in, and the fields of an event when you click it. Slices that are \
+nested more than 128 deep in a thread, or that overlap more than 32 others on a CPU, are not drawn, but counted.
 
-The trace is read once, in the beginning. Of a trace that is larger than --memory allows only long items are kept, and neighbours that are short as one; what the page shows when one \
-zooms in, and fields, are read from the trace again.
+The trace is read once, at the beginning. If the trace is larger than --memory allows, only long items are kept, and short neighbours are kept as one; when you zoom in or click, \
+the command reads that part of the trace again.
 
-A recording in progress (the directory of a session that lives) is read as far as it goes: packets that are whole. `Read on` in the page has it read again, from its beginning.
+A recording in progress (the directory of a live session) is read up to its last complete packet. `Read on` in the page reads it again, from the beginning.
 
-The address is on 127.0.0.1, has a random token in it, and works once: the browser that opens it first gets the page, and keeps it when it is reloaded. Whoever \
-comes later is told so, and gets nothing; start the command again for another browser. A browser is opened if standard output is a terminal with a display, and xdg-open is there.
+The address is on 127.0.0.1, contains a random token, and works once: the first browser that opens it gets the page, and can reload it. A later browser \
+gets only a message; start the command again for it. The command opens a browser if standard output is a terminal with a display, and xdg-open is installed.
 
-Exit code: 0 when it was ended by Ctrl-C, or by --idle-timeout; 1 the same if the trace is damaged or something is missing (the page says so, and has what can be read); 2 if it cannot be read \
-or the port cannot be had, or if an option names what is in none of its events.")]
+Exit code: 0 after Ctrl-C or --idle-timeout; 1 instead of 0 if the trace is damaged or incomplete (the page says so, and shows what can be read); 2 if the trace cannot be read, \
+the port is not available, or an option names something that no event of the trace has.")]
 pub(crate) struct Open {
-    /// Traces: directories of one or with several below, archives of such (.tar, .tar.gz, .tar.zst), or `-`
-    #[arg(required = true, value_name = "DIR")]
+    /// Trace directories, directories that contain traces, archives of these (.tar, .tar.gz, .tar.zst), or `-` for an archive on standard input
+    #[arg(required = true, value_name = "TRACE")]
     dirs: Vec<PathBuf>,
     #[command(flatten)]
     wanted: Wanted,
     #[command(flatten)]
     drawn: Drawn,
-    /// Take so much memory, besides 64 MiB and 1 MiB for each stream that reading takes; at least 64M
-    #[arg(long, value_name = "SIZE", value_parser = parse_memory, default_value = "512M", help_heading = "How it is served")]
+    /// Maximum memory for the page's data, at least 64M; reading takes another 64 MiB, and 1 MiB for each stream
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory, default_value = "512M", help_heading = "Server")]
     memory: u64,
-    /// Listen here [default: a port that is free]
-    #[arg(
-        long,
-        value_name = "PORT",
-        default_value = "0",
-        hide_default_value = true,
-        help_heading = "How it is served"
-    )]
+    /// Port to listen on [default: any free port]
+    #[arg(long, value_name = "PORT", default_value = "0", hide_default_value = true, help_heading = "Server")]
     port: u16,
-    /// Only print the address
-    #[arg(long, help_heading = "How it is served")]
+    /// Print the address, but do not open a browser
+    #[arg(long, help_heading = "Server")]
     no_browser: bool,
-    /// End when the page has not asked for anything for so long: `30m`
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration, help_heading = "How it is served")]
+    /// End after this time without requests from the page, such as `30m`
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, help_heading = "Server")]
     idle_timeout: Option<Duration>,
 }
 
 fn parse_memory(text: &str) -> Result<u64, String> {
     parse_size(text).and_then(|size| match size < MEMORY_BYTES_MIN {
-        true => Err(format!("{text} is too little; at least {}M are needed", MEMORY_BYTES_MIN >> 20)),
+        true => Err(format!("{text} is too little; give at least {}M", MEMORY_BYTES_MIN >> 20)),
         false => Ok(size),
     })
 }
@@ -105,7 +99,7 @@ impl Open {
         if !out.is_over() {
             say("this address works once; Ctrl-C ends it");
             if server.run(&stop, this.idle_timeout)? == Ended::Idle {
-                say("nobody has looked for --idle-timeout");
+                say("no requests for --idle-timeout");
             }
         }
         Ok((!said.warnings.is_empty()).into())

@@ -39,7 +39,7 @@ pub(crate) fn instead(patterns: &[&str], names: &[String]) -> String {
                 each.fold(0.0, f64::max)
             };
             let nearest = names.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
-            format!("of {count} that there are, {} is the nearest", nearest.map_or("none", String::as_str))
+            format!("{} is the nearest of {count}", nearest.map_or("none", String::as_str))
         }
     }
 }
@@ -53,14 +53,14 @@ mod tests {
     }
 
     #[test]
-    fn few_names_are_listed_and_of_many_the_nearest_is_told() {
+    fn few_names_are_listed_but_only_the_nearest_of_many() {
         assert_eq!(instead(&["x"], &[]), "there are none");
         assert_eq!(instead(&["x"], &names(1)), "there is shop:order_0");
         assert_eq!(instead(&["x"], &names(2)), "there are shop:order_0, shop:order_1");
         let mut many = names(NAMES_SHOWN_MAX + 1);
         many.push("http:request".into());
         for pattern in ["htpp:*", "http.reqest", "*request"] {
-            assert_eq!(instead(&[pattern], &many), "of 10 that there are, http:request is the nearest");
+            assert_eq!(instead(&[pattern], &many), "http:request is the nearest of 10");
         }
         assert_eq!(unmatched(&["shop:*", "shop.order_?", "shop", ""], &many), ["shop", ""]);
     }

@@ -13,7 +13,7 @@ pub(crate) const FOR_EVER: Option<Duration> = None;
 
 #[derive(Debug, Args)]
 pub(crate) struct Reach {
-    /// How long to wait for the program's answer: it answers once it passes a tracepoint, unless a thread of it listens [default: 5s; to arm it, until
+    /// How long to wait for the program's answer; it answers at its next tracepoint, unless one of its threads listens [default: 5s; when arming, until
     /// it answers]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     wait: Option<Duration>,
@@ -28,7 +28,7 @@ impl Reach {
     /// Waits until the program can be asked, and returns it. `default` is the limit if `--wait` was not given.
     pub(crate) fn find(&self, pid: u32, default: Option<Duration>) -> anyhow::Result<Program> {
         let on_wait = &mut |pid| {
-            say(format_args!("process {pid} answers once it passes a tracepoint; waiting for that (Ctrl-C ends it)"));
+            say(format_args!("waiting for process {pid}, which answers at its next tracepoint (Ctrl-C stops waiting)"));
         };
         Ok(Program::find_soon(pid, &mut Wait { limit: self.wait.or(default), on_wait })?)
     }

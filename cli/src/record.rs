@@ -23,47 +23,48 @@ use crate::reach::{FOR_EVER, Reach};
 use dormouse_ctf::Format;
 use dormouse_terminal::{Output, parse_size, say};
 
-/// Run a command and record the events of all its processes, or record a program that already runs
+/// Run a command and record the events of all its processes, or record a running program
 ///
 /// The trace is a directory in the Common Trace Format: `dormouse view`, `dormouse stats` and babeltrace2 read it. The command keeps its
 /// input, output, signals and exit code. At the end a line on standard error says what was recorded.
 ///
-/// An event is named `provider:name`. Rust's macro writes `provider.name`; patterns may be written either way.
+/// An event is named `provider:name`. Rust's macro writes `provider.name`; patterns may use either form.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   dormouse record -- ./server                     all events of an instrumented program
   dormouse record -e 'http:*' -e db:query -- ./server
-  dormouse record --libc -o trace -- make -j2     malloc, open, read, … of a whole build
-  dormouse record --context none -- ./server      events without process and thread id: small events take half the space
+  dormouse record --libc -o trace -- make -j2     malloc, open, read, … in a whole build
+  dormouse record --context none -- ./server      events without process and thread id, which are smaller
   dormouse record --mode overwrite --snapshot-on crash,USR2 -- ./server
                                                   a flight recorder; `dormouse snapshot` at any time
-  dormouse record --attach 1234 -e 'http:*'       a program that already runs; Ctrl-C ends the recording
+  dormouse record --attach 1234 -e 'http:*'       a running program; Ctrl-C ends the recording
 
 An event can trigger a snapshot (--snapshot-on):
   event:shop:order_failed                         an event of this class; `*` and `?` are wildcards
   'duration:shop:order_begin..shop:order_end>50ms'
-                                                  in one thread, more than 50 ms from the last begin to an end
-The classes of a trigger are armed, and the event that triggers is in the snapshot. A trigger of a process requests at most one \
+                                                  an end over 50 ms after its thread's last begin
+The classes of a trigger are armed, and the event that fires the trigger is in the snapshot. A trigger of a process requests at most one \
 snapshot a second; while it keeps firing, the interval grows, up to an hour, and each snapshot says how often the trigger fired since \
-the one before. All processes of a session together get 32 snapshots by their triggers, crashes and exits too, and one more each minute.
+the previous one. All processes of a session together get 32 snapshots by triggers, including crashes and exits, and one more each minute.
 
-The recording ends with its command. Processes that go on, such as a daemon's, are named in the last line, and not recorded any more; with --wait-all they are recorded to their ends. A program that a cleared environment keeps from the session (sudo, su -, cron, test runners) is named if it was seen.
+The recording ends when its command ends. The last line names processes that continue, such as a daemon's; they are no longer recorded. With --wait-all they are recorded until they end. \
+A program that cannot join the session because its environment was cleared (sudo, su -, cron, test runners) is named if it was noticed.
 
 At the end, patterns that matched no event are named.
 
-The last line says how many events were lost, or `at least N lost because …` (`unknown how many lost because …`, if none was counted) where \
-something happened that can lose events and that nobody can count: a program could not join, a packet was not valid, a program was frozen when the recording ended.
+The last line says how many events were lost. It says `at least N lost because …` (or `unknown how many lost because …`, if none was counted) if \
+something happened that can lose an unknown number of events: a program could not join, a packet was not valid, or a program was frozen when the recording ended.
 
-Signals are passed on to the command. When it has ended, the recording ends within 3 s, whatever other programs do (a disk that hangs is \
-waited for). If it does not take SIGTERM, SIGINT or SIGHUP because it is frozen, stopped or traced, the recording ends without it. A second \
-such signal, more than 0.2 s later, ends the recording at once, and `dormouse salvage` makes a trace of what is there; Ctrl-C counts only once the \
+Signals are passed on to the command. When it has ended, the recording ends within 3 s, whatever other programs do (but it waits for a disk that \
+hangs). If the command does not take SIGTERM, SIGINT or SIGHUP because it is frozen, stopped or traced, the recording ends without it. A second \
+such signal, more than 0.2 s later, ends the recording at once, and `dormouse salvage` makes a trace of what was recorded; Ctrl-C counts only after the \
 command has ended.
 
-Options stand before the command: from its name on, and behind `--`, everything is the command's.
+Options come before the command: everything from the command's name on, or after `--`, belongs to the command.
 
-Exit code: the command's; 128 + N if signal N ended it, or was to end it while it was frozen; 2 if there was nothing to run or record; with \
---fail-on-loss, 3 in place of 0 if events were lost, or may have been.")]
+Exit code: the command's; 128 + N if signal N ended it, or was sent to end it while it was frozen; 2 if there was nothing to run or record; with \
+--fail-on-loss, 3 instead of 0 if events were lost, or may have been.")]
 pub(crate) struct Record {
     /// Directory of the trace, new or empty [default: dormouse-TIME]
     #[arg(short, long, value_name = "DIR")]
@@ -76,27 +77,27 @@ pub(crate) struct Record {
     libc: bool,
     #[command(flatten)]
     settings: Settings,
-    /// Write a snapshot beside the trace when this happens in a traced program: `crash`, `panic` (of Rust), `exit`, a signal such as
-    /// `USR2`, an event, or too long a duration between two events (see below); several are separated by commas. Needs
-    /// `--mode overwrite`. Not with `--attach`, because a program reads its triggers when it starts
+    /// Write a snapshot beside the trace when one of these happens in a traced program, separated by commas: `crash`, `panic` (in Rust), `exit`, a
+    /// signal such as `USR2`, an event, or too long a time between two events (see below). Needs `--mode overwrite`. Not with `--attach`, because a
+    /// program reads its triggers when it starts
     #[arg(long, value_name = "TRIGGER", value_delimiter = ',', value_parser = Trigger::parse, conflicts_with = "attach")]
     snapshot_on: Vec<Trigger>,
-    /// Exit with 3, where it would be 0, if events were lost or may have been
+    /// Exit with 3 instead of 0 if events were lost, or may have been
     #[arg(long)]
     fail_on_loss: bool,
-    /// Write what the last line says into FILE, as JSON, when the recording ends; `/dev/fd/3` is the descriptor 3 of whoever runs this
+    /// When the recording ends, write the contents of the last line to FILE as JSON; `/dev/fd/3` is descriptor 3 of the calling process
     #[arg(long, value_name = "FILE")]
     summary: Option<PathBuf>,
-    /// Go on when the command has ended, until the last of the processes that it has started, and that have joined, has ended too; a daemon's among
-    /// them. Ctrl-C ends the recording
+    /// Continue after the command has ended, until all processes that it started and that joined, including daemons, have ended too. Ctrl-C ends the
+    /// recording
     #[arg(long, conflicts_with = "attach")]
     wait_all: bool,
-    /// Record the program PID, which already runs, instead of running a command
+    /// Record the running program with process id PID, instead of running a command
     #[arg(long, value_name = "PID", conflicts_with_all = ["libc", "command"])]
     attach: Option<u32>,
     #[command(flatten)]
     reach: Reach,
-    /// Say `ready` on standard output once the program has joined, and let go of the terminal (for `dormouse arm`)
+    /// Print `ready` on standard output once the program has joined, and detach from the terminal (for `dormouse arm`)
     #[arg(long, hide = true, requires = "attach")]
     background: bool,
     /// The command and its arguments
@@ -108,11 +109,11 @@ pub(crate) struct Record {
 fn listening_of_preloaded() -> Option<&'static str> {
     match std::env::var(ENV_LISTEN).ok()?.as_str() {
         "1" | "thread" => Some(
-            "DORMOUSE_LISTEN=thread starts a thread in every program before its first function: there `unshare -U` fails, a change of user may abort \
-             (setpriv), and Python warns of fork; without it programs are recorded all the same",
+            "DORMOUSE_LISTEN=thread starts a thread in every program before its first function. Then `unshare -U` fails, a change of user may abort \
+             (setpriv), and Python warns of fork. Programs are recorded without it, too",
         ),
         "signal" => Some(
-            "DORMOUSE_LISTEN=signal is not for --libc, whose tracepoints lie in the allocator: programs are recorded, and do not listen",
+            "DORMOUSE_LISTEN=signal has no effect with --libc, whose tracepoints are in the allocator: programs are recorded, but do not listen",
         ),
         _ => None,
     }
@@ -128,43 +129,43 @@ fn parse_cpus(text: &str) -> Result<(u32, u32), String> {
 /// Options that only a new session can have.
 #[derive(Debug, Args)]
 pub(crate) struct Settings {
-    /// Memory for events that are not on disk yet, such as 512K, 16M or 1G [default: 16M]
+    /// Memory for events that are not yet on disk, such as 512K, 16M or 1G [default: 16M]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     budget: Option<u64>,
-    /// The largest budget that can be set while the session is live (`dormouse budget --set`) [default: four times the budget; on
-    /// machines with more than 32 possible CPUs the budget itself]
+    /// Largest budget that `dormouse budget --set` can set while the session is live [default: four times the budget; on machines with more
+    /// than 32 possible CPUs the budget itself]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     budget_max: Option<u64>,
-    /// Behave as on a machine with so many possible CPUs, of which so many are online
+    /// Behave as on a machine with this number of possible and online CPUs
     #[arg(long, value_name = "POSSIBLE:ONLINE", value_parser = parse_cpus, hide = true)]
     pretend_cpus: Option<(u32, u32)>,
-    /// When the memory is full: drop and count new events, or overwrite the oldest events [default: discard]
+    /// What to do when the memory is full: drop and count new events, or overwrite the oldest events [default: discard]
     #[arg(long, value_parser = one_of([Mode::Discard, Mode::Overwrite], Mode::name))]
     mode: Option<Mode>,
-    /// Keep the memory in FILE, which must be new, or in a new file in a directory, on tmpfs (/dev/shm), ext4 or xfs, so that
-    /// `dormouse salvage` finds it even if this command and the programs are killed. A session that ends removes it. If the file is
+    /// Keep the memory in FILE, which must be new, or in a new file in the directory FILE, on tmpfs (/dev/shm), ext4 or xfs, so that
+    /// `dormouse salvage` finds it even if this command and the programs are killed. The end of the session removes it. If the file is
     /// truncated, programs that map it get SIGBUS. With a file on a disk, a write to the memory may wait for the disk
     #[arg(long, value_name = "FILE")]
     buffers: Option<PathBuf>,
-    /// Write at most SIZE to disk for the trace and its snapshots together, at least 256K: events beyond that are lost and counted, snapshots
+    /// Write at most SIZE, at least 256K, to disk for the trace and its snapshots together. Events beyond that are lost and counted, snapshots
     /// are refused [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     disk_max: Option<u64>,
-    /// Have the session's memory in core dumps of the traced programs [default: they are as large as without dormouse, unless the program was
+    /// Include the session's memory in core dumps of the traced programs [default: core dumps do not include it, unless the program was
     /// executed under a filter of system calls (seccomp)]
     #[arg(long)]
     dump_buffers: bool,
-    /// Write to disk only as long as all live sessions of this user that have this option or DORMOUSE_DISK_MAX_USER=SIZE have at most SIZE
-    /// together, at least 256K: events beyond that are lost and counted, snapshots and new sessions are refused. A session that has lost events
-    /// so writes none any more [default: DORMOUSE_DISK_MAX_USER, or no limit]
+    /// Write to disk only as long as all live sessions of this user with this option or DORMOUSE_DISK_MAX_USER=SIZE together have at most SIZE, at
+    /// least 256K. Events beyond that are lost and counted, snapshots and new sessions are refused. A session that has lost events for this
+    /// reason writes no more events [default: DORMOUSE_DISK_MAX_USER, or no limit]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     disk_max_user: Option<u64>,
-    /// What each event says about its writer: `ids`, the process and the thread, or `none`, which makes an event 11 bytes shorter
+    /// What each event stores about its writer: `ids`, the process and thread ids, or `none`, which makes an event 11 bytes shorter
     /// [default: ids]
     #[arg(long, value_parser = one_of([RecordKind::Ids, RecordKind::Compact], RecordKind::name), hide_possible_values = true)]
     context: Option<RecordKind>,
-    /// Version of the Common Trace Format that the description of the trace (its file `metadata`) is written in: `ctf1.8`, which all readers
-    /// know, or `ctf2`, JSON, which babeltrace2 reads from version 2.1 on. The events are the same bytes [default: ctf1.8]
+    /// Version of the Common Trace Format in which the description of the trace (its file `metadata`) is written: `ctf1.8`, which all readers
+    /// know, or `ctf2`, JSON, which babeltrace2 reads from version 2.1 on. The events are the same bytes in both [default: ctf1.8]
     #[arg(long, value_parser = one_of([Format::Ctf18, Format::Ctf2], Format::name), hide_possible_values = true)]
     format: Option<Format>,
 }
@@ -228,7 +229,7 @@ impl Record {
         match self.attach {
             Some(pid) => self.attach(pid, &dir, out),
             None if self.reach.given().is_some() => {
-                bail!("--wait is for --attach: a command that is run joins by itself")
+                bail!("--wait is only for --attach: a command that `dormouse record` runs joins by itself")
             }
             None => self.run_command(&dir),
         }
@@ -269,7 +270,7 @@ impl Record {
             events.into_iter().partition(|pattern| pattern.starts_with("libc") && !self.libc);
         say_unmatched(&events, names, "");
         for pattern in unmatched(&libc, names) {
-            say(format_args!("no event matches {pattern}; `--libc` has a command's calls of libc traced"));
+            say(format_args!("no event matches {pattern}; add `--libc` to trace a command's calls of libc"));
         }
         let triggers: Vec<&str> = self.snapshot_on.iter().flat_map(Trigger::patterns).collect();
         say_unmatched(&triggers, names, " of --snapshot-on");
@@ -282,7 +283,7 @@ impl Record {
         let pattern_count = self.snapshot_on.iter().flat_map(Trigger::patterns).count();
         if pattern_count > PATTERN_COUNT_MAX {
             bail!(
-                "--snapshot-on has {pattern_count} patterns of events, and at most {PATTERN_COUNT_MAX} are possible; leave some out, or join some by `*`"
+                "--snapshot-on has {pattern_count} event patterns, but at most {PATTERN_COUNT_MAX} are possible; leave some out, or combine some with `*`"
             );
         }
         let preload = if self.libc { Some(find_libc_library()?) } else { None };
@@ -313,7 +314,7 @@ impl Record {
             Ended::Exited(code) => code as u8,
             Ended::Frozen(signal) => {
                 say(format_args!(
-                    "process {pid} has not taken signal {signal}: it is frozen, stopped or traced; it stays as it is, and its recording \
+                    "process {pid} has not taken signal {signal}, because it is frozen, stopped or traced; it continues, but its recording \
                      has ended"
                 ));
                 (128 + signal) as u8
@@ -449,7 +450,7 @@ fn say_first(lines: impl ExactSizeIterator<Item = impl std::fmt::Display>) {
     let others = lines.len().saturating_sub(NAMED_SHOWN_MAX);
     lines.take(NAMED_SHOWN_MAX).for_each(say);
     if others > 0 {
-        say(format_args!("and {others} others, which the file of --summary has"));
+        say(format_args!("and {others} others, which the file of --summary names"));
     }
 }
 
@@ -459,7 +460,7 @@ fn concluded(outcome: Outcome, dir: &Path, code: u8) -> u8 {
         Outcome::Done(code) => code,
         Outcome::Failed(why) | Outcome::GivenUp(why) => {
             let dir = dir.display();
-            say(format_args!("{why}; `dormouse salvage {dir}` makes a trace of what is there"));
+            say(format_args!("{why}; `dormouse salvage {dir}` makes a trace of what was recorded"));
             if code == 0 { 2 } else { code }
         }
     }
@@ -477,7 +478,7 @@ fn end_at_once(dir: &Path, remote: Remote) -> impl Fn(i32) + Send + 'static {
     move |signal| {
         remote.kill();
         say(format_args!(
-            "ended at once by signal {signal}; `dormouse salvage {}` makes a trace of what is there",
+            "ended at once by signal {signal}; `dormouse salvage {}` makes a trace of what was recorded",
             dir.display()
         ));
         signal_hook::low_level::exit(128 + signal)

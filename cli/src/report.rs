@@ -18,68 +18,68 @@ use crate::progress::Progress;
 use crate::target::Target;
 use crate::wanted::Wanted;
 
-/// Make a page of a trace: a timeline, tables and distributions, in one file that needs no network
+/// Write a trace as one HTML page with a timeline, tables and distributions, which needs no network
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  dormouse report TRACE -o report.html                     all of it; open the file in a browser
-  dormouse report TRACE -o slow.html --since +2s --until +3s   one second of it, with every event
-  dormouse report TRACE -o r.html --pairs req:in..req:out --key id   what is a slice, where names do not say it
+  dormouse report TRACE -o report.html                               the whole trace
+  dormouse report TRACE -o slow.html --since +2s --until +3s         one second, with every event
+  dormouse report TRACE -o r.html --pairs req:in..req:out --key id   slices of your own
   dormouse report TRACE -o r.html --counter 'net:queue/len'          values of a field over time
-  dormouse report TRACE -o r.html --max-size 100M          with more of a large trace
-  dormouse report A --diff B -o r.html                     what differs between two, besides all of A
-  dormouse report TRACE -o - > report.html                 to standard output
+  dormouse report TRACE -o r.html --max-size 100M                    more details of a large trace
+  dormouse report A --diff B -o r.html                               A, and its differences from B
+  dormouse report TRACE -o - > report.html                           to standard output
 
 Slices are pairs of events of one thread whose names belong together: X_begin and X_end, entry and exit, enter and leave, start and stop, and others that \
-docs/looking.md lists; with --pairs also those that you name. Everything else is an instant.
+docs/looking.md lists; --pairs adds more. All other events are instants.
 
-The page is as long as --max-size allows at most. First each event has its fields in it; then only the longest slices have; then neighbours that are \
-shorter than some time are drawn as one. Tables, percentiles, heat maps and the slowest are of all events always. The page says at its top what was lost in \
-the recording and what it leaves out. Its keys are shown by `?`.
+The page is at most as large as --max-size. If it would be larger, first only the longest slices keep their fields; then short neighbours are drawn as one. \
+Tables, percentiles, heat maps and the lists of slowest slices always cover all events. The top of the page says what was lost in \
+the recording and what the page leaves out. In the page, `?` shows its keys.
 
---diff adds a view of what differs: of each class and each name of slices counts, rates, the middle and the 99th percentile of durations, with the intervals \
-of `dormouse stats --diff`, that which differs most first; histograms and call trees of both. Timeline and tables are those of A. Damage and losses of both are told.
+--diff adds a view of the differences: for each event class and each slice name, counts, rates, the median and the 99th percentile of durations, with the intervals \
+of `dormouse stats --diff`, largest difference first; and histograms and call trees of both. The timeline and the tables are those of A. The page reports damage and losses of both.
 
-Nothing in the page is fetched from anywhere, and no text of the trace can become script there.
+The page fetches nothing from anywhere, and no text of the trace can become a script in it.
 
-Exit code: 0; 1 if the trace is damaged or something is missing (the page says so, and has what can be read); 2 if it cannot be read or written, or if an \
-option names what is in none of its events. The file is in its place only when all of it is written.")]
+Exit code: 0; 1 if the trace is damaged or incomplete (the page says so, and shows what can be read); 2 if the trace cannot be read, the page cannot be written, or an \
+option names something that no event of the trace has. The file appears only when it is complete.")]
 pub(crate) struct ReportCommand {
-    /// Traces: directories of one or with several below, archives of such (.tar, .tar.gz, .tar.zst), or `-`
-    #[arg(required = true, value_name = "DIR")]
+    /// Trace directories, directories that contain traces, archives of these (.tar, .tar.gz, .tar.zst), or `-` for an archive on standard input
+    #[arg(required = true, value_name = "TRACE")]
     dirs: Vec<PathBuf>,
     #[command(flatten)]
     wanted: Wanted,
-    /// The page; `-`: standard output
-    #[arg(short, long, value_name = "FILE", help_heading = "What is written")]
+    /// File for the page; `-` is standard output
+    #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     output: PathBuf,
     #[command(flatten)]
     drawn: Drawn,
-    /// Put another trace beside it, and show what differs: the trace is A, this one is B
-    #[arg(long, value_name = "OTHER", help_heading = "What is written")]
+    /// Also show what differs between the trace (A) and this other trace (B)
+    #[arg(long, value_name = "OTHER", help_heading = "Output")]
     diff: Option<PathBuf>,
-    /// The page is not larger: 24M, 500K
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "24M", help_heading = "What is written")]
+    /// Largest size of the page, such as 24M or 500K
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "24M", help_heading = "Output")]
     max_size: u64,
-    /// Keep no more than about so much in memory: what comes then is left out, and counted
+    /// Approximate maximum memory for the page's data; what exceeds it is left out, and counted
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "4G", help_heading = "Memory")]
     memory: u64,
-    /// Print what was written and what is left out, as JSON
-    #[arg(long, help_heading = "What is written")]
+    /// Print as JSON what was written and what was left out
+    #[arg(long, help_heading = "Output")]
     json: bool,
 }
 
 /// Options for slices and counters.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "What is drawn")]
+#[command(next_help_heading = "Slices and counters")]
 pub(crate) struct Drawn {
-    /// Slices from events of BEGIN to events of END, which are patterns of classes; may be given several times
+    /// Draw slices from events of BEGIN to events of END, which are patterns of event classes; may be given several times
     #[arg(long, value_name = "BEGIN..END", value_parser = crate::stats::parse_pair)]
     pairs: Vec<(String, String)>,
-    /// What both ends of these have in common, in place of the thread: fields, `pid`, `tid`, `cpu`
+    /// Pair BEGIN with END by equal values of these instead of by thread: fields, `pid`, `tid`, `cpu`
     #[arg(long, value_name = "FIELD", value_delimiter = ',', requires = "pairs")]
     key: Vec<String>,
-    /// A field whose values are drawn as a counter, such as `net:queue/len`; may be given several times
+    /// Draw the values of a field as a counter, such as `net:queue/len`; may be given several times
     #[arg(long, value_name = "EVENT/FIELD", value_parser = crate::export::parse_counter)]
     counter: Vec<(String, String)>,
 }
@@ -107,7 +107,8 @@ pub(crate) fn are_closed(files: &TraceFiles) -> bool {
 /// Prints notes on traces that have been read, each after the prefix `before`. Returns them without the prefix, after
 /// the corrections, for the page.
 pub(crate) fn notes(files: &TraceFiles, said: &Said, corrections: Vec<String>, before: &str) -> Vec<String> {
-    let not_closed = (!are_closed(files)).then(|| format!("{NOT_CLOSED}, and more can be lost than is known"));
+    let not_closed =
+        (!are_closed(files)).then(|| format!("{NOT_CLOSED}, and more events may be lost than were counted"));
     let notes: Vec<String> = said.lines().chain(not_closed).collect();
     notes.iter().for_each(|note| say(format_args!("{before}{note}")));
     corrections.into_iter().chain(notes).collect()
@@ -219,9 +220,9 @@ impl ReportCommand {
                 parts.push(format!("{count} {what}"));
             }
         };
-        part(merged, "short ones are drawn as one with their neighbours");
-        part(left_out.fields, "are without their fields");
-        part(left_out.too_deep, "are nested too deep to be drawn");
+        part(merged, "short items are drawn as one with their neighbours");
+        part(left_out.fields, "lack their fields");
+        part(left_out.too_deep, "are nested too deeply to be drawn");
         let left = if parts.is_empty() { "nothing is left out".into() } else { parts.join(", ") };
         let Written { events, slices, instants, size_bytes, .. } = written;
         let line =
@@ -233,10 +234,7 @@ impl ReportCommand {
         let told = |figure: &Figure| figure.verdict != "cannot be told";
         if let Some(differences) = &written.differences {
             let differ = differences.iter().filter(|difference| difference.figures.iter().any(told)).count();
-            say(format_args!(
-                "of {} classes and names of slices {differ} differ, as far as that can be told",
-                differences.len()
-            ));
+            say(format_args!("{differ} of {} event classes and slice names differ measurably", differences.len()));
         }
         Ok(())
     }

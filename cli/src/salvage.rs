@@ -11,11 +11,11 @@ use dormouse_owner::salvage;
 use crate::record::EXIT_LOSS;
 use dormouse_terminal::Output;
 
-/// Make a valid trace of a session whose `dormouse record` was killed
+/// Make a valid trace from the remains of a session whose `dormouse record` was killed
 ///
 /// A recorder that is killed (kill -9, the OOM killer) leaves a directory with the events that were written to disk, perhaps with an
 /// incomplete packet at the end. The other events are in the session's memory. Programs that are alive still map this memory; with
-/// `dormouse record --buffers` it is a file, which also remains when the programs have ended. Salvage puts both together into a new trace,
+/// `dormouse record --buffers` it is a file, which remains after the programs have ended. Salvage combines both into a new trace,
 /// and does not change the old directory.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -23,10 +23,10 @@ What is recovered:
   programs alive                 every event that was committed
   programs dead, --buffers FILE  the same, from FILE
   programs dead, no --buffers    what was written to disk; in overwrite mode that is nothing
-Events that were lost while the session ran stay lost, and are counted. A damaged packet is left out, or its damaged end is; the event \
-`dormouse:salvage` in the trace says so, `dormouse view` shows it, and `dormouse stats` warns.
+Events that were lost while the session ran stay lost, and are counted. A damaged packet, or its damaged end, is left out; the event \
+`dormouse:salvage` in the trace records that, `dormouse view` shows it, and `dormouse stats` warns.
 
-Programs that are alive continue to write into the lost session until its memory is full or, in overwrite mode, without end. \
+Programs that are alive continue to write into the killed session until its memory is full or, in overwrite mode, without end. \
 `dormouse disarm PID '*'` stops a program; the session can be salvaged again afterwards. `dormouse arm` makes the program join a new \
 session; the old memory is then lost.
 
@@ -34,11 +34,11 @@ Examples:
   dormouse salvage trace                          into trace-salvaged
   dormouse salvage trace -o rescued --json
   dormouse record --buffers /dev/shm -o trace -- ./server
-                                                  survives the recorder and the server
+                                                  events survive recorder and server
 
-Exit code: 0 if everything that was committed was recovered; 1 if something was not (the trace is valid, and says what is missing); \
-with --fail-on-loss, 3 in place of these if events were lost, or may have been; \
-2 if there was nothing to salvage, the session is alive, or the new trace cannot be written.")]
+Exit code: 0 if every committed event was recovered; 1 if some were not (the trace is valid, and says what is missing); \
+with --fail-on-loss, 3 instead of 0 or 1 if events were lost, or may have been; \
+2 if there was nothing to salvage, the session is live, or the new trace cannot be written.")]
 pub(crate) struct Salvage {
     /// Directory that the session was recorded into
     #[arg(value_name = "TRACE")]
@@ -46,7 +46,7 @@ pub(crate) struct Salvage {
     /// Directory of the new trace, new or empty [default: TRACE-salvaged]
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
-    /// Remove the buffers' file (see `dormouse record --buffers`) if everything was recovered
+    /// Remove the file of the session's memory (see `dormouse record --buffers`) if everything was recovered
     #[arg(long)]
     remove_buffers: bool,
     /// Exit with 3 if events were lost, or may have been
@@ -62,7 +62,7 @@ impl Salvage {
         let output = match self.output {
             Some(output) => output,
             None => {
-                let name = self.dir.file_name().context("name the new trace's directory with -o")?;
+                let name = self.dir.file_name().context("name the directory of the new trace with -o")?;
                 let mut name = name.to_owned();
                 name.push("-salvaged");
                 self.dir.with_file_name(name)
@@ -102,12 +102,12 @@ impl Salvage {
             writeln!(out, "missing: {}", printable(line))?;
         }
         for pid in &salvage.writers {
-            writeln!(out, "process {pid} still writes into the lost session; `dormouse disarm {pid} '*'` stops it")?;
+            writeln!(out, "process {pid} still writes into the killed session; `dormouse disarm {pid} '*'` stops it")?;
         }
         if let Some(path) = salvage.buffers {
             writeln!(
                 out,
-                "the buffers are still in {}; remove the file when you do not need it any more",
+                "the session's memory is still in {}; remove the file when you no longer need it",
                 path.display()
             )?;
         }

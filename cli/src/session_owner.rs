@@ -7,10 +7,10 @@ use dormouse_owner::Inheritance;
 
 use crate::record::Record;
 
-/// The owner of a session, which `dormouse record` starts by itself
+/// Own a session; `dormouse record` starts this process by itself
 #[derive(Debug, Args)]
 pub(crate) struct SessionOwner {
-    /// What is inherited, and then the arguments of `dormouse` that the session was started with
+    /// The inherited descriptors, then the arguments of `dormouse` with which the session was started
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<OsString>,
 }

@@ -19,21 +19,21 @@ use dormouse_terminal::{Output, parse_duration, parse_size, say};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  dormouse record --mode overwrite --budget 64M -- ./server &     a flight recorder
-  dormouse snapshot                                               of the only session there is
-  dormouse snapshot 1234 --last 5s -o slow-request                of the session that process 1234 is in
+  dormouse record --mode overwrite --budget 64M -- ./server &    a flight recorder
+  dormouse snapshot                                              of the only live session
+  dormouse snapshot 1234 --last 5s -o slow-request               of the session of process 1234
 
-`--last` is exact to an event; `--max-size` counts whole pages (64 KiB with the default budget).
+`--last` is exact to the event; `--max-size` counts whole pages (64 KiB with the default budget).
 
 Exit code: 0; 2 if there is no such session, it holds no events, or the trace cannot be written.")]
 pub(crate) struct Snapshot {
-    /// A process in the session, the session's owner, or its socket [default: the only session there is]
+    /// Process id of a program in the session or of the session's owner, or the session's socket [default: the only live session]
     #[arg(value_name = "PID|SESSION")]
     target: Option<String>,
     /// Directory of the trace, new or empty [default: dormouse-snapshot-TIME]
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
-    /// Leave out events that are older, such as 500ms, 5s or 2m
+    /// Leave out events older than this, such as 500ms, 5s or 2m
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     last: Option<Duration>,
     /// Take no more than the newest SIZE, such as 512K or 16M; takes precedence over `--last`

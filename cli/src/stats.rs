@@ -14,102 +14,100 @@ use dormouse_terminal::{Output, parse_duration, say, style};
 use crate::progress::{self, Progress};
 use crate::wanted::{Verbose, Wanted};
 
-/// Print what a trace holds, and answer questions about its events
+/// Print what a trace contains, and answer questions about its events
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Without options: events by class, by CPU and by process, losses by class and where they happened, time span. With options: the answer to a \
-question, from one pass over the events in the order of time.
+question, from one pass over the events in order of time.
 
 Examples:
-  dormouse stats trace                                     what is in it
+  dormouse stats trace                                     what it contains
   dormouse stats trace --by event,cpu --top 10             which classes, on which CPUs
-  dormouse stats trace -e 'libc:*' --by process            who calls
-  dormouse stats trace --field bytes                       count, sum, mean, percentiles, for each class that has the field
+  dormouse stats trace -e 'libc:*' --by process            which processes call libc
+  dormouse stats trace --field bytes                       count, sum, mean, percentiles by class
   dormouse stats trace --field bytes --by process          the same for each class and program
-  dormouse stats trace --latency http:begin..http:end      how long from one to the other on the same thread, and the slowest
+  dormouse stats trace --latency http:begin..http:end      time from one to the other, the slowest
   dormouse stats trace --latency req:in..req:out --key id  the same for requests that change threads
   dormouse stats trace --latency libc:malloc..libc:free --key pid,ptr
-  dormouse stats trace --interval 100ms --field bytes      how it went over time
-  dormouse stats trace --where 'bytes > 4K' --last 10s     of large ones at the end
-  dormouse stats before --diff after --by event            what differs, and whether that can be told
+  dormouse stats trace --interval 100ms --field bytes      how the values changed over time
+  dormouse stats trace --where 'bytes > 4K' --last 10s     large ones in the last ten seconds
+  dormouse stats before --diff after --by event            which differences are significant
   dormouse stats A B                                       two traces as one
 
-FIELD is a field of the payload or of a context (`fd`; `peer.port` in a structure, `a[2]` in an array; `fields.pid` and `context.pid` alone), `event` (the class), `cpu`, `pid`, `tid` or `process` \
-(name and pid). If payload and context have one name, it is the payload's. Enumerations are counted by name.
+FIELD is a field of the payload or of a context (`fd`; `peer.port` in a structure, `a[2]` in an array; `fields.pid` and `context.pid` to name only one of them), `event` (the class), `cpu`, `pid`, `tid` or \
+`process` (name and pid). If payload and context have a field of the same name, the payload's is used. Enumerations are counted by label.
 
-Options that select events are those of `dormouse view`, see `dormouse view --help`. With a time, losses are told of that time.
+The options that select events are described in `dormouse view --help`. If they select a time range, losses are those in that range.
 
-Counts, sums, means, minima and maxima are exact. Percentiles come from a DDSketch (Masson, Rim, Lee, 2019): the value that has the \
-percentile's rank, within 1 %. Values of --field are counted for each class apart, because fields of one name can mean different things; with \
---interval they are not.
+Counts, sums, means, minima and maxima are exact. Percentiles come from a DDSketch (Masson, Rim, Lee, 2019): the value at the \
+percentile's rank, within 1 %. Values of --field are counted separately for each class, because fields of the same name can mean different things; with \
+--interval they are counted together.
 
---latency: an END belongs to the last BEGIN of its thread (or key) that has none yet, so of nested pairs the inner one ends first. BEGIN and END are \
-patterns of classes. Begins and ends that are alone are counted. A pair is left out, and counted as such, if events of its trace (with --key: of any \
-trace) can have been lost between the two, on whichever CPU: with a lost END in between, it would be two different things. --by and \
---interval look at the BEGIN.
+--latency: an END belongs to the last BEGIN of its thread (or key) that has no END yet, so the inner one of nested pairs ends first. BEGIN and END are \
+patterns of classes. Begins and ends without a partner are counted. A pair is left out, and counted as such, if events of its trace (with --key: of any \
+trace) may have been lost between the two, on any CPU: BEGIN and END could belong to different pairs. --by and --interval use the fields and the time of the BEGIN.
 
---diff: A is DIR, B is the other. B/A has an interval of 95 %; where it has 1 in it, a difference `cannot be told`. Of 20 rows that do not differ, one \
-is likely to seem so. Rates: Wilson's interval of B's share of all events, both counts divided by their index of dispersion (variance by mean of the counts \
-in 64 to 128 slices of time), because events come in bursts. Percentiles: bootstrap, 2000 resamples, fixed seed, made wider by the sketch's \
-error; p50 from 10 values on, p90 from 100, p99 from 1000. Means: normal for the logarithm (delta method), from 30 values on. All this compares two recordings, not \
-two programs: another recording of the same can differ by more, so record each several times.
+--diff: A is TRACE, B is OTHER. B/A has a 95 % interval; if the interval contains 1, the verdict on the difference is `cannot be told`. Of 20 rows that do not differ, one \
+is likely to seem different. Rates: Wilson's interval of B's share of all events, both counts divided by their index of dispersion (variance by mean of the counts \
+in 64 to 128 slices of time), because events come in bursts. Percentiles: bootstrap, 2000 resamples, fixed seed, widened by the sketch's \
+error; p50 from 10 values on, p90 from 100, p99 from 1000. Means: normal for the logarithm (delta method), from 30 values on. This compares two recordings, not \
+two programs: another recording of the same program can differ by more, so record each several times.
 
-Memory is bounded: --groups-max groups are told apart, and the events of others are counted together as (other).
+Memory is bounded: at most --groups-max groups are kept, and the events of all others are counted together as (other).
 
-Without a terminal there is no colour and no progress bar. The keys of --json are in docs/reading.md; names end in their unit (_ns, _s, bytes).
+Without a terminal there is no colour and no progress bar. docs/reading.md lists the keys of --json; names end in their unit (_ns, _s, bytes).
 
-Reads traces of the Common Trace Format 1.8 and 2, whoever has written them. What only Dormouse writes (names of processes, losses by class, what \
-each stream holds) is told of its traces alone.
+Reads traces in the Common Trace Format 1.8 and 2 from any tracer. Only Dormouse's traces have names of processes, losses by class, and totals of each stream.
 
-`lost at least N`, or `unknown`, means that something has happened which can lose events and that nobody can count; each is named. Lost events are counted by \
+`lost at least N`, or `unknown`, means that something happened that can lose an unknown number of events; each cause is named. Lost events are counted by \
 class when a session ends; a trace whose session was killed has only their sum. The counts of the classes can add up to less than the sum: the \
-class of an event is not known if its program was killed while writing it, and events that did not fit on the disk are not counted by class. \
-Packets that are missing (overwritten, for example) are told with the time between their neighbours.
+class of an event is unknown if its program was killed while writing it, and events that did not fit on the disk are not counted by class. \
+Missing packets (overwritten, for example) are reported with the time between their neighbours.
 
-NAME is the last name of the process, as ps shows it; a name that it took in its last tenth of a second may be missing. A PROGRAM that is \
-started by several links has several names. A class that the session refused is named with its program and the reason: its events are neither \
+NAME is the last name of the process, as ps shows it; a name that the process took in its last tenth of a second may be missing. A PROGRAM that is \
+started through several links has several names. A class that the session refused is named with its program and the reason: its events are neither \
 recorded nor counted.
 
 Streams that are missing, empty, too short or duplicated are named, unless the trace was not closed (the session is live, or was killed): then \
-missing streams cannot be noticed.
+missing streams cannot be detected.
 
-Exit code: 0; 1 if the trace is damaged or something is missing (what can be read is counted), or classes were refused; 2 if it cannot be \
-read, or does not have what was asked for.")]
+Exit code: 0; 1 if the trace is damaged or incomplete (what can be read is counted), or classes were refused; 2 if the trace cannot be \
+read, or an option names something that the trace does not have.")]
 pub(crate) struct StatsCommand {
-    /// Traces: directories of one or with several below, archives of such (.tar, .tar.gz, .tar.zst), or `-`
-    #[arg(required = true, value_name = "DIR")]
+    /// Trace directories, directories that contain traces, archives of these (.tar, .tar.gz, .tar.zst), or `-` for an archive on standard input
+    #[arg(required = true, value_name = "TRACE")]
     dirs: Vec<PathBuf>,
     #[command(flatten)]
     wanted: Wanted,
-    /// Count events by these
-    #[arg(long, value_name = "FIELD", value_delimiter = ',')]
+    /// Group events by these
+    #[arg(long, value_name = "FIELD", value_delimiter = ',', help_heading = "Question")]
     by: Vec<String>,
-    /// Measure the values of a field: count, sum, min, mean, percentiles, max
-    #[arg(long, value_name = "NAME", conflicts_with = "latency")]
+    /// Summarise the values of a field: count, sum, min, mean, percentiles, max
+    #[arg(long, value_name = "NAME", conflicts_with = "latency", help_heading = "Question")]
     field: Option<String>,
-    /// Measure the time from an event to another of the same thread
-    #[arg(long, value_name = "BEGIN..END", value_parser = parse_pair)]
+    /// Measure the time from each BEGIN event to the END event on the same thread
+    #[arg(long, value_name = "BEGIN..END", value_parser = parse_pair, help_heading = "Question")]
     latency: Option<(String, String)>,
-    /// What BEGIN and END have in common, in place of the thread: fields, `pid`, `tid`, `cpu`
-    #[arg(long, value_name = "FIELD", value_delimiter = ',', requires = "latency")]
+    /// Pair BEGIN with END by equal values of these instead of by thread: fields, `pid`, `tid`, `cpu`
+    #[arg(long, value_name = "FIELD", value_delimiter = ',', requires = "latency", help_heading = "Question")]
     key: Vec<String>,
-    /// Show so many of the slowest pairs [default: 5]
-    #[arg(long, value_name = "N", requires = "latency", value_parser = clap::value_parser!(u32).range(..=100_000))]
+    /// Show the N slowest pairs [default: 5]
+    #[arg(long, value_name = "N", requires = "latency", value_parser = clap::value_parser!(u32).range(..=100_000), help_heading = "Question")]
     slowest: Option<u32>,
-    /// A row for each interval of time, such as 100ms
-    #[arg(long, value_name = "DURATION", value_parser = parse_interval, conflicts_with = "top")]
+    /// Print a row for each interval of time, such as 100ms
+    #[arg(long, value_name = "DURATION", value_parser = parse_interval, conflicts_with = "top", help_heading = "Question")]
     interval: Option<Duration>,
-    /// Show so many rows, of those with the most events; the rest is summed up
-    #[arg(long, value_name = "N")]
+    /// Show the N rows with the most events, and the sum of the others
+    #[arg(long, value_name = "N", help_heading = "Question")]
     top: Option<usize>,
-    /// Tell so many groups apart [default: 10000; 1000 of --field and --latency, of up to 64 KiB each]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Keep at most N groups [default: 10000; with --field and --latency 1000, of up to 64 KiB each]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Question")]
     groups_max: Option<u32>,
     /// Compare with another trace
-    #[arg(long, value_name = "OTHER", conflicts_with = "interval")]
+    #[arg(long, value_name = "OTHER", conflicts_with = "interval", help_heading = "Question")]
     diff: Option<PathBuf>,
     /// Print JSON
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     json: bool,
     #[command(flatten)]
     verbose: Verbose,
@@ -124,7 +122,7 @@ pub(crate) fn parse_pair(text: &str) -> Result<(String, String), String> {
 
 fn parse_interval(text: &str) -> Result<Duration, String> {
     parse_duration(text).and_then(|interval| match interval.is_zero() {
-        true => Err("an interval has to be longer than 0".into()),
+        true => Err("an interval must be longer than 0".into()),
         false => Ok(interval),
     })
 }

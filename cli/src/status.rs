@@ -10,20 +10,20 @@ use serde_json::json;
 
 use dormouse_terminal::Output;
 
-/// Show what a live session uses, and how much of it there may be
+/// Show the resources that a live session uses, and their limits
 ///
-/// Everything of which a session's owner has several is bounded; the trace on disk is where `record` was told so. What a bound has refused is counted.
+/// Every resource of a session's owner has a limit; the trace on disk has one if an option of `record` sets it. What a limit refused is counted.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  dormouse status            of the only session there is
+  dormouse status            of the only live session
   dormouse status 1234       of the session that process 1234 is in, or that it owns
 
-DORMOUSE_SOCKET_DIR names one more directory in which dormouse looks for sockets, for programs with another XDG_RUNTIME_DIR.
+DORMOUSE_SOCKET_DIR adds a directory in which dormouse looks for sockets, for programs with another XDG_RUNTIME_DIR.
 
 Exit code: 0; 2 if there is no such session.")]
 pub(crate) struct Status {
-    /// A process in the session, the session's owner, or its socket [default: the only session there is]
+    /// Process id of a program in the session or of the session's owner, or the session's socket [default: the only live session]
     #[arg(value_name = "PID|SESSION")]
     target: Option<String>,
     /// Print JSON
@@ -75,7 +75,7 @@ impl Status {
         let of_all =
             user_max.map(|max| ("disk bytes of all sessions", status.disk_bytes_user, Some(max), String::new()));
         for (name, count, max, note) in rows(&status).into_iter().chain(of_all) {
-            let max = max.map_or("no bound".into(), |max| format!("of at most {max}"));
+            let max = max.map_or("no limit".into(), |max| format!("of at most {max}"));
             writeln!(out, "  {name:<26} {count:>10} {max}{note}")?;
         }
         Ok(0)
@@ -85,8 +85,8 @@ impl Status {
 fn restarted(count: u64) -> String {
     match count {
         0 => String::new(),
-        1 => " (started again 1 time)".into(),
-        count => format!(" (started again {count} times)"),
+        1 => " (restarted once)".into(),
+        count => format!(" (restarted {count} times)"),
     }
 }
 
@@ -106,19 +106,19 @@ fn rows(status: &Counts) -> [(&'static str, u64, Option<u64>, String); 6] {
             "clients",
             status.clients.into(),
             Some(status.clients_max.into()),
-            format!(", {clients_dropped} were dropped because they were slow"),
+            format!(", {clients_dropped} were dropped for being too slow"),
         ),
         (
             "classes",
             status.classes.into(),
             Some(status.classes_max.into()),
-            format!(", {classes_refused} refusals are named in the trace"),
+            format!(", {classes_refused} refusals are listed in the trace"),
         ),
         (
             "snapshots",
             status.snapshots_taken,
             None,
-            format!(", {snapshots_refused} were refused because they were too many"),
+            format!(", {snapshots_refused} were refused because there were too many"),
         ),
         ("disk bytes", status.disk_bytes, disk_bytes_max, String::new()),
     ]

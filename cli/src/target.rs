@@ -102,7 +102,7 @@ impl<'o> Target<'o> {
     pub(crate) fn open(path: &Path, is_text: bool, out: &'o mut Output) -> anyhow::Result<Target<'o>> {
         if path == Path::new("-") {
             if !is_text && std::io::stdout().is_terminal() {
-                bail!("what is not text is not written to a terminal; name a file by -o, or use a pipe");
+                bail!("binary data is not written to a terminal; name a file with -o, or use a pipe");
             }
             return Ok(Target::Stream(out));
         }

@@ -36,7 +36,7 @@ fn rows() -> BTreeMap<&'static str, Row<'static>> {
 }
 
 #[test]
-fn the_manifest_has_a_reason_wherever_not_all_is_the_same() {
+fn the_manifest_gives_a_reason_for_every_difference() {
     let is_row =
         |line: &&str| line.starts_with("| ") && line.split('|').nth(1).is_some_and(|place| place.contains('/'));
     let (rows, lines) = (rows(), MANIFEST.lines().filter(is_row).count());

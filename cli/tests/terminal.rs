@@ -42,7 +42,7 @@ fn serve<Q: Question>(path: &Path, edge: Edge, answer: impl Fn(Q) -> Q::Answer +
 }
 
 #[test]
-fn answers_of_a_program_are_made_printable() {
+fn control_characters_in_a_programs_answer_are_replaced() {
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path().join("dormouse");
     std::fs::create_dir(&dir).expect("a directory");
@@ -90,7 +90,7 @@ fn answers_of_a_program_are_made_printable() {
 }
 
 #[test]
-fn a_trace_is_printable_on_a_terminal_and_itself_in_a_pipe() {
+fn control_characters_of_a_trace_are_replaced_only_on_a_terminal() {
     let mut trace = TraceBuilder::with_options(MetadataOptions {
         uuid: [7; 16],
         hostname: HOSTILE.into(),
@@ -173,7 +173,7 @@ fn on_terminal(command: &mut Command, columns: u16) -> String {
 }
 
 #[test]
-fn lines_for_people_fit_the_terminal() {
+fn lines_for_people_fit_the_width_of_the_terminal() {
     let mut trace = TraceBuilder::new();
     let fields = [
         ("path", FieldType::scalar(Kind::Str)),
@@ -255,7 +255,7 @@ fn a_pager_that_fails_loses_nothing() {
 }
 
 #[test]
-fn a_pager_reads_and_is_left_as_it_likes() {
+fn a_pager_may_stop_reading_at_any_time() {
     for count in COUNTS {
         let dir = counting(count);
         for (pager, expected) in [

@@ -39,7 +39,7 @@ pub fn load(path: &Path) -> anyhow::Result<Report> {
     let shown = path.display();
     let remedy = format!("make one with `dormouse lab run EXPERIMENT --json {shown}`");
     let text = std::fs::read(path).map_err(|error| anyhow!("cannot read the result {shown}: {error}; {remedy}"))?;
-    serde_json::from_slice(&text).map_err(|error| anyhow!("{shown} is no result: {error}; {remedy}"))
+    serde_json::from_slice(&text).map_err(|error| anyhow!("{shown} is not a result: {error}; {remedy}"))
 }
 
 /// A comparison of two results.
@@ -184,14 +184,18 @@ fn notes(a: &Report, b: &Report, differences: &[Difference]) -> Vec<String> {
     let mut notes = b.host.probes.notes.clone();
     let (count, all) = (differences.iter().filter(|one| one.verdict != NO_DIFFERENCE).count(), differences.len());
     if all > 0 {
-        notes.push(format!("{count} of {all} figures differ; each verdict is corrected for all of them (Holm, 5 %)"));
-        notes.push("run each again before believing a small difference: intervals are of these two runs".into());
+        notes.push(format!(
+            "{count} of {all} figures differ; verdicts are corrected for the number of figures (Holm, 5 %)"
+        ));
+        notes.push(
+            "run both again before you rely on a small difference: the intervals cover only these two runs".into(),
+        );
     } else if !(a.experiments.is_empty() && b.experiments.is_empty()) {
         notes.push("the results have no figure in common; compare results of the same experiments".into());
     }
     for (side, report, other) in [("A", a, b), ("B", b, a)] {
         if report.schema != SCHEMA {
-            notes.push(format!("{side} has layout {}, and this version knows {SCHEMA}", report.schema));
+            notes.push(format!("{side} has layout {}, but this version reads {SCHEMA}", report.schema));
         }
         for experiment in &report.experiments {
             let Some(other) = other.experiments.iter().find(|other| other.name == experiment.name) else { continue };
@@ -263,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn verdicts_go_by_the_unit() {
+    fn verdicts_depend_on_the_unit() {
         let (a, b) = (report([1.0, 0.4, 30.0]), report([1.0, 0.2, 60.0]));
         let differences = compare(&a, &b).differences;
         let verdicts: Vec<&str> = differences.iter().map(|one| one.verdict).collect();
@@ -276,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_listed_and_nothing_else() {
+    fn only_differences_are_listed() {
         let (a, mut b) = (report([1.0; 3]), report([1.0; 3]));
         let same = compare(&a, &a);
         assert!(same.facts.is_empty() && same.only_in_a.is_empty() && same.only_in_b.is_empty(), "{same:?}");

@@ -13,7 +13,7 @@ use crate::{LabError, RunOptions};
 /// Maximum time for an answer, in seconds, before the lab gives up on the engine.
 const ANSWER_TIMEOUT_S: i64 = 120;
 
-const WRONG_ANSWER: &str = "an answer to another question";
+const WRONG_ANSWER: &str = "the answer belongs to another question";
 
 /// Returns the path of a part of the lab: beside this program; for tests, one directory further up; or in the directory
 /// to which `cargo xtask install` installs it. Returns `None` if it is in none of them.
@@ -46,7 +46,7 @@ impl Engine {
         command.args(["--cpus", &cpus.join(","), "--policy", options.policy.as_str()]);
         let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child = spawned.map_err(|error| LabError::Engine(format!("{name}: {error}")))?;
-        let Some(output) = child.stdout.take() else { return Err(LabError::Engine(format!("{name}: no pipes"))) };
+        let Some(output) = child.stdout.take() else { return Err(LabError::Engine(format!("{name}: no pipe to it"))) };
         let description = Description { name, ..Description::default() };
         let mut engine = Engine { child, output: BufReader::new(output), description, emitted: 0 };
         let Answer::Description(description) = engine.ask(&Request::Describe)? else {
@@ -79,7 +79,7 @@ impl Engine {
         match serde_json::from_str(&line) {
             Ok(Answer::Refused(why)) => Err(self.failed(why)),
             Ok(answer) => Ok(answer),
-            Err(error) => Err(self.failed(format!("cannot be understood ({error}): {}", line.trim()))),
+            Err(error) => Err(self.failed(format!("it is not valid ({error}): {}", line.trim()))),
         }
     }
 

@@ -347,9 +347,9 @@ impl Verification {
         let verdict = if self.holds() { "" } else { "NOT VERIFIED: " };
         let arrived = match self.arrived {
             _ if *emitted == 0 => "none to arrive".into(),
-            None => "of which nobody knows how many arrived".into(),
-            Some(arrived) if self.is_ring => format!("the last {arrived} are in its buffers, {lost} lost"),
-            Some(arrived) => format!("{arrived} arrived, {lost} lost"),
+            None => "an unknown number arrived".into(),
+            Some(arrived) if self.is_ring => format!("the last {arrived} are in its buffers, {lost} were lost"),
+            Some(arrived) => format!("{arrived} arrived, {lost} were lost"),
         };
         let text = if self.text.is_empty() { String::new() } else { format!(" ({})", self.text) };
         format!("{verdict}peer {name}: {emitted} events emitted, {arrived}{text}")
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_not_built_says_so() {
+    fn a_missing_engine_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("lttng-ust.why"), "no C++ compiler\n").unwrap();
         let why = |peer: Peer| peer.start(Mode::Overwrite, dir.path(), dir.path()).err().unwrap().to_string();

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn digits() {
+    fn figures_have_few_significant_digits() {
         assert_eq!(
             ["0.012", "12.35", "123.5", "1235", "-0.500", "1.20e-3", "1.235e7", "0.000", "n/a"],
             [0.0123, 12.345, 123.456, 1234.6, -0.5, 0.0012, 12_345_678.0, 0.0, f64::NAN].map(number).as_slice()

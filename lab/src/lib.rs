@@ -45,7 +45,9 @@ pub enum LabError {
     #[error("there is no experiment `{0}`; `dormouse lab list` names them")]
     Unknown(String),
     /// The program of an engine is missing.
-    #[error("cannot find {0}; `cargo xtask lab` builds it, `cargo xtask install --prefix DIR --with-lab` installs it")]
+    #[error(
+        "cannot find {0}; `cargo xtask lab` builds it, and `cargo xtask install --prefix DIR --with-lab` installs it"
+    )]
     NoEngine(String),
     /// The engine failed.
     #[error("the engine failed: {0}")]

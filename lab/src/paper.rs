@@ -136,7 +136,7 @@ fn terms(sum: &str) -> Result<Vec<Term>, String> {
         let (factor, name) = term.split_once(" * ").unwrap_or(("1", term));
         let factor = finite(factor).map_err(|error| format!("`{sum}`: {error}"))?;
         if name.contains([' ', '(', ')']) {
-            return Err(format!("`{sum}`: `{name}` is no name of a measurement"));
+            return Err(format!("`{sum}`: `{name}` is not the name of a measurement"));
         }
         Ok((sign * factor, name.to_string()))
     };
@@ -144,7 +144,7 @@ fn terms(sum: &str) -> Result<Vec<Term>, String> {
 }
 
 fn finite(text: &str) -> Result<f64, String> {
-    text.parse().ok().filter(|number: &f64| number.is_finite()).ok_or_else(|| format!("`{text}` is no number"))
+    text.parse().ok().filter(|number: &f64| number.is_finite()).ok_or_else(|| format!("`{text}` is not a number"))
 }
 
 /// A ratio and the range in which a statement is true: `a / b is above 1`, `is below 1`, `is 0.9 to 1.1`.
@@ -221,7 +221,7 @@ impl Expression {
         }
         let to = sum(experiment, &self.to)?;
         let by_zero =
-            || (Verdict::CannotBeTold, "what it is divided by cannot be told from zero, or is negative".to_string());
+            || (Verdict::CannotBeTold, "the divisor cannot be distinguished from zero, or is negative".to_string());
         if of.is_exact && to.is_exact {
             let ratio = Measurement::exact("", "", of.median / to.median);
             return if ratio.median.is_finite() { Ok(ratio) } else { Err(by_zero()) };

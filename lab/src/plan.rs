@@ -217,7 +217,7 @@ impl Plan {
         let untold = untold.into_iter().map(|line| format!("memory: {line}"));
         let how = format!(
             "each cost is less the empty loop, where there is one, of its engine in the same round; {rounds} rounds, {warm_up} of them \
-             warm-up; {processes} processes of each engine; processors {:?}",
+             warm-up; {processes} processes of each engine; CPUs {:?}",
             engines.options.cpus
         );
         let notes = [how].into_iter().chain(untold).chain(unsteady).chain(self.outliers());
@@ -249,7 +249,7 @@ impl Plan {
         let shares: Vec<_> = shares.filter(|(share, _)| *share > OUTLIERS_MAX).collect();
         let (share, name) = shares.iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
         Some(format!(
-            "outliers: in {} of {} cases more than a tenth of the rounds lie far off, most in {name} ({:.0} %); medians bear that, \
+            "outliers: in {} of {} cases more than a tenth of the rounds are outliers, most in {name} ({:.0} %); medians tolerate that, \
              means do not; {REMEDY}",
             shares.len(),
             self.planned.len(),
@@ -358,7 +358,7 @@ const DRIFT_MAX: f64 = 0.1;
 const SPREAD_MAX: f64 = 1.15;
 /// Share of outliers above which the reader is warned.
 const OUTLIERS_MAX: f64 = 0.1;
-const REMEDY: &str = "end other programs, choose another processor with --cpu, or try --policy fifo";
+const REMEDY: &str = "end other programs, choose another CPU with --cpu, or try --policy fifo";
 
 /// Returns the number of rounds at the start that are warm-up, if they may be cut, and notes if the other rounds are
 /// not steady. It judges by all slots of each round together, since the noise of a single slot would sometimes look
@@ -377,14 +377,14 @@ fn mood(ns: &[&[f64]], may_cut: bool) -> (usize, Vec<String>) {
     let mut notes = Vec::new();
     if (median(second) / median(first) - 1.0).abs() > DRIFT_MAX {
         notes.push(format!(
-            "not steady: the second half of the rounds took another time than the first; {REMEDY}, and run again"
+            "not steady: the second half of the rounds was faster or slower than the first; {REMEDY}, and run again"
         ));
     }
     let spread = quantile(moods, 0.95) / quantile(moods, 0.05);
     if spread > SPREAD_MAX {
         let percent = (spread - 1.0) * 100.0;
         notes.push(format!(
-            "not steady: everything took {percent:.0} % longer in the slowest rounds than in the quickest; {REMEDY}"
+            "not steady: everything took {percent:.0} % longer in the slowest rounds than in the fastest; {REMEDY}"
         ));
     }
     (warm_up, notes)
@@ -438,7 +438,7 @@ pub(crate) fn ratios(list: &[Named<'_>], measurements: &[Measurement], notes: &m
         let Some((a, b)) = samples(of).zip(samples(to)) else { continue };
         match ratio(name, a, b) {
             Some(ratio) => ratios.push(ratio),
-            None => notes.push(format!("{name}: no ratio, since the cost of {to} cannot be told from zero")),
+            None => notes.push(format!("{name}: no ratio, because the cost of {to} cannot be distinguished from zero")),
         }
     }
     ratios
@@ -454,7 +454,7 @@ pub(crate) fn walks_or_note(host: &Host, notes: &mut Vec<String>) -> Vec<(&'stat
     let sizes = sizes.filter_map(|((label, factor), size)| Some((label, size? * factor)));
     let linear = sizes.clone().filter(|(label, _)| *label == "L2");
     if linear.clone().next().is_none() {
-        notes.push("memory pressure not available: the machine does not tell the size of its L2".into());
+        notes.push("memory pressure not available: the machine does not report the size of its L2 cache".into());
     }
     let linear = linear.map(|(_, bytes)| ("linear-L2", Walk::Linear { bytes }));
     sizes.map(|(label, bytes)| (label, Walk::Random { bytes })).chain(linear).collect()
@@ -478,7 +478,7 @@ pub(crate) fn retain_available(measurements: &mut [Measurement], host: &Host) {
 pub(crate) fn assert_different_names<'a>(names: impl Iterator<Item = &'a str>) {
     let mut known = std::collections::HashSet::new();
     for name in names {
-        assert!(known.insert(name), "{name} comes twice");
+        assert!(known.insert(name), "{name} is named twice");
     }
 }
 

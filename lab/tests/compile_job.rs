@@ -91,7 +91,7 @@ fn variants_of_the_write_are_measured_where_they_are_there() {
 }
 
 #[test]
-fn a_project_that_cannot_be_built_says_why() {
+fn a_failing_build_is_reported_with_its_cause() {
     let fails = project("all:\n\t@echo out of ideas >&2; false\n");
     let idle = project("all:\n");
     let empty = tempfile::tempdir().unwrap();

@@ -75,7 +75,7 @@ fn judge(paper: &Paper, index: usize, experiment: &Experiment) -> Judged {
 }
 
 #[test]
-fn no_verdict_stays_the_same_whatever_is_measured() {
+fn every_verdict_depends_on_the_measurements() {
     let mut count = 0;
     for known in EXPERIMENTS {
         let Some(paper) = known.paper() else { continue };
@@ -161,7 +161,7 @@ fn every_paper_can_be_read_and_says_where_its_figures_come_from() {
 }
 
 #[test]
-fn what_is_wrong_with_an_expression_is_said() {
+fn errors_in_expressions_are_reported() {
     let paper = |true_if: &str, cell: &str| {
         let text = format!(
             "cite = 'A'\ntitle = 'B'\nmachine = 'C'\nlines = 'D'\n\

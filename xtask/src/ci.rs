@@ -145,7 +145,7 @@ fn run_ahead(commands: Vec<Command>) -> JoinHandle<()> {
 pub(crate) fn run(chosen: &[String]) -> Result<()> {
     let names = STEPS.map(|step| step.name);
     if let Some(other) = chosen.iter().find(|name| !names.contains(&name.as_str())) {
-        bail!("there is no step {other}; the steps are {}", names.join(", "));
+        bail!("there is no step {other}; choose from {}", names.join(", "));
     }
     let is_chosen = |name: &str| chosen.is_empty() || chosen.iter().any(|one| one == name);
     let mut rows: Vec<(Step, Taken, Result<()>)> = Vec::new();
@@ -195,7 +195,7 @@ pub(crate) fn run(chosen: &[String]) -> Result<()> {
     if !failed.is_empty() {
         bail!("failed: {}", failed.join(", "));
     }
-    println!("everything holds");
+    println!("all steps passed");
     Ok(())
 }
 

@@ -248,7 +248,7 @@ impl Demo {
         }
         let dir = self.dir.strip_prefix(run::root()).unwrap_or(&self.dir);
         println!(
-            "all {} checks of the demo hold ({:.0} s); the traces are in {}",
+            "all {} checks of the demo passed ({:.0} s); the traces are in {}",
             self.checks,
             elapsed.as_secs_f64(),
             dir.display()

@@ -104,10 +104,10 @@ Examples:
   cargo xtask fuzz vring-device --address-sanitizer --runs 10000000
   cargo xtask fuzz packets --bulk --runs 10000000
   cargo xtask fuzz write --input target/fuzz/failures/write-crash-0123…
-                                                       one input again, with what it does
+                                                       one input again, with a description of what it does
 
-Inputs that reached something new stay in target/fuzz/corpus, and a later run begins with them. Needs a C++ compiler, or clang with
-its libFuzzer, which saves compiling one.")]
+Inputs that reach new code stay in target/fuzz/corpus, and later runs start from them. The task needs a C++ compiler, or clang with
+its libFuzzer, which then need not be compiled.")]
 pub(crate) struct Fuzz {
     /// Targets to run [default: all]
     #[arg(value_enum, value_name = "TARGET")]
@@ -118,13 +118,13 @@ pub(crate) struct Fuzz {
     /// Stop each target after N seconds [default: 60 without --runs]
     #[arg(long, value_name = "N")]
     seconds: Option<u64>,
-    /// Seed for the inputs; with the same corpus and --runs, the inputs are the same
+    /// Seed for the inputs; the same seed, corpus and --runs give the same inputs
     #[arg(long, value_name = "N")]
     seed: Option<u32>,
     /// Also check memory accesses with the address sanitizer, as far as the compiler supports it
     #[arg(long)]
     address_sanitizer: bool,
-    /// Many cheap inputs: short ones, without recording compared values
+    /// Try many cheap inputs: short ones, without recording compared values
     #[arg(long)]
     bulk: bool,
     /// Run one input of one target, and show it
@@ -153,7 +153,7 @@ impl Fuzz {
     pub(crate) fn run(self) -> Result<()> {
         let programs = build(self.address_sanitizer, self.bulk)?;
         if let Some(input) = &self.input {
-            let &[target] = self.targets.as_slice() else { bail!("--input is of one target; name it") };
+            let &[target] = self.targets.as_slice() else { bail!("--input needs exactly one target; name it") };
             return replay(&programs, target, input);
         }
         let all = if self.targets.is_empty() { Target::value_variants() } else { &self.targets };
@@ -286,7 +286,7 @@ fn run_all(programs: &Path, targets: &[Target], limits: &Limits, corpus: &Path) 
     let failed: Vec<&str> = outcomes.iter().filter_map(|(_, failed)| failed.as_deref()).collect();
     println!("\n{}", summary.join("\n"));
     if !failed.is_empty() {
-        bail!("inputs that fail; again, each with\n  {}", failed.join("\n  "));
+        bail!("inputs fail; these commands run each again:\n  {}", failed.join("\n  "));
     }
     Ok(())
 }

@@ -32,7 +32,7 @@ pub(crate) fn check() -> Result<()> {
         ensure!(headers.len() > known_count, "no headers in {}", include.display());
     }
     let compilers: Vec<_> = COMPILERS.iter().filter(|(compiler, ..)| system::has(compiler)).collect();
-    ensure!(!compilers.is_empty(), "there is no compiler: gcc or clang");
+    ensure!(!compilers.is_empty(), "no compiler found; install gcc or clang");
     let mut failed = 0;
     for (compiler, language, standards) in compilers {
         for standard in *standards {

@@ -13,8 +13,8 @@ use crate::run::{self, cargo, succeed};
 #[command(after_help = "\
 Examples:
   cargo xtask install --prefix ~/.local              the command, C libraries and headers, manual pages, completions
-  cargo xtask install --prefix ~/.local --with-lab   and the lab; `cargo xtask peers` before it adds the tracers that it compares with
-  cargo xtask install --prefix ~/.local --with-query and `dormouse query`, `cluster` and `ship`, which take minutes to build
+  cargo xtask install --prefix ~/.local --with-lab   also the lab; run `cargo xtask peers` first to add the tracers that it compares with
+  cargo xtask install --prefix ~/.local --with-query also `dormouse query`, `cluster` and `ship`, which take minutes to build
   cargo xtask install --prefix ~/.local --uninstall
 
 The directory may be moved afterwards. DIR/share/dormouse/manifest lists what was installed; an installation replaces an earlier one.")]
@@ -22,7 +22,7 @@ pub(crate) struct Install {
     /// Directory below which everything is installed: DIR/bin, DIR/lib, DIR/include, DIR/share
     #[arg(long, value_name = "DIR")]
     pub(crate) prefix: PathBuf,
-    /// Install the lab and its engines, too: `dormouse lab`
+    /// Also install the lab and its engines: `dormouse lab`
     #[arg(long)]
     pub(crate) with_lab: bool,
     /// Also install the SQL programs: `dormouse query`, `dormouse cluster`, and `dormouse ship`, which puts traces into
@@ -32,7 +32,7 @@ pub(crate) struct Install {
     /// Remove the installed files, and nothing else
     #[arg(long, conflicts_with_all = ["with_lab", "with_query", "debug"])]
     pub(crate) uninstall: bool,
-    /// Install a debug build: built sooner, and slow
+    /// Install a debug build, which builds faster and runs slower
     #[arg(long)]
     pub(crate) debug: bool,
 }
@@ -43,7 +43,7 @@ impl Install {
     /// # Errors
     /// Something does not build, or cannot be written or removed.
     pub(crate) fn run(self) -> Result<()> {
-        let prefix = std::path::absolute(&self.prefix).context("--prefix is no path")?;
+        let prefix = std::path::absolute(&self.prefix).context("--prefix is not a usable path")?;
         if self.uninstall {
             println!("removed {} files from {}", uninstall(&prefix)?, prefix.display());
             return Ok(());

@@ -14,26 +14,26 @@ use crate::{lua, peers, test};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  cargo xtask lab                    what the five papers say and whether it is so here, and the cost of an event beside the tracers that
-                                     are installed: two minutes in a fresh clone, less when it is built
-  cargo xtask lab --all              every experiment in full, beside every tracer that can be installed: minutes each
-  cargo xtask lab imv --json F       one of them, its figures in a file")]
+  cargo xtask lab                    whether the statements of five papers hold here, and the cost of an event compared with the tracers that
+                                     are installed: two minutes in a fresh clone, less once it is built
+  cargo xtask lab --all              every experiment in full, compared with every tracer that can be installed: minutes each
+  cargo xtask lab imv --json F       one experiment, with its figures in a file")]
 pub(crate) struct Lab {
-    /// Experiments, as `dormouse lab list` names them
+    /// Names of experiments, as `dormouse lab list` prints them
     pub(crate) experiments: Vec<String>,
-    /// Every experiment
+    /// Run every experiment
     #[arg(long, conflicts_with = "experiments")]
     pub(crate) all: bool,
-    /// A few seconds for each in place of minutes; wider intervals
+    /// Run each experiment for seconds instead of minutes; intervals are wider
     #[arg(long)]
     pub(crate) quick: bool,
-    /// At most N rounds of each case: six show that it works, with intervals, and say little of what it costs
+    /// Run at most N rounds of each case; six rounds show that it works, with intervals, but say little about cost
     #[arg(long, value_name = "N")]
     pub(crate) rounds: Option<u32>,
-    /// Also write the results as JSON
+    /// Also write the results to FILE as JSON
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// Also write a report with plots
+    /// Also write an HTML report with plots to FILE
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
 }

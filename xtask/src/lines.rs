@@ -23,8 +23,8 @@ use crate::run::root;
 /// in the same way and shown below the product. Tests are folders called tests, fuzz, benches or
 /// examples, and modules and other items under `#[cfg(test)]`.
 ///
-/// Rooms are the same in every revision: code that was in another folder is counted in the room
-/// that has it today.
+/// Rooms are the same in every revision: code that was once in another folder is counted in its
+/// present room.
 ///
 ///     cargo xtask lines                        the files that git tracks, as in the work tree
 ///     cargo xtask lines --revision main~20     a commit, branch or tag
@@ -239,7 +239,7 @@ fn without_comments(text: &str) -> String {
 /// A file with a Rust name is not Rust.
 fn count(files: &[(String, String)]) -> Result<BTreeMap<String, usize>> {
     let of = |(path, text): &(String, String)| match path.ends_with(".rs") {
-        true => Counted::of_rust(text).map_err(|error| anyhow!("{path} is no Rust: {error}")),
+        true => Counted::of_rust(text).map_err(|error| anyhow!("{path} is not valid Rust: {error}")),
         false => Ok(Counted::of_c(text)),
     };
     let counted: Vec<(&str, Counted)> =

@@ -73,7 +73,7 @@ enum Task {
     Picture(picture::Picture),
     /// Run formatter, linter, header checks, tests, documentation, fuzz targets, the lab's experiments and the demo
     Ci {
-        /// Only these steps, by their names in the table of a run
+        /// Names of the steps to run, as the table of a run shows them [default: all]
         steps: Vec<String>,
     },
     /// Copy the Lua sources, with a Makefile, to a directory and print its path

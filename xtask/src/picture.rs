@@ -94,7 +94,7 @@ impl Picture {
         // The second frame from now on shows the effect of all keys.
         browser.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))");
         let picture = STANDARD.decode(browser.picture("webp"))?;
-        ensure!(!picture.is_empty(), "the browser has made no picture");
+        ensure!(!picture.is_empty(), "the browser made no picture");
         std::fs::write(&self.output, picture).with_context(|| format!("cannot write {}", self.output.display()))
     }
 }
@@ -104,7 +104,7 @@ fn wait(session: &str) -> anyhow::Result<()> {
     let begin = Instant::now();
     while tmux(&["display-message", "-p", "-t", session, "#{pane_current_command}"])?.trim() != "sleep" {
         if begin.elapsed() > TIME_MAX {
-            bail!("the command has not ended in {} s", TIME_MAX.as_secs());
+            bail!("the command did not end within {} s", TIME_MAX.as_secs());
         }
         // tmux reports the process in a pane only on request, so poll.
         std::thread::sleep(NAP);

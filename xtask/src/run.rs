@@ -41,7 +41,7 @@ pub(crate) fn check_path() -> Result<()> {
     let path = target_dir()?.display().to_string();
     if let Some(character) = path.chars().find(|character| " :$".contains(*character)) {
         bail!(
-            "the loader takes `{character}` in LD_PRELOAD for something else, and what is built in {path} is preloaded; move this directory to another path"
+            "LD_PRELOAD cannot name files in {path}, because the path contains `{character}`; move this directory to another path"
         );
     }
     Ok(())

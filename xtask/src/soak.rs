@@ -12,7 +12,7 @@ const FUZZ_SECONDS: u64 = 600;
 /// Parts that can be soaked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Part {
-    /// A process is killed at every instruction of a write and of a page switch, each time that it is reached
+    /// A process is killed at every instruction of a write and of a page switch, each time it reaches the instruction
     Kills,
     /// Ten million events of each kind, none of which may fault
     Faults,
@@ -24,17 +24,17 @@ enum Part {
     Snapshots,
     /// Plugins are loaded and unloaded for ten minutes while their program is listed, armed and snapshot
     Plugins,
-    /// Ten thousand forks, starts and loads of traced programs, by what their session's owner does
+    /// Ten thousand forks, starts and loads of traced programs, in each state of their session's owner
     Waits,
     /// A thousand processes join and leave a session for ten minutes
     Crowd,
-    /// A session's owner is killed under load sixty times, and started again
+    /// A session's owner is killed under load sixty times, and restarted
     Owners,
     /// A session's owner and its supervisor are killed under load sixty times, and what they leave is salvaged
     Recorders,
     /// A million conversations of a session's server with hostile clients, and of tools with hostile programs
     Clients,
-    /// A million conversations of programs with hostile owners, and with hostile tools, into whose memory they record
+    /// A million conversations of programs with hostile owners and hostile tools, into whose memory they record
     Programs,
     /// 16 GiB through the queues of qemu-storage-daemon
     Device,

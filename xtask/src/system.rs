@@ -114,9 +114,9 @@ pub(crate) fn ensure(tools: &[Tool]) -> Result<()> {
     let names = still.iter().map(|tool| tool.program).collect::<Vec<_>>().join(", ");
     let packages = still.iter().map(|tool| tool.package).collect::<Vec<_>>().join(" ");
     if still.iter().any(|tool| tool.is_required) {
-        bail!("not installed: {names}; on Debian and Ubuntu `apt-get install {packages}` has them");
+        bail!("not installed: {names}; on Debian and Ubuntu `apt-get install {packages}` installs them");
     }
-    println!("not installed: {names} (`apt-get install {packages}`); going on without");
+    println!("not installed: {names} (`apt-get install {packages}`); continuing without");
     Ok(())
 }
 

@@ -72,7 +72,7 @@ pub(crate) struct Test {
     /// Arguments of test programs: parts of the names of tests, and options such as --exact
     #[arg(last = true, value_name = "FILTER")]
     filters: Vec<String>,
-    /// An environment variable of the tests
+    /// Set an environment variable for the tests
     #[arg(skip)]
     variable: Option<(&'static str, &'static str)>,
 }
@@ -84,9 +84,9 @@ Examples:
   cargo xtask test -p dormouse-percpu --test alloc -- valgrind
   cargo xtask test --repeat 5 --load 4           five runs beside four busy processes
 
-The last line is `N passed, N failed, N skipped`, of all runs together. Before it stands what was skipped, each with its reason and \
-a remedy; a test that left out a part is counted twice, as passed and as skipped. Ignored tests are skipped, documentation tests are \
-counted as the others. Exit code 0: some test passed or was skipped, and none failed.";
+The last line is `N passed, N failed, N skipped`, for all runs together. The lines before it list what was skipped, each with its reason and \
+a remedy; a test that left out a part is counted twice, as passed and as skipped. Ignored tests count as skipped, documentation tests like \
+any others. Exit code 0: at least one test passed or was skipped, and none failed.";
 
 /// Error for failed tests, which are reported already; it names them.
 #[derive(Debug, thiserror::Error)]
@@ -264,7 +264,7 @@ impl Test {
             show(&format!("failed runs: {}", failed_runs.join(", ")));
         }
         if counts.all() == 0 {
-            show("no test was chosen: `cargo test --workspace -- --list` shows their names");
+            show("no test matches; `cargo test --workspace -- --list` prints their names");
         }
         show(&counts.to_string());
         if counts.failed > 0 || counts.all() == 0 {

@@ -18,7 +18,7 @@ use dormouse_install::install_libraries;
 
 use crate::{headers, run, system};
 
-/// Measure what tracepoints in C and C++ cost to compile and at a program's start
+/// Measure the cost of tracepoints in C and C++ at compile time and at program start
 ///
 /// For each compiler and two kinds of fields, a table shows the CPU time of compiling all files, relative to that with tracing compiled
 /// out: the median of the rounds, with the least and the greatest. Code is optimised (-O2) and position-independent, and each tracepoint

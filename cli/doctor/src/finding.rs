@@ -115,7 +115,7 @@ pub fn diagnose(tracing: &Tracing, findings: &mut Findings) {
         if is_patched {
             "A dormant event is a `nop` of five bytes, patched when it is armed."
         } else {
-            "Sites stay as they were built: a dormant event reads a variable. Events are recorded all the same."
+            "Sites stay as they were built: a dormant event reads a variable. Events are still recorded."
         },
         match (is_patched, cfg!(target_arch = "x86_64")) {
             (true, _) => "",
@@ -131,7 +131,7 @@ pub fn diagnose(tracing: &Tracing, findings: &mut Findings) {
         "membarrier",
         &tracing.membarrier,
         ["Other threads see a patched site at once.", "Without it no site may be patched."],
-        "Linux 4.16 or later has it; in a sandbox, allow membarrier(2) (seccomp).",
+        "Use Linux 4.16 or later; in a sandbox, allow membarrier(2) (seccomp).",
     );
     findings.prevents(tracing.membarrier.is_err());
     findings.add_tried(
@@ -139,7 +139,7 @@ pub fn diagnose(tracing: &Tracing, findings: &mut Findings) {
         &tracing.rseq,
         [
             "An armed event is committed by one plain store.",
-            "An armed event takes the slower path, with locked instructions; nothing is lost by it.",
+            "An armed event takes the slower path, with locked instructions; no events are lost.",
         ],
         "Use glibc 2.35 or later on Linux 4.18 or later, and unset DORMOUSE_NO_RSEQ and glibc.pthread.rseq=0 in \
          GLIBC_TUNABLES.",
@@ -148,10 +148,10 @@ pub fn diagnose(tracing: &Tracing, findings: &mut Findings) {
         "socket directory",
         &tracing.sockets,
         [
-            "Programs listen here for `dormouse list` and `arm`, and sessions for their programs.",
-            "No program can be reached, and no session can be made.",
+            "Programs listen here for `dormouse list` and `dormouse arm`, and sessions listen for their programs.",
+            "No program can be reached, and no session can start.",
         ],
-        "Set XDG_RUNTIME_DIR to a directory of your own, for dormouse and the traced programs alike.",
+        "Set XDG_RUNTIME_DIR to a directory that you own, both for dormouse and for the traced programs.",
     );
     findings.prevents(tracing.sockets.is_err());
 }
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_prevents_tracing_is_said() {
+    fn missing_mechanisms_are_warnings_with_a_remedy() {
         let findings = found(&capable());
         assert!(tracing_works(&findings) && findings.iter().all(|finding| finding.mark == Mark::Ok), "{findings:?}");
         type Plant = fn(&mut Tracing);

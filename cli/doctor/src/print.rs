@@ -36,6 +36,6 @@ pub fn print_findings(out: &mut impl Write, findings: &[Finding]) -> Result<()> 
     let count = |mark: Mark| findings.iter().filter(|finding| finding.mark == mark).count();
     let counts = format!("{} ok, {} notes, {} warnings", count(Mark::Ok), count(Mark::Note), count(Mark::Warning));
     let verdict =
-        if tracing_works(findings) { "programs can be traced here" } else { "tracing does not work here as it should" };
+        if tracing_works(findings) { "programs can be traced here" } else { "tracing does not fully work here" };
     writeln!(out, "\n{BOLD}{verdict}{BOLD:#}; {counts}")
 }

@@ -47,7 +47,7 @@ fn patching() -> Result<Patching, String> {
     });
     match (tried, dormouse_imv::status()) {
         (Err(error), _) | (_, Err(error)) => Err(error.to_string()),
-        (Ok(false), _) => Err("a site did not answer as its key says".into()),
+        (Ok(false), _) => Err("a patched site did not behave as its key says".into()),
         (Ok(true), Ok(status)) => {
             let is_patched = status.count.patched == status.count.sites;
             let writer = if is_patched { status.writer } else { CodeWriter::None };
@@ -65,11 +65,11 @@ fn rseq() -> Result<(), String> {
     }
     let tunables = std::env::var("GLIBC_TUNABLES").unwrap_or_default();
     Err(if tunables.contains("glibc.pthread.rseq=0") {
-        "switched off by GLIBC_TUNABLES=glibc.pthread.rseq=0".into()
+        "disabled by GLIBC_TUNABLES=glibc.pthread.rseq=0".into()
     } else if cfg!(not(target_arch = "x86_64")) {
-        "there are no critical sections for this architecture".into()
+        "Dormouse has no critical sections for this architecture".into()
     } else {
-        "libc has registered none: it is older than glibc 2.35, or the kernel (or valgrind, or qemu) has no rseq(2)"
+        "libc has not registered any: it is older than glibc 2.35, or the kernel (or valgrind, or qemu) has no rseq(2)"
             .into()
     })
 }
@@ -94,7 +94,7 @@ fn sockets() -> Result<(), String> {
     let metadata = match std::fs::symlink_metadata(&dir) {
         Ok(metadata) => metadata,
         Err(error) => {
-            return Err(format!("{shown} cannot be made: {}", made.err().unwrap_or(error)));
+            return Err(format!("{shown} cannot be created: {}", made.err().unwrap_or(error)));
         }
     };
     let uid = rustix::process::geteuid().as_raw();
@@ -102,10 +102,10 @@ fn sockets() -> Result<(), String> {
         return Err(format!("{shown} is not a directory of user {uid}"));
     }
     if metadata.mode() & 0o022 != 0 {
-        return Err(format!("others may write to {shown}"));
+        return Err(format!("other users can write to {shown}"));
     }
     match accessat(CWD, &dir, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS) {
         Ok(()) => Ok(()),
-        Err(error) => Err(format!("{shown} cannot be written: {error}")),
+        Err(error) => Err(format!("{shown} is not writable: {error}")),
     }
 }

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn it_waits_as_long_as_the_collector_says() {
+    fn retries_wait_as_long_as_the_collector_says() {
         let (pauses, sent) = send_to(&[
             ("429 Too Many Requests\r\nRetry-After: 7", ""),
             ("503 Service Unavailable\r\nRetry-After: 86400", ""),
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn it_gives_up_after_the_fifth_time() {
+    fn sending_gives_up_after_five_attempts() {
         let busy = "503 Service Unavailable\r\nContent-Type: application/x-protobuf";
         let (pauses, sent) = send_to(&[(busy, "\x08\x0E\x12\x08too much"); 5]);
         assert_eq!(pauses, WAITS_S);
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_says_what_the_collector_says() {
+    fn errors_include_the_collectors_message() {
         let refused = ("400 Bad Request\r\nContent-Type: application/x-protobuf", "\x08\x03\x12\x09too large");
         let (pauses, sent) = send_to(&[refused]);
         assert_eq!(pauses, [0; 0]);

@@ -17,11 +17,11 @@ use crate::target::{Watch, Watched, partial_prefix};
 /// On an error nothing is left at `path`.
 pub(super) fn write(files: &TraceFiles, path: &Path) -> anyhow::Result<u64> {
     let [trace] = files.described() else {
-        bail!("--to ctf2 writes one trace, and there are {}; name one of them", files.described().len());
+        bail!("--to ctf2 writes one trace, but {} were given; name one of them", files.described().len());
     };
-    let metadata = trace.in_ctf2().map_err(|why| anyhow::anyhow!("CTF 2 cannot say what these metadata do: {why}"))?;
+    let metadata = trace.in_ctf2().map_err(|why| anyhow::anyhow!("CTF 2 cannot express this metadata: {why}"))?;
     if path.symlink_metadata().is_ok() {
-        bail!("{} is there already; name a directory by -o that is not", path.display());
+        bail!("{} exists already; name a new directory with -o", path.display());
     }
     let failed = || format!("cannot write to {}", path.display());
     let parent = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -60,7 +60,7 @@ fn in_directory(files: &TraceFiles, metadata: &str, dir: &Path, watched: &Watche
 fn create(dir: &Path, name: &Path, watched: &Watched) -> anyhow::Result<(fs::File, PathBuf)> {
     // Names may come from archives, so they are checked.
     if !name.components().all(|part| matches!(part, Component::Normal(_))) {
-        bail!("{} is no name of a stream", name.display());
+        bail!("{} is not a valid name of a stream", name.display());
     }
     let path = dir.join(name);
     let failed = || format!("cannot write to {}", path.display());

@@ -45,8 +45,8 @@ impl Ending {
     fn told(self) -> Option<&'static str> {
         Some(match self {
             Ending::Closed => "the session has ended",
-            Ending::Killed => "the session was killed; `dormouse salvage` finds what it had in memory",
-            Ending::Interrupted => "interrupted; the session goes on",
+            Ending::Killed => "the session was killed; `dormouse salvage` recovers what it had in memory",
+            Ending::Interrupted => "interrupted; the session continues",
             Ending::Enough | Ending::NobodyReads => return None,
         })
     }
@@ -78,7 +78,7 @@ impl View {
     ) -> anyhow::Result<u8> {
         let [dir] = self.dirs.as_slice() else { bail!("--follow is for one trace") };
         if !dir.is_dir() {
-            bail!("--follow is for the directory of a trace, and {} is none", dir.display());
+            bail!("--follow needs the directory of a trace; {} is not a directory", dir.display());
         }
         let is_interrupted = Arc::new(AtomicBool::new(false));
         signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&is_interrupted))?;
@@ -120,9 +120,11 @@ impl View {
         };
         if progress.late > 0 {
             let (late, delay) = (progress.late, self.delay);
-            let stand = if late == 1 { "event stands" } else { "events stand" };
-            let why = format!("nothing had come in their streams for --delay {delay:?}");
-            sink.say(format!("{late} {stand} behind events of later times: {why}"));
+            let (events, streams) =
+                if late == 1 { ("event was", "its stream was") } else { ("events were", "their streams were") };
+            sink.say(format!(
+                "{late} {events} printed after later events: {streams} silent for longer than --delay {delay:?}"
+            ));
         }
         let lost = progress.losses.sum(progress.positions.values().map(Position::events_discarded));
         if !bounds.are_set() && (lost > 0 || !progress.losses.uncounted.is_empty()) {

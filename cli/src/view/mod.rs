@@ -28,47 +28,47 @@ use sink::Sink;
 
 /// Print the events of traces in order of time
 ///
-/// On a terminal lines are for people: time, process, thread, CPU, event, fields. Into a pipe they are what babeltrace2 prints, unless
+/// On a terminal, lines are for people: time, process, thread, CPU, event, fields. In a pipe, lines are those of babeltrace2, unless
 /// --format says otherwise.
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct View {
-    /// Traces: directories of one or with several below, archives of such (.tar, .tar.gz, .tar.zst), or `-`
-    #[arg(required = true, value_name = "DIR")]
+    /// Trace directories, directories that contain traces, archives of these (.tar, .tar.gz, .tar.zst), or `-` for an archive on standard input
+    #[arg(required = true, value_name = "TRACE")]
     dirs: Vec<PathBuf>,
 
     #[command(flatten)]
     wanted: Wanted,
-    /// No more than the first N of them
-    #[arg(short = 'n', long = "count", value_name = "N", help_heading = "Which events")]
+    /// Print only the first N selected events
+    #[arg(short = 'n', long = "count", value_name = "N", help_heading = "Event selection")]
     count: Option<u64>,
-    /// No more than the last N of them
-    #[arg(long, value_name = "N", conflicts_with = "count", help_heading = "Which events")]
+    /// Print only the last N selected events
+    #[arg(long, value_name = "N", conflicts_with = "count", help_heading = "Event selection")]
     tail: Option<usize>,
-    /// The last event first; with -n N the last N
-    #[arg(long, help_heading = "Which events")]
+    /// Print the last event first; with -n N the last N
+    #[arg(long, help_heading = "Event selection")]
     reverse: bool,
-    /// Go on with what is recorded meanwhile, until the session ends or Ctrl-C
+    /// Continue with events as they are recorded, until the session ends or Ctrl-C
     #[arg(short, long, conflicts_with_all = ["tail", "reverse"])]
     follow: bool,
-    /// With --follow, hold events back until every stream has shown a later time, or nothing has come in it for so long
+    /// With --follow, hold events back until every stream has a later time or has been silent for this long
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "1s", requires = "follow")]
     delay: Duration,
 
-    /// How events are printed [default: people on a terminal or with --fields, otherwise babeltrace]
-    #[arg(long, value_enum, help_heading = "How they are printed")]
+    /// Format of the events [default: people on a terminal or with --fields, otherwise babeltrace]
+    #[arg(long, value_enum, help_heading = "Output")]
     format: Option<Format>,
-    /// Show these fields alone (and contexts of these names)
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', help_heading = "How they are printed")]
+    /// Print only these fields (and contexts of these names)
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', help_heading = "Output")]
     fields: Option<Vec<String>>,
-    /// How times are printed, in the formats people and babeltrace
-    #[arg(long, value_enum, default_value = "time", help_heading = "How they are printed")]
+    /// Format of times, in the formats people and babeltrace
+    #[arg(long, value_enum, default_value = "time", help_heading = "Output")]
     clock: ClockArgument,
-    /// When lines have colours; NO_COLOR in the environment is respected
-    #[arg(long, value_enum, default_value = "auto", value_name = "WHEN", help_heading = "How they are printed")]
+    /// When to colour lines; NO_COLOR in the environment disables colours
+    #[arg(long, value_enum, default_value = "auto", value_name = "WHEN", help_heading = "Output")]
     color: ColorArgument,
-    /// Print to the terminal itself, not by way of $PAGER
-    #[arg(long, help_heading = "How they are printed")]
+    /// Print directly to the terminal, without $PAGER
+    #[arg(long, help_heading = "Output")]
     no_pager: bool,
     #[command(flatten)]
     verbose: Verbose,
@@ -76,36 +76,36 @@ pub(crate) struct View {
 
 const HELP: &str = "\
 Examples:
-  dormouse view TRACE                                      all of it, page by page
+  dormouse view TRACE                                      the whole trace, page by page
   dormouse view TRACE -e 'http:*' --where 'bytes > 4K'     large requests
   dormouse view TRACE --where 'path ~ \"/api/*\" and not (status == 200 or status == 304)'
   dormouse view TRACE --process nginx --last 10s           what nginx did at the end
   dormouse view TRACE --since event:shop:order_end -n 20   twenty events from the first order on
   dormouse view TRACE --since 14:03:05 --until 14:03:06    one second
   dormouse view TRACE -e 'http:request' --format csv --fields id,path > requests.csv
-  dormouse view TRACE --follow -e 'shop:*'                  what is recorded now
+  dormouse view TRACE --follow -e 'shop:*'                 events as they are recorded
   dormouse view A B                                        two traces in one order
   dormouse view TRACE --format json | jq 'select(.fields.bytes > 4096)'
 
 --where: == != < <= > >= compare, ~ matches a pattern with * and ?; and, or, not, parentheses. Values: 10, 0x1f, 64K (1024), 10ms \
-(durations are nanoseconds), 1.5, \"text\", true, false; labels of enumerations are compared with text. Names: event, time, cpu, pid, tid, process; a \
-field or context by its name, or fields.NAME and context.NAME; a.b and a[2] are parts of one. An event without a field that is compared does \
-not match, nor does it match the `not` of that. docs/reading.md has all of it.
+(durations are in nanoseconds), 1.5, \"text\", true, false; labels of enumerations are compared as text. Names: event, time, cpu, pid, tid, process; a \
+field or context by its name, or fields.NAME and context.NAME; a.b and a[2] are parts of a field. An event that lacks a field that is compared \
+does not match, with or without `not`. docs/reading.md has the details.
 
---follow reads the directory of one trace again and again, and prints what has come: whole packets, which a session writes when they are full and when a \
-program ends. Events wait until every stream has shown a later time. A stream in which nothing has come for --delay is not waited for: events that it has after all \
-stand behind those of later times, and are counted. It ends with the \
-session, with -n, or with Ctrl-C, and says why. The trace of another tracer does not say that it is complete: there Ctrl-C ends it. Options may name classes and fields \
-that have not come yet.
+--follow reads the directory of one trace repeatedly, and prints new events: those in complete packets, which a session writes when they are full and when a \
+program ends. Events are held back until every stream has a later time. A stream that has been silent for --delay is not waited for: if it has earlier events after all, they \
+are printed after later ones, and counted. --follow ends with the \
+session, after -n events, or with Ctrl-C, and says why. Traces of other tracers do not say when they are complete: Ctrl-C ends --follow. Options may name classes and fields \
+that are not in the trace yet.
 
-Reads traces of the Common Trace Format 1.8 and 2, whoever has written them: Dormouse, LTTng, barectf, babeltrace2, perf.
+Reads traces in the Common Trace Format 1.8 and 2 from any tracer: Dormouse, LTTng, barectf, babeltrace2, perf.
 
-When a session of Dormouse ends, it writes into the metadata what each stream holds. Streams that are missing, empty, too short or \
-duplicated are named on standard error, unless --since, --until, --last or -n have only a part of the trace read. The last line there says what was lost, if \
-anything was, in the time that is shown. In a trace that was not closed (the session is live, or was killed), missing streams cannot be noticed.
+When a session of Dormouse ends, it writes the totals of each stream to the metadata. Streams that are missing, empty, too short or \
+duplicated are named on standard error, unless only a part of the trace is read because of --since, --until, --last or -n. The last line on standard error says what was lost, if \
+anything was, in the time that is shown. In a trace that was not closed (the session is live, or was killed), missing streams cannot be detected.
 
-Exit code: 0; 1 if the trace is damaged or something is missing (what can be read is printed); 2 if it cannot be read, or if an option \
-names what is in none of its events. If the reader of the output closes it, `view` stops with 0, or with 1 if there was damage before.";
+Exit code: 0; 1 if the trace is damaged or incomplete (what can be read is printed); 2 if the trace cannot be read, or an option \
+names something that no event of the trace has. If the reader closes the output, `view` exits with 0, or with 1 if it has found damage before.";
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum ClockArgument {
@@ -131,11 +131,11 @@ pub(crate) struct Printed {
 /// How events are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// Aligned columns; labels and truth values by name; what is too long for the terminal is cut
+    /// Aligned columns; enumerations and Booleans by name; lines are cut at the width of the terminal
     People,
-    /// As babeltrace2 prints them
+    /// Lines as babeltrace2 prints them
     Babeltrace,
-    /// A JSON object in each line
+    /// A JSON object on each line
     Json,
     /// A table with a column for each field
     Csv,
@@ -145,7 +145,7 @@ pub(crate) enum Format {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum ColorArgument {
-    /// On a terminal
+    /// If standard output is a terminal
     Auto,
     /// Always
     Always,
@@ -196,7 +196,7 @@ impl View {
             false => Format::Babeltrace,
         });
         if format == Format::Babeltrace && self.fields.is_some() {
-            bail!("--format babeltrace prints all fields; --fields is for people, json, csv and logfmt");
+            bail!("--format babeltrace prints all fields; use --fields with --format people, json, csv or logfmt");
         }
         let reading = match self.follow {
             true => Reading::new(&files, self.wanted.selection_of_live()?, self.wanted.bounds(&files)?),
@@ -342,7 +342,7 @@ impl View {
         fields.dedup();
         let mut wanted = self.fields.iter().flatten();
         if let Some(wanted) = wanted.find(|wanted| !fields.contains(wanted)) {
-            bail!("--fields {wanted}: no event of this trace has such a field; {}", instead(&[wanted], &fields));
+            bail!("--fields {wanted}: no event of this trace has that field; {}", instead(&[wanted], &fields));
         }
         Ok(())
     }

@@ -26,7 +26,7 @@ impl Order {
         Ok(match count {
             Some(count) => Order::Last { count, is_reverse, lines: VecDeque::new(), has_dropped: false },
             None if is_reverse => {
-                let file = tempfile::tempfile().context("cannot make a file for lines in reverse order")?;
+                let file = tempfile::tempfile().context("cannot create the temporary file of --reverse")?;
                 Order::Reverse { file: BufWriter::new(file), size_bytes: 0 }
             }
             None => Order::AsTheyCome,

@@ -106,7 +106,7 @@ impl<'o> Sink<'o> {
         pager.has_failed.store(true, Ordering::Relaxed);
         let Some(Pager { name, unread, said, .. }) = self.pager.take() else { return };
         say(format_args!(
-            "the pager `{name}` has failed ({status}) and has read nothing; here is its text. PAGER names another one, --no-pager has none"
+            "the pager `{name}` failed ({status}) before it read anything; its text follows. Set PAGER to another pager, or use --no-pager"
         ));
         // `Output` reports errors at the end.
         let _ = self.out.write_all(&unread.unwrap_or_default());

@@ -19,36 +19,36 @@ pub(crate) use when::begin_ns;
 
 /// Options that select events.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Which events")]
+#[command(next_help_heading = "Event selection")]
 pub(crate) struct Wanted {
-    /// Only events of classes whose name matches, such as 'http:*'; may be given several times
+    /// Select events of classes whose name matches, such as 'http:*'; may be given several times
     #[arg(short, long = "event", value_name = "PATTERN")]
     pub events: Vec<String>,
-    /// Only events of which this is true: `bytes > 4096 and process == "nginx"`; of several all
+    /// Select events for which this is true: `bytes > 4096 and process == "nginx"`; if given several times, all must be true
     #[arg(long = "where", value_name = "EXPR")]
     conditions: Vec<String>,
-    /// Only events from this time on: `10:15`, `2026-11-26 10:15:00.5`, `1700000000.25`, `+1.5s` (from the beginning), `-2s` (from the end), `event:NAME`
+    /// Select events from this time on: `10:15`, `2026-11-26 10:15:00.5`, `1700000000.25`, `+1.5s` (from the beginning), `-2s` (from the end), `event:NAME`
     #[arg(long, value_name = "TIME", value_parser = when::parse, allow_hyphen_values = true)]
     since: Option<When>,
-    /// Only events up to this time, which is written in the same ways
+    /// Select events up to this time, in the same forms
     #[arg(long, value_name = "TIME", value_parser = when::parse, allow_hyphen_values = true)]
     until: Option<When>,
-    /// Only events of the last so long: `500ms`, `10s`, `2m`
+    /// Select events of the last DURATION of the trace: `500ms`, `10s`, `2m`
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, conflicts_with = "since")]
     last: Option<Duration>,
-    /// Only events of this process, by its id as it sees it itself
+    /// Select events of this process, by its id in its own PID namespace
     #[arg(long, value_name = "PID")]
     pid: Vec<u64>,
-    /// Only events of this thread
+    /// Select events of this thread
     #[arg(long, value_name = "TID")]
     tid: Vec<u64>,
-    /// Only events of this CPU
+    /// Select events of this CPU
     #[arg(long, value_name = "CPU")]
     cpu: Vec<u64>,
-    /// Only events of processes whose name matches
+    /// Select events of processes whose name matches
     #[arg(long, value_name = "PATTERN")]
     process: Vec<String>,
-    /// Correct the times of traces by this file, which `dormouse clocks` writes
+    /// Correct the times of traces with FILE.json, which `dormouse clocks` writes
     #[arg(long, value_name = "FILE.json", help_heading = "Clocks")]
     clocks: Option<PathBuf>,
 }
@@ -159,8 +159,8 @@ impl Wanted {
 /// The option that prints notes besides warnings.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct Verbose {
-    /// Say on standard error what was passed over, which index files were of no use, and how clocks were taken
-    #[arg(short, long)]
+    /// Print on standard error what was skipped, which index files could not be used, and how clocks were read
+    #[arg(short, long, help_heading = "Output")]
     verbose: bool,
 }
 

@@ -38,7 +38,7 @@ impl When {
 pub(super) fn parse(text: &str) -> Result<When, String> {
     let wrong = || {
         format!(
-            "`{text}` is no time; write 14:03:05.5, 2026-11-26, \"2026-11-26 14:03\", 2026-11-26T14:03:05Z, 1700000000.25 (seconds since 1970), \
+            "`{text}` is not a time; write 14:03:05.5, 2026-11-26, \"2026-11-26 14:03\", 2026-11-26T14:03:05Z, 1700000000.25 (seconds since 1970), \
              +1.5s (from the trace's beginning), -2s (from its end) or event:NAME"
         )
     };
@@ -98,7 +98,7 @@ fn no_time(files: &TraceFiles) -> anyhow::Error {
         if let Err(notice) = item
             && let Problem::Beyond(_) | Problem::Record { error: RecordError::Beyond(_), .. } = notice.problem
         {
-            return anyhow::anyhow!("this trace has no event with a time that can be read: {notice}");
+            return anyhow::anyhow!("no event of this trace has a readable time: {notice}");
         }
     }
     anyhow::anyhow!("this trace has no event with a time")
@@ -117,7 +117,7 @@ pub(super) fn bounds(
     let times = (ns(since, i64::MIN)?, ns(until, i64::MAX)?);
     let bounds = Bounds::new(files, times, since.and_then(When::event), until.and_then(When::event));
     if bounds.first_ns > bounds.last_ns {
-        bail!("--since is later than --until: there can be no events between them");
+        bail!("--since is later than --until; swap them");
     }
     Ok(bounds)
 }
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times() {
+    fn every_form_of_a_time_is_parsed() {
         for (text, expected) in [
             ("1700000000.000000001", When::At(1_700_000_000_000_000_001)),
             ("5", When::At(5 * NS)),

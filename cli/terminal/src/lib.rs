@@ -28,9 +28,9 @@ pub use size::{parse_duration, parse_size};
 
 /// Text at the end of each command's help.
 pub const EXIT_CODES: &str = "\
-Exit code: 0; 2 on an error, which is one line on standard error; others as each command's help says. A reader that closes standard \
-output early (`dormouse view TRACE | head`) is no error. If standard output cannot be written for another reason, such as a full disk, \
-the command does the rest of its work and exits with 2.";
+Exit code: 0; 2 after an error, which is one line on standard error; the help of each command lists other codes. A reader that closes standard \
+output early (`dormouse view TRACE | head`) is not an error. If standard output cannot be written for another reason, such as a full disk, \
+the command completes its work and exits with 2.";
 
 /// Parses the arguments and runs the command. `complete` adds the parts of the command that only help, errors and texts
 /// need.

@@ -36,7 +36,7 @@ impl Stream {
 
 impl Output {
     /// Locks standard output.
-    #[expect(clippy::new_without_default, reason = "it locks standard output: that is to be seen where it is done")]
+    #[expect(clippy::new_without_default, reason = "it locks standard output, which the caller should see")]
     pub fn new() -> Output {
         let stream = Stream::Standard(std::io::stdout().lock());
         Output { stream, name: "standard output".into(), written_bytes: 0, error: None }

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_far_is_not_suggested() {
+    fn dissimilar_names_are_not_suggested() {
         let suggested = |arguments: &[&str]| {
             let names = ["disarm", "view", "snapshot"].map(clap::Command::new);
             let command = clap::Command::new("x").subcommand_required(true).subcommands(names);

@@ -22,7 +22,7 @@ const SHELLS: [(Shell, &str); 3] = [
 pub(crate) fn write(command: Command, prefix: &Path) -> Result<()> {
     let dir = |name: &str| {
         let dir = prefix.join(name);
-        fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
         anyhow::Ok(dir)
     };
     let name = command.get_name().to_owned();

@@ -69,7 +69,7 @@ fn place() -> TempDir {
 }
 
 #[test]
-fn two_hosts_are_brought_together_in_every_command() {
+fn every_command_corrects_the_clocks_of_two_hosts() {
     let place = place();
     let [a, b] = hosts(place.path());
     let file = place.path().join("clocks.json");
@@ -78,7 +78,7 @@ fn two_hosts_are_brought_together_in_every_command() {
     assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8_lossy(&output.stdout);
     let mut lines = text.lines();
-    assert_eq!(lines.next(), Some("a (01010101): its clock is kept"));
+    assert_eq!(lines.next(), Some("a (01010101): reference clock, not corrected"));
     let line = lines.next().expect("the other");
     assert!(
         line.starts_with("b (02020202): later by 10.") && line.ends_with("2 messages from a (01010101) and 2 to it"),
@@ -128,7 +128,7 @@ fn two_hosts_are_brought_together_in_every_command() {
 }
 
 #[test]
-fn what_cannot_be_corrected_is_told() {
+fn clocks_that_cannot_be_corrected_are_reported() {
     let place = place();
     let [a, b] = hosts(place.path());
     let alone = host(place.path(), "alone", 3, 1_700_000_000, &[(5, 99, true)]);

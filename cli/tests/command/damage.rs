@@ -108,7 +108,7 @@ fn a_whole_trace_has_no_warnings() {
 
 /// A file that `view` reads becomes shorter while the reader of its output waits.
 #[test]
-fn a_stream_that_is_shortened_under_view_is_read_as_far_as_it_goes() {
+fn a_stream_truncated_during_view_is_read_up_to_its_end() {
     let trace = trace(&[4000]);
     let path = trace.path().join("cpu_0");
     let mut view = Command::new(DORMOUSE);
@@ -135,7 +135,7 @@ fn a_stream_that_is_shortened_under_view_is_read_as_far_as_it_goes() {
 }
 
 #[test]
-fn streams_that_are_missing_empty_doubled_or_short_are_told_of() {
+fn missing_empty_duplicated_and_short_streams_are_reported() {
     type Damage = fn(&Path);
     let held = |count: u64| format!("{} events in {count} packets", count * PACKET_EVENTS);
     let another = "belongs to another trace: its uuid is not that of the metadata; it is left out";
@@ -248,7 +248,7 @@ fn shorten(path: &Path, len: usize) {
 }
 
 #[test]
-fn a_packet_of_another_trace_costs_itself_and_no_more() {
+fn only_the_packet_of_another_trace_is_left_out() {
     let trace = trace(&[5]);
     let path = trace.path().join("cpu_0");
     let mut bytes = std::fs::read(&path).unwrap();
@@ -277,7 +277,7 @@ fn open_again(dir: &Path) {
 }
 
 #[test]
-fn packets_whose_numbers_jump_are_told_of_where_they_are_missing() {
+fn missing_packets_are_reported_at_their_place() {
     let trace = trace(&[5, 2]);
     take_out(&trace.path().join("cpu_0"), 1..3);
     let gap = "cpu_0: packet 1 at byte 4096 has number 3 where 1 was expected".to_string();
@@ -335,7 +335,7 @@ fn packets_whose_numbers_jump_are_told_of_where_they_are_missing() {
 }
 
 #[test]
-fn of_a_trace_that_was_not_closed_stats_says_that_streams_may_be_missing() {
+fn stats_warns_of_streams_that_may_be_missing_from_an_unclosed_trace() {
     let trace = trace(&[1, 1]);
     let text = |dir: &Path| String::from_utf8(dormouse(&["stats"], dir).stdout).unwrap();
     let note = "\nnote: this trace was not closed, so a stream that is missing cannot be told\n";
@@ -351,7 +351,7 @@ fn of_a_trace_that_was_not_closed_stats_says_that_streams_may_be_missing() {
 }
 
 #[test]
-fn metadata_that_cannot_be_read_are_named_with_the_place() {
+fn unreadable_metadata_is_reported_with_its_position() {
     let trace = trace(&[1]);
     let path = trace.path().join("metadata");
     let text = std::fs::read(&path).unwrap();
@@ -389,7 +389,7 @@ fn metadata_that_cannot_be_read_are_named_with_the_place() {
 }
 
 #[test]
-fn more_streams_than_files_may_be_open_by_default() {
+fn more_streams_than_the_default_file_limit_are_read() {
     let trace = trace(&[1; 100]);
     let mut shell = Command::new("sh");
     shell.args(["-c", "ulimit -S -n 30 && exec \"$0\" stats --json \"$1\"", DORMOUSE]).arg(trace.path());
@@ -401,7 +401,7 @@ fn more_streams_than_files_may_be_open_by_default() {
 
 /// Random damage to a closed trace causes no panic, and all missing events are reported.
 #[test]
-fn no_damage_goes_unsaid() {
+fn every_damage_is_reported() {
     let seed = std::env::var("DORMOUSE_DAMAGE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1u64);
     let count: u64 = std::env::var("DORMOUSE_DAMAGES").ok().and_then(|count| count.parse().ok()).unwrap_or(150);
     let names = ["metadata", "state", "cpu_0", "cpu_1", "cpu_2"];

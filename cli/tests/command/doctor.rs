@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::DORMOUSE;
 
 #[test]
-fn the_doctor_says_whether_tracing_works() {
+fn doctor_reports_whether_tracing_works() {
     let output = Command::new(DORMOUSE).args(["doctor", "--json"]).output().expect("dormouse runs");
     let findings: Value = serde_json::from_slice(&output.stdout).expect("findings are JSON");
     let findings = findings.as_array().expect("an array");
@@ -19,7 +19,7 @@ fn the_doctor_says_whether_tracing_works() {
 }
 
 #[test]
-fn what_prevents_tracing_is_named() {
+fn doctor_names_what_prevents_tracing() {
     let mut unpatched = Command::new(DORMOUSE);
     let output = unpatched.arg("doctor").env("DORMOUSE_IMV_WRITER", "none").output().expect("dormouse runs");
     assert_eq!(output.status.code(), Some(1));

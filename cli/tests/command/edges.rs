@@ -58,7 +58,7 @@ fn exit(output: &Output) -> Option<i32> {
 const FORMATS: [&str; 7] = ["perfetto", "chrome", "folded", "otlp", "json", "csv", "ctf2"];
 
 #[test]
-fn a_clock_beyond_2262_is_named_by_all_that_read_times() {
+fn every_command_reports_a_clock_beyond_2262() {
     let place = place(10_000_000_000, "e", false, &[1, 2, 3, 4]);
     let named = "by the clock `wall`, whose offset is 10000000000 s, is outside of the years 1678 to 2262";
     let readers = [
@@ -99,7 +99,7 @@ fn a_clock_beyond_2262_is_named_by_all_that_read_times() {
 }
 
 #[test]
-fn times_before_1970_are_right_or_refused() {
+fn times_before_1970_are_correct_or_refused() {
     const BEGIN_NS: i64 = -100_000_000_000;
     let place = place(-100, "e", false, &[1, 2, 3, 4]);
     let times: Vec<i64> = (0..4).map(|index| BEGIN_NS + 7_000 * index).collect();
@@ -150,7 +150,7 @@ fn times_before_1970_are_right_or_refused() {
 
 /// The expected sums were computed with Python's unbounded integers.
 #[test]
-fn sums_have_all_their_digits() {
+fn sums_are_printed_with_all_digits() {
     let least = i64::MIN as u64;
     for (is_signed, values, sum) in [
         (false, &[u64::MAX, u64::MAX, u64::MAX, 5][..], "55340232221128654850"),
@@ -171,7 +171,7 @@ fn sums_have_all_their_digits() {
 }
 
 #[test]
-fn long_names_are_exported_by_all() {
+fn every_format_exports_long_names() {
     for name in ["n".repeat(250), format!("a/../b c;\u{e9}{}", "n".repeat(20_000))] {
         let place = place(1_700_000_000, &name, false, &[1, 2]);
         for format in FORMATS {
@@ -191,7 +191,7 @@ fn long_names_are_exported_by_all() {
 
 /// The name of a temporary file must not exceed the maximum length of a file name.
 #[test]
-fn files_can_have_names_as_long_as_names_can_be() {
+fn files_can_have_names_of_the_maximum_length() {
     let place = place(1_700_000_000, "e", false, &[1, 2]);
     for name in ["x".repeat(255), "\u{e9}".repeat(127)] {
         for format in FORMATS {

@@ -63,7 +63,7 @@ fn names(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_file_is_whole_and_what_it_has_is_told() {
+fn the_export_is_complete_and_its_counts_are_printed() {
     let dir = place(false);
     for (format, slices) in [("perfetto", 300), ("chrome", 300), ("folded", 300), ("otlp", 300)] {
         let output = export(dir.path(), &["--to", format, "-o", "out", "--json"]);
@@ -103,7 +103,7 @@ fn json_and_csv_are_what_view_prints() {
 
 /// A trace id of OpenTelemetry selects the events and the spans of a request.
 #[test]
-fn a_request_is_found_by_its_trace_id() {
+fn spans_use_the_trace_id_of_the_events() {
     let mut builder = TraceBuilder::new();
     let fields = [("trace_id", FieldType::scalar(Kind::Str)), ("span_id", FieldType::scalar(Kind::Str))];
     let request = ["begin", "end"].map(|name| builder.class("http", name, &fields));
@@ -211,7 +211,7 @@ fn spans_go_to_a_collector() {
     let requests = collect(&[partly, TAKEN], |url| {
         let output = send(&format!("{url}/some/path"));
         assert_eq!(output.status.code(), Some(1));
-        assert!(text(&output.stderr).contains("the collector has rejected 2 spans: no"), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains("the collector rejected 2 spans: no"), "{}", text(&output.stderr));
     });
     assert!(requests[0].0.starts_with("POST /some/path HTTP/1.1\r\n"));
 
@@ -232,7 +232,7 @@ fn spans_go_to_a_collector() {
 }
 
 #[test]
-fn options_select_events_and_say_what_is_drawn() {
+fn options_select_events_slices_and_counters() {
     let dir = place(false);
     let timeline = |options: &[&str]| {
         let output = export(dir.path(), &[&["--to", "perfetto", "-o", "out", "--json"], options].concat());
@@ -254,7 +254,7 @@ fn options_select_events_and_say_what_is_drawn() {
 
 /// A copy with the same streams and metadata in CTF 2 is printed in the same way.
 #[test]
-fn a_trace_is_written_with_metadata_of_ctf_2() {
+fn to_ctf2_writes_metadata_in_ctf_2() {
     let dir = place(true);
     let output = export(dir.path(), &["--to", "ctf2", "-o", "two", "--json"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
@@ -288,7 +288,7 @@ fn a_trace_is_written_with_metadata_of_ctf_2() {
 }
 
 #[test]
-fn what_cannot_be_done_is_one_line() {
+fn errors_are_one_line() {
     let dir = place(false);
     for (options, expected) in [
         (&["--to", "parquet", "-o", "-"][..], "write a directory"),
@@ -296,9 +296,9 @@ fn what_cannot_be_done_is_one_line() {
         (&["--to", "parquet", "-o", "x", "--last", "1s"], "docs/query.md"),
         (&["--to", "ctf2", "-o", "-"], "writes a directory"),
         (&["--to", "ctf2", "-o", "x", "--last", "1s"], "writes all events"),
-        (&["--to", "ctf2", "-o", "t"], "t is there already"),
+        (&["--to", "ctf2", "-o", "t"], "t exists already"),
         (&["--to", "ctf2", "-o", "no/such/dir"], "cannot write to no/such/dir"),
-        (&["--to", "json", "-o", "-", "--json"], "name a file by -o"),
+        (&["--to", "json", "-o", "-", "--json"], "name a file with -o"),
         (&["--to", "csv", "-o", "x", "--counter", "http:*/len"], "--pairs and --counter are for timelines"),
         (&["--to", "otlp", "-o", "x", "--counter", "http:*/len"], "--counter is for timelines"),
         (&["--to", "otlp", "-o", "https://localhost:4318"], "are sent by http alone"),
@@ -332,7 +332,7 @@ fn what_cannot_be_done_is_one_line() {
 
 /// An export that failed leaves what was there before.
 #[test]
-fn a_file_is_replaced_when_all_is_written() {
+fn a_file_is_replaced_only_when_complete() {
     let dir = place(false);
     std::fs::write(dir.path().join("out"), "before").unwrap();
     std::os::unix::fs::symlink("out", dir.path().join("link")).unwrap();
@@ -352,7 +352,7 @@ fn a_file_is_replaced_when_all_is_written() {
 }
 
 #[test]
-fn a_pipe_that_is_closed_is_no_error() {
+fn a_closed_pipe_is_not_an_error() {
     let dir = place(false);
     for format in ["perfetto", "chrome", "folded", "json", "csv"] {
         let mut command = Command::new(DORMOUSE);
@@ -378,7 +378,7 @@ fn a_pipe_that_is_closed_is_no_error() {
 
 /// The trace has more events than one batch.
 #[test]
-fn long_traces_are_written_to_their_end() {
+fn long_traces_are_written_completely() {
     let mut builder = TraceBuilder::new();
     let classes = ["begin", "end"].map(|name| builder.class("app", name, &[("id", FieldType::scalar(Kind::U64))]));
     let stream = builder.stream(0);
@@ -400,7 +400,7 @@ fn long_traces_are_written_to_their_end() {
 }
 
 #[test]
-fn what_is_left_of_a_damaged_trace_is_written() {
+fn the_readable_part_of_a_damaged_trace_is_written() {
     let dir = place(true);
     for format in ["perfetto", "chrome", "folded", "json"] {
         let output = export(dir.path(), &["--to", format, "-o", "out", "--json"]);
@@ -414,7 +414,7 @@ fn what_is_left_of_a_damaged_trace_is_written() {
 
 /// The command reads a trace without an end from standard input, and gets a signal as soon as its file exists.
 #[test]
-fn what_is_interrupted_leaves_no_file() {
+fn an_interrupted_export_leaves_no_file() {
     let dir = tempfile::tempdir().unwrap();
     for format in ["csv", "perfetto"].repeat(10) {
         let mut child = Command::new(DORMOUSE);
@@ -434,7 +434,7 @@ fn what_is_interrupted_leaves_no_file() {
 }
 
 #[test]
-fn what_does_not_fit_leaves_no_directory() {
+fn a_full_disk_leaves_no_directory() {
     let dir = tempfile::tempdir().unwrap();
     let mut builder = TraceBuilder::new();
     let class = builder.class("a", "b", &[]);
@@ -457,7 +457,7 @@ fn what_does_not_fit_leaves_no_directory() {
 
 /// The command gets a signal while it creates a directory with a file for each stream.
 #[test]
-fn what_is_interrupted_leaves_no_directory() {
+fn an_interrupted_export_leaves_no_directory() {
     let dir = tempfile::tempdir().unwrap();
     let mut builder = TraceBuilder::new();
     let class = builder.class("a", "b", &[]);

@@ -61,7 +61,7 @@ fn arguments_and_exit_code_pass_through() {
 }
 
 #[test]
-fn own_commands_and_paths_are_no_programs() {
+fn own_commands_and_paths_run_no_external_program() {
     let place = Place::new();
     place.script("path/dormouse-list", "echo external");
     place.script("path/dormouse-help", "echo external");
@@ -79,7 +79,7 @@ fn own_commands_and_paths_are_no_programs() {
 }
 
 #[test]
-fn what_writes_parquet_is_handed_over() {
+fn export_to_parquet_runs_dormouse_query() {
     let place = Place::new();
     place.script("path/dormouse-query", "printf '%s|' \"$@\"; exit 1");
     for (arguments, expected) in [
@@ -92,7 +92,7 @@ fn what_writes_parquet_is_handed_over() {
 }
 
 #[test]
-fn what_is_found_is_in_the_help_and_suggested() {
+fn installed_programs_are_listed_in_the_help_and_suggested() {
     let place = Place::new();
     let help = stdout(&place.run(&["--help"]));
     assert!(help.contains("record") && !help.contains("vring"), "{help}");
@@ -112,7 +112,7 @@ fn what_is_found_is_in_the_help_and_suggested() {
 }
 
 #[test]
-fn a_program_that_is_not_installed_is_named_with_the_remedy() {
+fn a_missing_program_is_an_error_with_a_remedy() {
     let place = Place::new();
     for (name, remedy) in [
         ("lab", "--with-lab"),

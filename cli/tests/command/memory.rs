@@ -83,7 +83,7 @@ fn told(output: &Output, what: &str) -> Json {
 }
 
 #[test]
-fn what_does_not_fit_is_counted_and_told() {
+fn items_beyond_the_memory_limit_are_counted_and_reported() {
     let pairs: &[&str] = &["--pairs", "a:x_in..a:x_out", "--key", "id"];
     for (trace, options, key) in [
         (begins(count()), &[][..], "begins_not_followed"),
@@ -111,7 +111,7 @@ fn what_does_not_fit_is_counted_and_told() {
 }
 
 #[test]
-fn the_limit_is_what_holds_it() {
+fn without_memory_the_export_exceeds_the_limit() {
     // Without --memory, the export exceeds the limit.
     let trace = begins(1_000_000);
     let output = run("export", trace.path(), &["--to", "perfetto", "-o", "/dev/null"], DATA_KIB);

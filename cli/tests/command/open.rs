@@ -57,7 +57,7 @@ fn end(child: Child, signal: i32) -> (Option<i32>, String) {
 }
 
 #[test]
-fn an_address_is_printed_and_signals_end_it() {
+fn open_prints_an_address_and_ends_at_signals() {
     let trace = trace();
     for signal in [libc::SIGINT, libc::SIGTERM] {
         let (child, url) = open(&trace, &["--no-browser"]);
@@ -75,16 +75,16 @@ fn an_address_is_printed_and_signals_end_it() {
 }
 
 #[test]
-fn it_ends_when_nobody_looks() {
+fn open_ends_after_the_idle_timeout() {
     let (child, _) = open(&trace(), &["--idle-timeout", "1ms"]);
     let output = child.wait_with_output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{errors}");
-    assert!(errors.ends_with("dormouse: nobody has looked for --idle-timeout\n"), "{errors}");
+    assert!(errors.ends_with("dormouse: no requests for --idle-timeout\n"), "{errors}");
 }
 
 #[test]
-fn what_cannot_be_served_is_said() {
+fn open_reports_what_it_cannot_serve() {
     let trace = trace();
     let (child, url) = open(&trace, &[]);
     let port = url.split([':', '/']).nth(4).unwrap();

@@ -62,7 +62,7 @@ note: percentiles are within 1 % of the value that has their rank; all other fig
 ";
 
 #[test]
-fn what_is_printed() {
+fn answers_are_printed_as_documented() {
     let trace = trace();
     let cases: [(&[&str], String); 4] = [
         (
@@ -122,7 +122,7 @@ EVENTS  EVENTS/S  BYTES  FROM
 }
 
 #[test]
-fn a_trace_differs_from_itself_in_nothing() {
+fn a_trace_does_not_differ_from_itself() {
     let trace = trace();
     let other = trace.path().display().to_string();
     let (text, code, _) = stats(&trace, &["--diff", &other, "--field", "bytes", "--json"]);
@@ -173,7 +173,7 @@ fn options_select_events() {
 }
 
 #[test]
-fn errors_name_what_there_is() {
+fn errors_name_existing_fields_and_classes() {
     let trace = trace();
     let cases: [(&[&str], &str); 4] = [
         (&["--field", "byte"], "dormouse: no event class has a field `byte`; the nearest is `bytes`"),
@@ -187,7 +187,7 @@ fn errors_name_what_there_is() {
 }
 
 #[test]
-fn damage_is_told_and_nothing_is_printed_into_a_closed_pipe() {
+fn damage_is_reported_and_a_closed_pipe_is_not_an_error() {
     let trace = trace();
     for options in [&["--by", "path"][..], &["--field", "bytes", "--json"]] {
         let mut command = Command::new(DORMOUSE);
@@ -211,7 +211,7 @@ fn damage_is_told_and_nothing_is_printed_into_a_closed_pipe() {
 
 /// This test counts events in babeltrace2's output, and compares.
 #[test]
-fn babeltrace2_says_the_same() {
+fn counts_agree_with_babeltrace2() {
     if !dormouse_testing::has("babeltrace2") {
         return;
     }

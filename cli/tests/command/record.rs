@@ -15,7 +15,7 @@ fn record(arguments: &[&str]) -> (tempfile::TempDir, Output) {
 
 /// With and without `--` before the command, all arguments after its name are the command's.
 #[test]
-fn options_behind_the_command_are_its_own() {
+fn options_after_the_command_belong_to_it() {
     let said = ["-o", "x", "--libc", "--help", "--", "-e", "--attach"];
     for front in [&["-o", "t", "printf", "%s|"][..], &["-o", "t", "--", "printf", "%s|"]] {
         let arguments = [front, &said].concat();
@@ -29,7 +29,7 @@ fn options_behind_the_command_are_its_own() {
 
 /// A misspelt option is not taken for the command.
 #[test]
-fn what_is_no_option_in_front_of_the_command_is_refused() {
+fn unknown_options_before_the_command_are_refused() {
     for arguments in [&["--evnt", "x", "true"][..], &["-o", "t"], &["--attach", "1", "true"], &[]] {
         let (place, output) = record(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");

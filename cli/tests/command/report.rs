@@ -65,7 +65,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn what_is_written_is_told() {
+fn report_prints_what_it_wrote() {
     let (trace, dir) = (trace(), tempfile::tempdir().unwrap());
     let page = dir.path().join("page.html");
     let output = report(trace.path(), &page, &["--json"]);
@@ -77,7 +77,8 @@ fn what_is_written_is_told() {
     assert_eq!(facts, [201, 80, 41, 3, size]);
     let left_out = json!({ "resolution_ns": 0, "merged": {}, "fields": 0, "too_deep": 0, "too_many_on_cpu": 0, "call_trees": 0, "counter_values": 0 });
     assert_eq!((&told["left_out"], &told["warnings"]), (&left_out, &json!([])));
-    let not_closed = "the trace was not closed: its session is live or was killed, and more can be lost than is known";
+    let not_closed =
+        "the trace was not closed: its session is live or was killed, and more events may be lost than were counted";
     assert_eq!(text(&output.stderr), format!("dormouse: 3 lost\ndormouse: {not_closed}\n"));
 
     let paired = ["--pairs", "msg:sent..msg:received", "--key", "id", "--json"];
@@ -101,7 +102,7 @@ fn what_is_written_is_told() {
 }
 
 #[test]
-fn a_page_takes_its_place_when_it_is_whole() {
+fn the_file_is_replaced_only_when_the_page_is_complete() {
     let (trace, dir) = (trace(), tempfile::tempdir().unwrap());
     let page = dir.path().join("page.html");
     std::fs::write(&page, "what was there before").unwrap();
@@ -132,7 +133,7 @@ fn a_page_takes_its_place_when_it_is_whole() {
 }
 
 #[test]
-fn standard_output_is_a_page_too_and_may_be_closed() {
+fn the_page_can_go_to_standard_output_which_may_be_closed() {
     let trace = trace();
     let output = report(trace.path(), Path::new("-"), &[]);
     assert_eq!(output.status.code(), Some(0));
@@ -152,7 +153,7 @@ fn standard_output_is_a_page_too_and_may_be_closed() {
 }
 
 #[test]
-fn damage_is_told_in_the_page_and_by_the_exit_code() {
+fn damage_is_reported_in_the_page_and_by_the_exit_code() {
     let (trace, dir) = (trace(), tempfile::tempdir().unwrap());
     let cpu = trace.path().join("cpu_1");
     let bytes = std::fs::read(&cpu).unwrap();

@@ -97,11 +97,11 @@ fn figures_are_those_of_stats() {
     assert!(["app:less", "app:more"].iter().all(|name| order[..2].contains(name)), "{order:?}");
     let output = run(&["report".as_ref(), a.path(), "--diff".as_ref(), b.path(), "-o".as_ref(), &dir.path().join("x")]);
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(errors.contains("of 8 classes and names of slices 4 differ"), "{errors}");
+    assert!(errors.contains("4 of 8 event classes and slice names differ measurably"), "{errors}");
 }
 
 #[test]
-fn damage_of_either_is_told() {
+fn damage_of_either_trace_is_reported() {
     let (a, b, dir) = (trace(1, false), trace(1, true), tempfile::tempdir().unwrap());
     let cpu = b.path().join("cpu_0");
     let bytes = std::fs::read(&cpu).unwrap();

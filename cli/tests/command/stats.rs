@@ -87,7 +87,7 @@ fn is_missed(trace: &Path, events: u64) {
 }
 
 #[test]
-fn losses_are_told_by_class() {
+fn losses_are_reported_by_class() {
     let dir = tempfile::tempdir().expect("a directory");
     let cases: [(&str, &str, &[&str]); 3] = [
         ("none", "16M", &["numbers", "1", "10"]),

@@ -153,7 +153,7 @@ fn options_select_events() {
 }
 
 #[test]
-fn packets_that_lie_outside_are_not_decoded() {
+fn packets_outside_the_time_range_are_not_decoded() {
     let dir = trace();
     let path = dir.path().join("cpu_0");
     let mut bytes = std::fs::read(&path).expect("a stream");
@@ -169,7 +169,7 @@ fn packets_that_lie_outside_are_not_decoded() {
 }
 
 #[test]
-fn formats_are_what_others_read() {
+fn other_tools_read_the_formats() {
     let dir = trace();
     let dir = dir.path();
     let json: Vec<Json> =
@@ -233,7 +233,7 @@ fn formats_are_what_others_read() {
 }
 
 #[test]
-fn into_a_pipe_it_prints_what_babeltrace2_prints() {
+fn output_in_a_pipe_equals_that_of_babeltrace2() {
     let dir = trace();
     let ours = view(dir.path(), &[]).stdout;
     assert_eq!(ours, view(dir.path(), &["--format", "babeltrace"]).stdout);
@@ -244,7 +244,7 @@ fn into_a_pipe_it_prints_what_babeltrace2_prints() {
 }
 
 #[test]
-fn a_wrong_name_names_the_right_one() {
+fn errors_suggest_the_nearest_name() {
     let dir = trace();
     for (arguments, part) in [
         (&["-e", "http:reqest"][..], "no event class of this trace matches http:reqest; of "),
@@ -258,7 +258,7 @@ fn a_wrong_name_names_the_right_one() {
         (&["--formt", "json"], "a similar argument exists: '--format'"),
         (&["--format", "jso"], "a similar value exists: 'json'"),
         (&["--histogram"], "unexpected argument '--histogram' found\n\nUsage"),
-        (&["--since", "yesterday"], "`yesterday` is no time; write 14:03:05.5"),
+        (&["--since", "yesterday"], "`yesterday` is not a time; write 14:03:05.5"),
         (&["--since", "-1ms", "--until", "+1ms"], "--since is later than --until"),
     ] {
         let output = view(dir.path(), arguments);
@@ -287,7 +287,7 @@ fn lossy() -> tempfile::TempDir {
 }
 
 #[test]
-fn losses_are_told_of_the_time_that_is_shown() {
+fn losses_are_those_of_the_selected_time() {
     let dir = lossy();
     const EDGE: &str = "of the time that is shown: unknown how many lost because events were lost at the edge of this time, in it or not (3)";
     const INSIDE: &str = "of the time that is shown: 3 lost";
@@ -323,7 +323,7 @@ fn several_traces_are_read_as_one() {
 }
 
 #[test]
-fn what_is_passed_over_is_a_note() {
+fn skipped_files_are_notes() {
     let dir = trace();
     std::fs::write(dir.path().join(".swap"), "x").expect("a file");
     let output = view(dir.path(), &["-v", "-n", "0"]);
@@ -373,13 +373,13 @@ fn a_trace_is_followed_until_its_session_ends() {
     rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT)
         .expect("it is there");
     let output = child.wait_with_output().expect("it ends");
-    assert_eq!(String::from_utf8_lossy(&output.stderr), "dormouse: interrupted; the session goes on\n");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "dormouse: interrupted; the session continues\n");
     assert_eq!((output.status.code(), lines.next()), (Some(0), None));
 }
 
 /// The packets of two CPUs are written one after another.
 #[test]
-fn events_are_held_back_until_every_stream_has_shown_a_later_time() {
+fn events_are_held_back_until_every_stream_has_a_later_time() {
     let mut trace = TraceBuilder::new();
     let class = trace.class("p", "e", &[]);
     let streams = [0, 1].map(|cpu| trace.stream(cpu));
@@ -397,7 +397,7 @@ fn events_are_held_back_until_every_stream_has_shown_a_later_time() {
         (
             "0s",
             [&[10, 15, 20], &[17, 40], &[]],
-            "dormouse: 1 event stands behind events of later times: nothing had come in their streams for --delay 0ns\n",
+            "dormouse: 1 event was printed after later events: its stream was silent for longer than --delay 0ns\n",
         ),
     ];
     for (delay, expected, said) in cases {
@@ -427,13 +427,13 @@ fn events_are_held_back_until_every_stream_has_shown_a_later_time() {
         assert_eq!(take(usize::MAX), expected[2], "{delay}");
         let output = child.wait_with_output().expect("it ends");
         let errors = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(errors, format!("{said}dormouse: interrupted; the session goes on\n"), "{delay}");
+        assert_eq!(errors, format!("{said}dormouse: interrupted; the session continues\n"), "{delay}");
         assert_eq!(output.status.code(), Some(0), "{delay}");
     }
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_is_no_error() {
+fn a_closed_output_is_not_an_error() {
     let dir = trace();
     for format in ["people", "babeltrace", "json", "csv", "logfmt"] {
         for arguments in [&[][..], &["--reverse"]] {

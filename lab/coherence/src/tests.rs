@@ -78,7 +78,7 @@ fn a_shadowed_producer_loads_nothing_that_it_publishes() {
 }
 
 #[test]
-fn an_unshadowed_producer_reads_modifies_and_writes_it() {
+fn an_unshadowed_producer_reads_modifies_and_writes_the_index() {
     for workload in workloads() {
         let forms = [
             (read_back(&workload), workload.features.in_order),
@@ -102,7 +102,7 @@ fn an_unshadowed_producer_reads_modifies_and_writes_it() {
 /// Checks the line of `avail.idx` by name, also while the driver switches notifications off and on, which changes
 /// `avail.flags`.
 #[test]
-fn flags_are_not_read_back_either() {
+fn a_shadowed_producer_does_not_read_its_flags() {
     fn of<B: Bus>(memory: &Memory, bus: B) -> (Tally, Tally) {
         let mut driver = split::Driver::new(bus, 8, Features::default()).unwrap();
         for _ in 0..3 {
@@ -137,7 +137,7 @@ fn a_driver_that_switches_notifications_reads_its_flags_unless_they_are_shadowed
 
 /// A driver reads descriptors only to manage its free list, if that is kept in the descriptors.
 #[test]
-fn a_private_free_list_spares_the_descriptors() {
+fn a_private_free_list_avoids_reading_descriptors() {
     for workload in workloads().filter(|workload| !workload.features.in_order) {
         let loads = |counts: Counts| counts.area(Side::Driver, Area::Descriptor).loads;
         assert_eq!(loads(split(&workload)), 0);
@@ -147,7 +147,7 @@ fn a_private_free_list_spares_the_descriptors() {
 
 /// A producer's load of the avail line hits its cache, unless a consumer's load has taken the line over.
 #[test]
-fn the_shadow_saves_transfers_where_loads_take_lines_over() {
+fn a_shadow_saves_transfers_if_loads_migrate_lines() {
     for workload in workloads() {
         let (with, without) = (split(&workload), read_back(&workload));
         let avail = |counts: &Counts, protocol| counts.area(Side::Driver, Area::Driver).moves(protocol);
@@ -167,7 +167,7 @@ fn the_shadow_saves_transfers_where_loads_take_lines_over() {
 /// index are in one line, but that is two transfers because the device polls between them. Index and element come back.
 /// One element in 8 lies on two lines, and 8 elements start on the line of the index.
 #[test]
-fn one_buffer_at_a_time_is_five_lines() {
+fn one_buffer_at_a_time_transfers_five_lines() {
     let features = Features { in_order: true, event_idx: true, ..Features::default() };
     let workload = Workload { schedule: Schedule::Lockstep, features, ..Workload::default() };
     let counts = split(&workload);
@@ -220,7 +220,7 @@ fn packed_rings_in_order_move_fewer_lines() {
 }
 
 #[test]
-fn counts_come_again() {
+fn counts_are_reproducible() {
     for workload in workloads() {
         assert_eq!(split(&workload), split(&workload));
         assert_eq!(packed(&workload), packed(&workload));
@@ -228,7 +228,7 @@ fn counts_come_again() {
 }
 
 #[test]
-fn fences_are_those_of_notifications() {
+fn fences_are_counted_with_notifications() {
     let workload = Workload { items: 1024, batch: 4, ..Workload::default() };
     let quiet = split(&workload);
     assert_eq!((quiet.fences(Side::Driver), quiet.fences(Side::Device)), (0, 0));
@@ -250,7 +250,7 @@ fn impossible_sizes_are_refused() {
 
 #[test]
 #[should_panic(expected = "buffers come back, and no more")]
-fn a_device_of_another_ring_is_noticed() {
+fn a_device_of_another_ring_is_detected() {
     let (memory, other) = (Memory::packed(4).unwrap(), Memory::packed(4).unwrap());
     let mut driver: packed::Driver<_> = packed::Driver::new(memory.view(Side::Driver), 4, Features::default()).unwrap();
     let mut device: packed::Device<_> = packed::Device::new(other.view(Side::Device), 4, Features::default()).unwrap();
@@ -260,7 +260,7 @@ fn a_device_of_another_ring_is_noticed() {
 /// Accesses of one line, and the outcome according to the book: `l` and `s` are the driver's load and store, `L` and
 /// `S` the device's.
 #[test]
-fn protocols_are_those_of_the_book() {
+fn protocols_match_the_textbook() {
     use State::{Exclusive, Invalid, Modified, Owned, Shared};
     let moves = |load_misses, store_misses, upgrades, write_backs, fills| Moves {
         load_misses,

@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_differs_by_itself_is_not_compared() {
+    fn files_that_differ_between_plain_builds_are_not_compared() {
         let products = |files: &[(&str, u64)]| {
             Products(files.iter().map(|(path, hash)| (PathBuf::from(path), Some(*hash))).collect())
         };

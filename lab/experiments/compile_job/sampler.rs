@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ledger_is_whole_or_says_why_not() {
+    fn a_ledger_is_complete_or_gives_the_reason() {
         let whole = Ledger { ticks: 8, share: 0.25, crossings: 5, refusals: 7 };
         assert_eq!(ledger([8, 2, 5, 1, 0, 0, 7]), Ok(whole));
         assert!(ledger([8, 2, 5, 1, 1, libc::EACCES as u64, 0]).is_err_and(|why| why.contains("denied")));

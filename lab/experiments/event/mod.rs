@@ -275,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_say_what_departs_from_the_plain_case() {
+    fn names_describe_the_difference_from_the_plain_case() {
         for (mode, case, threads, pressure, name) in [
             (Mode::Overwrite, "armed_u64", 1, "hot", "dormouse.armed.u64"),
             (Mode::Overwrite, "empty_str32", 1, "L2", "dormouse.empty.str32.L2"),

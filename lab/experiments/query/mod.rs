@@ -313,7 +313,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn starting_up_is_taken_off_times() {
+    fn start_up_is_subtracted_from_times() {
         let of = |name: &str, unit, rounds: [f64; 2]| ((name.to_string(), unit), rounds.to_vec());
         let samples = Samples::from([
             of("counts.trace.wall", "s", [5.0, 7.0]),

@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn starting_up_is_taken_off_times_and_memory_is_that_of_the_worst() {
+    fn start_up_is_subtracted_and_memory_is_the_maximum() {
         let of = |name: &str, unit, rounds: [f64; 2]| ((name.to_string(), unit), rounds.to_vec());
         let samples = Samples::from([
             of("dormouse.count.wall", "s", [5.0, 7.0]),

@@ -322,7 +322,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn placements_are_as_the_machine_says() {
+    fn placements_follow_the_machines_topology() {
         // Two sockets of two cores of two threads.
         let place = |cpu: u32| Some((format!("core {}", cpu / 2), format!("socket {}", cpu / 4)));
         let (found, notes) = placements(&[1, 0, 2, 3, 4, 5, 6, 7], place);

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_shadow_spares_the_producer_all_loads_of_the_avail_line() {
+    fn a_shadow_saves_the_producer_all_loads_of_the_avail_line() {
         let counts = counts();
         crate::plan::assert_different_names(counts.iter().map(|measurement| measurement.name.as_str()));
         let of = |name: &str| {

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quick_run_has_what_the_paper_speaks_of() {
+    fn a_quick_run_has_the_cases_of_the_paper() {
         let mut measurements = measurements("", |_| false);
         let mut samples = Samples::new();
         (0..6).for_each(|_| touch(&mut samples, |threads, _| Ok(10.0 * threads as f64)).expect("costs"));
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_refused_is_no_figure_of_what_was_asked_for() {
+    fn figures_of_refused_requests_are_named_refused() {
         let never: fn(&Order) -> bool = |_| false;
         let check = |axis: &str, is_of: fn(&Order) -> bool, name: &str| {
             for (is_refused, label, other) in [(is_of, "-refused", ""), (never, "", "-refused")] {

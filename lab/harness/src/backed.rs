@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_that_are_not_there_have_no_figures() {
+    fn unbacked_buffers_have_no_figures() {
         let mut found = Found::default();
         assert_eq!(found.verdict(), Ok(vec![]));
         // Zeroes that were never written.

@@ -88,7 +88,7 @@ fn pair() -> (u64, u64) {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_rate_is_a_processors() {
+    fn the_clock_rate_is_that_of_a_cpu() {
         let rate = super::cycles_per_ns();
         assert!((0.1..10.0).contains(&rate), "{rate}");
     }

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_counter_counts_or_says_why_not() {
+    fn every_counter_counts_or_gives_the_reason() {
         let mut opened = Counters::open();
         opened.start();
         let memory = vec![1u8; 64 << 10];

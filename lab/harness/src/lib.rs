@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn command_lines() {
+    fn command_lines_are_parsed() {
         assert_eq!(parse("--cpus 1,0"), Ok(Options { processors: vec![1, 0], policy: Policy::Other }));
         assert_eq!(parse("--cpus 3 --policy fifo").map(|options| options.policy), Ok(Policy::Fifo));
         for wrong in ["", "--cpus", "--cpus x", "--cpus 1 --policy deadline", "--speed 3"] {
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_lines_of_json() {
+    fn a_request_is_a_line_of_json() {
         let request = Request::Run(Run {
             case: "a".into(),
             iterations: 5,

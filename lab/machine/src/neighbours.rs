@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_the_kernel() {
+    fn lines_of_the_kernel_are_parsed() {
         let stat = "4711 (a (b) c) R 1 4711 4711 0 -1 4194304 117 0 0 0 250 50 7 3 20 0 1 0 1154246 3133440 382 \
             18446744073709551615 1 1 0 0 0 0 0 0 0 0 0 0 17 1 0 0 0 0 0 1 1 1 1 1 1 1 0";
         let process = Process { command: "a (b) c".into(), parent: 1, time: 300, children_time: 10, cpu: Some(1) };

@@ -29,35 +29,35 @@ enum Command {
     /// List the experiments
     List,
     Run(Run),
-    /// Write a report as HTML of figures that `dormouse lab run --json` wrote
+    /// Write the result of `dormouse lab run --json` as an HTML report
     Report {
-        /// The figures
+        /// Result of `dormouse lab run --json`
         #[arg(value_name = "RESULT.json")]
         result: PathBuf,
-        /// The report; by default beside the figures, with `.html`
+        /// File for the report [default: the result's name with `.html`]
         #[arg(short, long, value_name = "FILE.html")]
         output: Option<PathBuf>,
     },
-    /// Write what the papers say, and what figures say to it, as markdown
+    /// Write the papers' statements and the verdicts of a result as Markdown
     ///
-    /// Every statement is judged anew by the rounds in the file. Without a file, nothing was measured.
+    /// The rounds in the result decide on every statement anew. Without a result, all statements are listed as not measured.
     Papers {
-        /// The figures
+        /// Result of `dormouse lab run --json`
         #[arg(value_name = "RESULT.json")]
         result: Option<PathBuf>,
-        /// Where to write it [default: standard output]
+        /// File to write [default: standard output]
         #[arg(short, long, value_name = "FILE.md")]
         output: Option<PathBuf>,
     },
     /// Compare two results: which figures differ, and what differs between the two machines and runs
     #[command(after_help = "\
-First come the figures that both have, with the probability of such a difference by chance, corrected for all figures (Holm). Then what \
-was measured of both machines beside the experiments, and all facts that are not the same, which does not say that they matter.
+The output lists first the figures that both have, with the probability of such a difference by chance, corrected for all figures (Holm); then what \
+was measured on both machines besides the experiments; then all facts that differ, whether they matter or not.
 
 JSON is an object: `differences`, `only_in_a`, `only_in_b`, `measured` (with `there`, `here`, `ratio`, `ratio_ci95`, `differs`), \
 `facts` (`fact`, `a`, `b`), `notes`.
 
-Exit code: 0, whatever differs; 2 if a file cannot be read.")]
+Exit code: 0, even if figures differ; 2 if a file cannot be read.")]
     Compare {
         /// A result of `dormouse lab run --json`
         #[arg(value_name = "A.json")]
@@ -74,53 +74,53 @@ Exit code: 0, whatever differs; 2 if a file cannot be read.")]
 
 /// Run experiments and print their figures
 ///
-/// Cases take turns in every round, so that a disturbance of the machine affects all of them alike. Costs are what is added to the empty
-/// loop, with 95 % intervals. `dormouse lab doctor` says which properties of this machine make figures less certain.
+/// Cases take turns in every round, so that a disturbance of the machine affects all of them alike. A cost is the time added to the empty
+/// loop, with a 95 % interval. `dormouse lab doctor` says which properties of this machine make figures less reliable.
 #[derive(Debug, Args)]
 struct Run {
-    /// Names, as `dormouse lab list` gives them [default: all]
+    /// Names of experiments, as `dormouse lab list` prints them [default: all]
     #[arg(value_name = "EXPERIMENT")]
     experiments: Vec<String>,
-    /// A few seconds for each in place of minutes; wider intervals
+    /// Run each experiment for seconds instead of minutes; intervals are wider
     #[arg(long)]
     quick: bool,
-    /// At most N rounds of each case: a few show that it works, and say nothing of what it costs
+    /// Run at most N rounds of each case; a few rounds only show that the experiment works
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
-    /// Print what papers say, ratios and peers, and not each measurement
+    /// Print the papers' statements, ratios and peers, but not each measurement
     #[arg(long)]
     brief: bool,
-    /// Also write the figures as JSON
+    /// Also write the result to FILE as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Also write a report as HTML: one file with tables and plots
+    /// Also write an HTML report to FILE, with tables and plots
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// CPUs to measure on; cases of one thread use the first [default: all that are allowed, the first of them last]
     #[arg(long, value_name = "N[,N…]", value_delimiter = ',')]
     cpu: Vec<u32>,
-    /// How the kernel schedules what is measured: as any other program, or before all ordinary ones, which needs a permission
+    /// Scheduling policy of the measured programs: that of ordinary programs, or one with precedence over them, which needs a permission
     #[arg(long, default_value = "other")]
     #[arg(value_parser = PossibleValuesParser::new(["other", "fifo"]).try_map(|name| name.parse::<Policy>()))]
     policy: Policy,
-    /// Measure Dormouse alone
+    /// Measure only Dormouse, without peers
     #[arg(long)]
     no_peers: bool,
-    /// A directory with a Makefile, for compile-job [default: $DORMOUSE_LAB_PROJECT, else Lua's sources if they are there]
+    /// Directory with a Makefile, for compile-job [default: $DORMOUSE_LAB_PROJECT, or Lua's sources if they are present]
     #[arg(long, value_name = "DIR")]
     project: Option<PathBuf>,
 }
 
-/// Say how far figures of this machine can be trusted, and what differs from another
+/// Say how reliable measurements on this machine are, and how it differs from another
 ///
-/// With `--compare`: measures this machine as another one was, or this one at another time, and lists what differs: the core's clock,
-/// caches, scheduler, clock source, interruptions, whether memory is there, and facts. The file is of `--save` or of `dormouse lab run
-/// --json`. A figure differs if 95 % of the ratios of a look here to a look there are on one side of 1.
+/// With `--compare`, the command measures this machine as another one, or this one at another time, was measured, and lists what differs: core clock,
+/// caches, scheduler, clock source, interruptions, page backing, and facts. The file is that of `--save` or of `dormouse lab run
+/// --json`. A figure differs if 95 % of the ratios of measurements here to measurements there are on one side of 1.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 JSON is an array of objects: `group` (processor, clock, kernel, memory, permissions, tracing), `fact`, `mark` (ok, note, warning), \
-`value` (starts with `not told: ` where nothing could be read), `meaning`, `remedy` (or null) and `prevents_tracing`. With --compare it \
-is an object as that of `dormouse lab compare`, in which A is there and B is here.
+`value` (starts with `not told: ` if nothing could be read), `meaning`, `remedy` (or null) and `prevents_tracing`. With --compare it \
+is an object like that of `dormouse lab compare`, in which A is the other machine and B is this one.
 
 Exit code: 0 if tracing works; 1 if it does not, or if sites cannot be patched; 2 on an error. With --compare: 0 if no figure \
 differs, 3 if one does, 2 on an error.")]
@@ -128,10 +128,10 @@ struct Doctor {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Also measure the machine, and write its facts and figures there, for a later --compare
+    /// Also measure the machine, and write facts and figures to HOST.json, for a later --compare
     #[arg(long, value_name = "HOST.json", conflicts_with = "compare")]
     save: Option<PathBuf>,
-    /// Measure the machine, and tell what differs from that one
+    /// Measure the machine, and list what differs from the machine in HOST.json
     #[arg(long, value_name = "HOST.json")]
     compare: Option<PathBuf>,
 }
@@ -220,7 +220,8 @@ impl Doctor {
         // The file is checked before seconds of measuring.
         let there = Report { experiments: Vec::new(), ..load(path)? };
         if there.host.probes.figures.iter().all(|figure| figure.n < ROUNDS_MIN) {
-            let remedy = format!("write it again there, with `dormouse lab doctor --save {}`", path.display());
+            let remedy =
+                format!("write it again on that machine, with `dormouse lab doctor --save {}`", path.display());
             bail!("{} has no measurements of its host that can be compared; {remedy}", path.display());
         }
         let here = Report { schema: SCHEMA, host: examine_and_measure(), experiments: Vec::new() };

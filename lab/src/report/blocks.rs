@@ -110,9 +110,9 @@ fn add_measurements(blocks: &mut Vec<Block>, all: &[Measurement], is_brief: bool
         blocks.push(Block::Fold(title.clone(), vec![Block::Grid(title, counters)]));
     }
     if all.is_empty() {
-        blocks.push(Block::Text("There are no measurements of it in this result.".into()));
+        blocks.push(Block::Text("This result has no measurements of this experiment.".into()));
     } else if all.iter().all(|m| m.samples.is_empty() || m.is_exact) {
-        blocks.push(Block::Text("There are no rounds in this result that could be shown.".into()));
+        blocks.push(Block::Text("This result has no rounds to show.".into()));
     }
 }
 

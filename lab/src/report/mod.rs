@@ -86,14 +86,14 @@ pub fn papers(report: Option<&Report>) -> String {
 /// If a plot cannot be serialised as JSON.
 pub fn html(report: &Report) -> Result<String, serde_json::Error> {
     let names: Vec<&str> = report.experiments.iter().map(|experiment| experiment.name.as_str()).collect();
-    let title = if names.is_empty() { "There are no experiments in this result.".into() } else { names.join(", ") };
+    let title = if names.is_empty() { "This result has no experiments.".into() } else { names.join(", ") };
     let mut parts = Vec::new();
     for (index, experiment) in report.experiments.iter().enumerate() {
         parts.push((format!("experiment-{index}"), experiment.name.as_str(), of_experiment(experiment, false)));
     }
     let facts = facts_of_host(&report.host).into_iter().map(|(name, value)| vec![name, value]);
     let facts = Block::Grid("Machine".into(), Grid::new(&["fact", "value"], facts));
-    parts.push(("machine".into(), "Machine", vec![Block::Fold("Everything that was read of it".into(), vec![facts])]));
+    parts.push(("machine".into(), "Machine", vec![Block::Fold("Everything that was read".into(), vec![facts])]));
     let (mut body, mut links, mut plots) = (String::new(), String::new(), Vec::new());
     for (id, title, blocks) in &parts {
         let title = escaped(title);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_can_be_read_in_both_schemes() {
+    fn text_has_contrast_in_both_colour_schemes() {
         let schemes: Vec<&str> = CSS.split("  color-scheme:").skip(1).collect();
         assert_eq!(schemes.len(), 2);
         let text = ["ink", "quiet", "link", "c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7"];

@@ -66,7 +66,7 @@ fn plot(title: &str, unit: &str, rows: Vec<Row>) -> Plot {
     let is_log = is_far && above.len() * 2 >= rows.len();
     let mut sentence = extremes(&rows);
     if is_log && above.len() < rows.len() {
-        sentence += &format!(" Zero or less, which has no place on this axis: {}.", rows.len() - above.len());
+        sentence += &format!(" Zero or less, and so not on this axis: {}.", rows.len() - above.len());
     }
     Plot { title: title.into(), sentence, values: format!("median, {unit}"), is_log, rows, ..Plot::default() }
 }
@@ -99,7 +99,7 @@ pub(super) fn intervals<'a>(title: &str, unit: &str, cases: impl IntoIterator<It
         };
         let mut plot = plot(title, unit, cases.iter().map(with_rounds).collect());
         if count > 0 {
-            let far = format!("farther than {DEVIATIONS_MAX} median absolute deviations, and drawn there");
+            let far = format!("beyond {DEVIATIONS_MAX} median absolute deviations, and drawn at that distance");
             plot.sentence += &format!(" Every round is a small point; {far}: {beyond} of {count}.");
         }
         plot
@@ -166,8 +166,8 @@ fn against(axis: &str, unit: &str, lines: &[Vec<Point>]) -> Plot {
         }));
     }
     let (title, axis) = match axis {
-        "pressure" => ("what memory pressure has driven out", "driven out, level of cache".into()),
-        "busy" => ("threads in the sites meanwhile", "threads, number".into()),
+        "pressure" => ("the cache level that memory pressure evicted", "evicted, level of cache".into()),
+        "busy" => ("threads in the sites at the same time", "threads, number".into()),
         other => (other, format!("{other}, number")),
     };
     let steps = steps.iter().map(|(_, value)| value.to_string()).collect();

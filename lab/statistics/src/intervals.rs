@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn without_rounds_the_interval_serves() {
+    fn comparisons_without_rounds_use_intervals() {
         let ratio = |value: f64| Ratio { value, ci95: Some([value - 0.5, value + 0.5]), ..Ratio::default() };
         let compared = |a: f64, b: f64| compare(Figure::of_ratio(&ratio(a)), Figure::of_ratio(&ratio(b)));
         // The standard error of the difference is √2 · 0.5 / 1.96: the difference is 2 ± 0.707, and 5.5 errors from

@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn medians() {
+    fn medians_of_odd_and_even_counts() {
         assert_eq!([median(&[]), median(&[3.0, 1.0, 2.0]), median(&[4.0, 1.0, 2.0, 3.0])], [0.0, 2.0, 2.5]);
         assert_eq!(median_absolute_deviation(&[1.0, 1.0, 2.0, 2.0, 4.0, 6.0, 9.0]), 1.0);
         assert_eq!(quantile(&[1.0, 2.0, 3.0, 4.0, 5.0], 0.25), 2.0);

@@ -62,7 +62,7 @@ fn planted_differences_are_listed() {
 }
 
 #[test]
-fn a_file_that_is_no_result_is_named() {
+fn a_file_that_is_not_a_result_is_an_error() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let path = dir.path().join("poem.json");
     std::fs::write(&path, "[\"no result\"]").expect("written");

@@ -40,7 +40,7 @@ fn a_saved_host_is_compared_with_this_one() {
 }
 
 #[test]
-fn what_is_no_measured_host_is_refused() {
+fn a_file_without_a_measured_host_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("host.json");
     let unmeasured = "{\"schema\":1,\"host\":{\"cpu\":\"a\"},\"experiments\":[]}";
@@ -55,7 +55,7 @@ fn what_is_no_measured_host_is_refused() {
 }
 
 #[test]
-fn the_doctor_answers_for_every_group() {
+fn doctor_has_findings_in_every_group() {
     let output = lab().args(["doctor", "--json"]).output().expect("dormouse runs");
     let findings: serde_json::Value = serde_json::from_slice(&output.stdout).expect("findings are JSON");
     let findings = findings.as_array().expect("an array");

@@ -22,7 +22,7 @@ fn full() -> Stdio {
 const FULL: &str = "dormouse: cannot write to standard output: No space left on device (os error 28)";
 
 #[test]
-fn a_command_that_nobody_reads_ends_as_one_that_somebody_reads() {
+fn a_closed_output_does_not_change_the_exit_code() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
     let (result, page) = (path("result.json"), path("page.html"));
@@ -61,7 +61,7 @@ fn assert_ends_as_read(words: &[&str]) {
 }
 
 #[test]
-fn figures_that_nobody_reads_are_in_their_file() {
+fn the_result_file_is_written_if_output_is_closed() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("result.json").to_string_lossy().into_owned();
     let run_percpu = ["run", "percpu", "--quick", "--rounds", "2", "--no-peers", "--json", &file];

@@ -32,7 +32,7 @@ fn missing(experiment: &Experiment) -> Vec<&str> {
 }
 
 #[test]
-fn what_is_missing_is_named() {
+fn missing_programs_are_named() {
     if !has("cc") || !has("make") {
         return;
     }

@@ -30,7 +30,7 @@ fn a_result_becomes_a_page_beside_it() {
 }
 
 #[test]
-fn papers_are_judged_anew() {
+fn statements_of_papers_are_judged_again() {
     let (known, paper) = EXPERIMENTS.iter().find_map(|known| Some((known, known.paper()?))).expect("a paper");
     let nothing = Experiment { name: known.name.into(), ..Experiment::default() };
     let statement =
@@ -68,7 +68,7 @@ fn papers_are_judged_anew() {
 }
 
 #[test]
-fn what_is_no_result_is_named() {
+fn a_file_that_is_not_a_result_is_named() {
     let dir = tempfile::tempdir().expect("a directory");
     let result = dir.path().join("a.json");
     for text in [None, Some("{}"), Some("no JSON")] {

@@ -286,7 +286,7 @@ fn an_unknown_experiment_is_refused_before_the_others_run() {
 }
 
 #[test]
-fn a_cpu_that_is_not_there_is_refused() {
+fn an_absent_cpu_is_refused() {
     let error = refuse(lab().args(["run", "event", "--cpu", "4096"]));
     assert!(error.contains("CPU 4096"), "{error}");
 }

@@ -34,7 +34,7 @@ fn plots(html: &str) -> Vec<Value> {
 }
 
 #[test]
-fn in_short_there_is_what_a_paper_says_or_ratios_and_one_table() {
+fn brief_output_has_statements_or_ratios_and_one_table() {
     let full = fixture::full();
     let (text, brief) = (report::text(&full, false), report::text(&full, true));
     let [of_event, of_builds] = brief.split("\ncompile-job\n").collect::<Vec<_>>()[..] else { panic!("{brief}") };
@@ -45,7 +45,7 @@ fn in_short_there_is_what_a_paper_says_or_ratios_and_one_table() {
 }
 
 #[test]
-fn text_and_page_say_the_same() {
+fn text_and_page_agree() {
     let full = fixture::full();
     let (html, text) = (html(&full), report::text(&full, false));
     for experiment in &full.experiments {
@@ -73,7 +73,7 @@ fn text_and_page_say_the_same() {
 fn plots_are_chosen_by_labels_and_say_what_they_show() {
     let plots = plots(&html(&fixture::full()));
     let of = |title: &str| plots.iter().filter(|plot| plot["title"] == title).collect::<Vec<_>>();
-    let pressure = of("Medians against what memory pressure has driven out");
+    let pressure = of("Medians against the cache level that memory pressure evicted");
     assert_eq!(pressure[0]["steps"], json!(["hot", "L1", "L2", "L3"]));
     for title in [
         "Medians against threads",
@@ -98,12 +98,12 @@ fn a_report_survives_its_file_and_says_what_is_missing() {
         serde_json::from_str(&serde_json::to_string(&odd).unwrap()).expect("what is no number can be read");
     assert!(read.experiments[5].measurements[0].median.is_nan());
     for text in [between(&html(&read), "<main>", "</main>")[0], &report::text(&read, false)] {
-        assert!(text.contains("There are no measurements of it in this result."));
+        assert!(text.contains("This result has no measurements of this experiment."));
         assert!(text.contains("There are no rounds in this result"));
         assert!(text.contains("too few rounds") && text.contains("exact") && !text.contains("NaN"));
     }
     let empty = html(&Report { experiments: Vec::new(), ..odd });
-    assert!(empty.contains("There are no experiments in this result.") && empty.len() < 1 << 16);
+    assert!(empty.contains("This result has no experiments.") && empty.len() < 1 << 16);
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn assert_fits(browser: &mut Browser, name: &str) {
 }
 
 #[test]
-fn a_browser_shows_everything() {
+fn a_browser_shows_all_plots_and_tables() {
     let Some(program) = browser::program() else { return };
     let mut browser = Browser::start(&program);
     for (name, report) in

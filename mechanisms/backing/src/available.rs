@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn something_can_be_read_here() {
+    fn available_memory_can_be_read_here() {
         assert!(available_bytes().is_some());
     }
 }

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_read_whatever_is_in_a_name() {
+    fn lines_with_any_name_are_parsed() {
         let line = b"7f12a000-7f12c000 rw-p 00001000 fe:00 1234                     /a b\xff (deleted)";
         let map = parse_line(line).unwrap();
         assert_eq!((map.range.clone(), map.offset, map.inode), (0x7f12_a000..0x7f12_c000, 0x1000, 1234));
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_has_some() {
+    fn this_process_has_mappings() {
         let maps = read(std::process::id()).unwrap();
         let local = 0_u8;
         let at = (&raw const local).addr() as u64;

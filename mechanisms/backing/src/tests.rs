@@ -45,7 +45,7 @@ fn faults_of_writing(mapping: &Mapping) -> i64 {
 }
 
 #[test]
-fn a_prefaulted_pool_is_there_and_does_not_fault() {
+fn a_prefaulted_pool_is_present_and_does_not_fault() {
     let pool = Pool::new("dormouse-test", 3 << 20, MemoryOptions::new()).unwrap();
     assert_eq!(pool.size_bytes(), 3 << 20);
     assert_eq!(pool.mapping().unbacked_os_pages(0..3 << 20), Ok(0));
@@ -62,7 +62,7 @@ fn a_prefaulted_pool_is_there_and_does_not_fault() {
 }
 
 #[test]
-fn huge_pages_keep_the_bytes_and_spare_others_their_faults() {
+fn huge_pages_keep_the_bytes_and_save_other_processes_faults() {
     let pool = Pool::new("dormouse-test", (4 << 20) + 8192, MemoryOptions::new()).unwrap();
     assert!(pool.base().addr().is_multiple_of(2 << 20));
     for offset in (0..pool.size_bytes()).step_by(4096) {
@@ -86,7 +86,7 @@ fn huge_pages_keep_the_bytes_and_spare_others_their_faults() {
 /// Under other load, one request of 28,000 failed with `EAGAIN`: all of the session's memory after it stayed in small
 /// pages, which fault.
 #[test]
-fn a_huge_page_is_asked_for_again_while_others_hold_what_is_there() {
+fn a_huge_page_is_requested_again_while_others_hold_its_pages() {
     let after = |failures: usize| {
         let mut count = 0;
         let result = again_while_asked(|| {
@@ -107,7 +107,7 @@ fn a_huge_page_is_asked_for_again_while_others_hold_what_is_there() {
 }
 
 #[test]
-fn a_page_that_is_held_costs_no_other_its_huge_page() {
+fn a_held_page_prevents_only_its_own_huge_page() {
     const HUGE: usize = 2 << 20;
     let pool = Pool::new("dormouse-test", 2 * HUGE, MemoryOptions::new()).unwrap();
     pool.prefault(0..pool.size_bytes()).unwrap();
@@ -132,7 +132,7 @@ fn small_pools_have_no_huge_pages() {
 }
 
 #[test]
-fn what_is_given_back_is_zeroes_and_no_memory() {
+fn returned_memory_reads_as_zeroes_and_is_freed() {
     let os_page = os_page_size();
     let pool = Pool::new("dormouse-test", 8 * os_page, MemoryOptions::new()).unwrap();
     for index in 0..8 {
@@ -178,7 +178,7 @@ fn a_part_is_prefaulted_and_keeps_its_bytes() {
 }
 
 #[test]
-fn nothing_is_wanted_of_an_empty_or_impossible_range() {
+fn empty_and_impossible_ranges_do_nothing() {
     let size_bytes = 4 * os_page_size();
     let pool = Pool::new("dormouse-test", size_bytes, LAZY).unwrap();
     assert_eq!(pool.prefault(5..5), Ok(()));
@@ -202,7 +202,7 @@ fn the_seals_refuse_truncation_and_more_seals() {
 }
 
 #[test]
-fn what_could_shrink_is_refused() {
+fn files_that_can_shrink_are_refused() {
     let file = rustix::fs::memfd_create("dormouse-test", MemfdFlags::ALLOW_SEALING).unwrap();
     rustix::fs::ftruncate(&file, 4096).unwrap();
     assert_eq!(Mapping::map(&file, false).map(|_| ()), Err(BackingError::NotSealed));
@@ -231,7 +231,7 @@ fn a_file_of_an_odd_size_is_populated() {
 }
 
 #[test]
-fn too_much_is_an_error_that_names_the_remedy() {
+fn too_large_pools_are_an_error_with_a_remedy() {
     // More than any machine has, but less than an address space.
     let error = Pool::new("dormouse-test", 64 << 40, MemoryOptions::new()).map(|_| ()).unwrap_err();
     assert!(matches!(error, BackingError::NotEnough { wanted_bytes, .. } if wanted_bytes == 64 << 40), "{error}");
@@ -305,7 +305,7 @@ const FILE_PAGE: PageKind = PageKind::PRESENT.and(PageKind::FILE);
 const ZERO_PAGE: PageKind = PageKind::PRESENT.and(PageKind::ZERO);
 
 #[test]
-fn every_way_tells_what_pages_are() {
+fn every_method_classifies_pages() {
     let os_page = os_page_size();
     let memory = Mapped::new(1200 * os_page, None);
     // SAFETY: the range is the mapping just made (madvise(2)). With huge pages, neighbours would become present.
@@ -366,7 +366,7 @@ fn every_way_tells_what_pages_are() {
 }
 
 #[test]
-fn huge_pages_are_told_from_small_ones() {
+fn huge_pages_are_distinguished_from_small_ones() {
     let huge = HUGE_PAGE_SIZE_BYTES;
     let memory = Mapped::new(3 * huge, None);
     let start = memory.0.start.next_multiple_of(huge);
@@ -442,7 +442,7 @@ fn a_buffer_is_memory_only_when_each_page_was_written() {
 }
 
 #[test]
-fn slices_are_checked_and_an_assertion_names_its_place() {
+fn slices_are_checked_and_assertions_name_their_position() {
     check_backed::<u64>(&[]).unwrap();
     let mut buffer = vec![0u32; 1 << 20];
     let caught = std::panic::catch_unwind(|| assert_backed(&buffer)).unwrap_err();
@@ -456,7 +456,7 @@ fn slices_are_checked_and_an_assertion_names_its_place() {
 
 /// A process that has ended has an empty page table, and one that never existed is an error.
 #[test]
-fn processes_that_are_gone_do_no_harm() {
+fn processes_that_have_ended_do_no_harm() {
     let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
     let table = |interfaces: &[KernelInterface]| PageTable::by(Some(child.id()), interfaces);
     let tables: Vec<PageTable> = [KernelInterface::Scan, KernelInterface::WordsAndFlags, KernelInterface::Words]
@@ -486,7 +486,7 @@ fn a_mapping_may_be_left_in_place() {
 }
 
 #[test]
-fn a_pool_on_a_file_system_is_all_there_and_stays() {
+fn a_pool_on_a_file_system_is_allocated_and_persists() {
     let place = tempfile::tempdir_in("/dev/shm").unwrap();
     let path = place.path().join("buffers");
     let pool = Pool::on_file_system(&path, 20_000, 10_000).unwrap();
@@ -571,7 +571,7 @@ fn both(size_bytes: usize, options: MemoryOptions) -> Result<[Mapping; 2], Backi
 }
 
 #[test]
-fn private_memory_is_there_and_does_not_fault() {
+fn private_memory_is_present_and_does_not_fault() {
     let _faults_count = without_forks();
     let pool = PrivatePool::new((3 << 20) + 1, MemoryOptions::new()).unwrap();
     assert_eq!(pool.size_bytes(), (3 << 20) + os_page_size());
@@ -596,7 +596,7 @@ fn too_much() -> usize {
 }
 
 #[test]
-fn guards_stop_those_that_run_over() {
+fn guard_pages_stop_overruns() {
     let options = MemoryOptions::new().guard(true).capacity_bytes(16 * os_page_size());
     let ends = |at: *mut u8| {
         in_child(|| {
@@ -622,7 +622,7 @@ fn guards_stop_those_that_run_over() {
 }
 
 #[test]
-fn memory_grows_in_place_and_never_shows_others_a_sigbus() {
+fn memory_grows_in_place_without_sigbus_in_other_processes() {
     let _faults_count = without_forks();
     let os_page = os_page_size();
     let options = MemoryOptions::new().capacity_bytes(8 << 20);
@@ -673,7 +673,7 @@ fn growing_too_far_is_an_error_and_changes_nothing() {
 }
 
 #[test]
-fn the_ladder_tells_what_was_really_obtained() {
+fn the_ladder_reports_what_was_obtained() {
     let _faults_count = without_forks();
     let told = PageTable::of(None).unwrap().interface() != KernelInterface::Words;
     for (mapping, kind) in
@@ -781,7 +781,7 @@ fn locked_memory_is_locked_or_an_error_names_the_limit() {
 }
 
 #[test]
-fn memory_comes_from_a_cpus_node() {
+fn memory_comes_from_the_node_of_the_cpu() {
     // A CPU on which this process may run.
     let cpu = rustix::thread::sched_getcpu() as u32;
     let node = node_of_cpu(cpu).unwrap();
@@ -819,7 +819,7 @@ fn memory_comes_from_a_cpus_node() {
 }
 
 #[test]
-fn a_folded_mapping_has_its_contents_again_where_it_was_or_elsewhere() {
+fn a_folded_mapping_can_be_unfolded_in_place_or_elsewhere() {
     let pool = Pool::new("test", 3 * HUGE_PAGE_SIZE_BYTES + 5 * os_page_size(), MemoryOptions::new()).unwrap();
     let mut mapping = Mapping::map_unlocked(&pool).unwrap();
     assert!(mapping.is_sealed() && mapping.len() == pool.size_bytes());

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_field_is_found_wherever_it_is() {
+    fn a_field_is_found_at_any_position() {
         let place = std::env::temp_dir().join(format!("dormouse-filter-{}", std::process::id()));
         let path = std::ffi::CString::new(place.to_str().unwrap()).unwrap();
         for before in [0, 1, 10, 4084, 4085, 4086, 4095, 4096, 9000] {

@@ -24,7 +24,7 @@ fn is_armed(bytes: &[u8]) -> bool {
 }
 
 #[test]
-fn the_constructor_has_put_sites_to_sleep() {
+fn the_constructor_makes_sites_dormant() {
     static KEY: StaticKey = StaticKey::new();
     #[inline(never)]
     fn gate() -> bool {
@@ -39,7 +39,7 @@ fn the_constructor_has_put_sites_to_sleep() {
 }
 
 #[test]
-fn a_gate_goes_to_and_fro_between_its_states() {
+fn a_gate_can_be_armed_and_disarmed_repeatedly() {
     static KEY: StaticKey = StaticKey::new();
     #[inline(never)]
     fn gate() -> bool {

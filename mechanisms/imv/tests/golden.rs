@@ -104,7 +104,7 @@ fn disassembly(program: &Path, site: &Site) -> Vec<String> {
 }
 
 #[test]
-fn each_kind_of_site_is_as_it_should_be() {
+fn each_kind_of_site_has_the_documented_bytes() {
     if !dormouse_testing::has("objdump") {
         return;
     }

@@ -143,7 +143,7 @@ const COMPILERS: [&[&str]; 6] = [
 ];
 
 #[test]
-fn c_and_cpp_libraries_sleep_wake_and_unload() {
+fn sites_of_c_and_cpp_libraries_are_armed_disarmed_and_unloaded() {
     let _turn = TURN.lock().unwrap();
     let directory = scratch("libraries");
     for (index, compiler) in COMPILERS.iter().enumerate().filter(|(_, compiler)| has_part(compiler[0])) {
@@ -210,7 +210,7 @@ fn exercise(path: &Path) {
 }
 
 #[test]
-fn a_library_without_gates_finds_nobody_elses_sites() {
+fn a_library_without_gates_finds_no_sites_of_other_objects() {
     let directory = scratch("none");
     for compiler in ["gcc", "clang"].into_iter().filter(|compiler| has_part(compiler)) {
         for linker in ["bfd", "lld"] {

@@ -149,7 +149,7 @@ fn what_is_set_is_what_the_program_reads() {
 }
 
 #[test]
-fn refusals_say_what_to_do_instead() {
+fn refusals_name_a_remedy() {
     let _turn = turn();
     let (why, text) = refusal("test.batch_sise", "64");
     assert_eq!((why, text.as_str()), (Refusal::Unknown, "there is no tunable `test.batch_sise`"));
@@ -178,7 +178,7 @@ fn refusals_say_what_to_do_instead() {
 }
 
 #[test]
-fn a_batch_is_done_as_a_whole_or_not_at_all() {
+fn a_batch_is_applied_completely_or_not_at_all() {
     let _turn = turn();
     let mut batch = [
         Assignment::new("test.batch_size", "100"),
@@ -223,7 +223,7 @@ fn a_batch_is_done_as_a_whole_or_not_at_all() {
 }
 
 #[test]
-fn sites_are_counted_and_whoever_is_shown_them_cannot_set() {
+fn sites_are_counted_and_visitors_cannot_set_values() {
     let _turn = turn();
     imv_read!(BATCH_SIZE);
     let mut seen = 0;
@@ -250,7 +250,7 @@ unsafe impl Sync for Variable {}
 struct Variable(UnsafeCell<u32>);
 
 #[test]
-fn tables_come_and_go() {
+fn tables_of_loaded_and_unloaded_objects_are_listed() {
     let _turn = turn();
     static VARIABLE: Variable = Variable(UnsafeCell::new(5));
     const fn record(name: &'static CStr, value_type: u32, offset_bytes: usize) -> TunableRecord {
@@ -353,11 +353,11 @@ fn the_c_header_is_the_twin_of_the_rust_layout() {
 /// Runs one test in a process of its own.
 #[cfg(all(target_arch = "x86_64", not(feature = "generic")))]
 #[test]
-fn what_cannot_be_written_leaves_all_of_a_batch() {
+fn a_failed_write_leaves_the_whole_batch_unchanged() {
     if alone::is_child() {
         return with_mprotect_refused();
     }
-    alone::assert_passed(&alone::run("what_cannot_be_written_leaves_all_of_a_batch", |_| {}));
+    alone::assert_passed(&alone::run("a_failed_write_leaves_the_whole_batch_unchanged", |_| {}));
 }
 
 #[cfg(all(target_arch = "x86_64", not(feature = "generic")))]

@@ -16,7 +16,7 @@ use dormouse_imv::{
 use dormouse_testing::{Lack, skip};
 
 #[test]
-fn a_panic_under_the_lock_gives_it_back() {
+fn a_panic_releases_the_lock() {
     static KEY: StaticKey = StaticKey::new();
     let gate = || static_branch!(KEY);
     let visited = std::panic::catch_unwind(|| visit_key_sites(&KEY, |_, _| panic!("on purpose")));
@@ -141,11 +141,11 @@ fn under_the_forced_writer() {
 }
 
 #[test]
-fn a_writer_that_is_refused_after_start_is_left_for_the_next() {
+fn a_writer_that_fails_after_the_start_is_replaced_by_the_next() {
     if alone::is_child() {
         return with_mprotect_refused();
     }
-    alone::assert_passed(&alone::run("a_writer_that_is_refused_after_start_is_left_for_the_next", |_| {}));
+    alone::assert_passed(&alone::run("a_writer_that_fails_after_the_start_is_replaced_by_the_next", |_| {}));
 }
 
 fn with_mprotect_refused() {
@@ -185,7 +185,7 @@ fn with_mprotect_refused() {
 
 /// The prohibition is inherited, so the whole program runs without a writer that could change values.
 #[test]
-fn values_are_loads_where_text_cannot_be_made_writable() {
+fn values_are_loads_if_text_cannot_be_made_writable() {
     if alone::is_child() {
         return without_mprotect();
     }
@@ -195,7 +195,7 @@ fn values_are_loads_where_text_cannot_be_made_writable() {
         unsafe { libc::prctl(65, 1_u64, 0_u64, 0_u64, 0_u64) };
         Ok(())
     }
-    let output = alone::run("values_are_loads_where_text_cannot_be_made_writable", |command| {
+    let output = alone::run("values_are_loads_if_text_cannot_be_made_writable", |command| {
         // SAFETY: one async-signal-safe system call.
         unsafe { command.pre_exec(forbid_writable_text) };
     });
@@ -276,7 +276,7 @@ fn raise_with(signal: i32, handler: extern "C" fn(i32)) {
 }
 
 #[test]
-fn a_signal_handler_amid_an_update_is_refused_and_elsewhere_served() {
+fn a_signal_handler_is_refused_only_during_an_update() {
     let gate = || static_branch!(FROM_HANDLER);
     visit_key_sites(&FROM_HANDLER, |_, _| raise_with(libc::SIGUSR1, enable_in_handler)).unwrap();
     assert_eq!(ANSWER.load(Ordering::Relaxed), 1);
@@ -314,7 +314,7 @@ fn in_child(child: impl FnOnce() -> bool) {
 }
 
 #[test]
-fn a_forked_child_has_its_own_state_even_amid_updates() {
+fn a_child_forked_during_updates_has_its_own_state() {
     static KEY: StaticKey = StaticKey::new();
     static BUSY: StaticKey = StaticKey::new();
     static STOP: AtomicBool = AtomicBool::new(false);
@@ -365,7 +365,7 @@ fn a_fork_by_the_owner_of_the_lock_leaves_both_usable() {
 }
 
 #[test]
-fn setters_at_once_leave_the_value_of_one_of_them_everywhere() {
+fn concurrent_setters_leave_one_value_at_all_sites() {
     imv! {
         static SMALL: u16 = 0;
         static LARGE: u64 = 0;

@@ -323,7 +323,7 @@ fn appended_records_match_the_oracle() {
 }
 
 #[test]
-fn outcomes_and_widths() {
+fn sections_report_outcomes_at_every_width() {
     let _lock = TestLock::take([0; 6]);
     let (guard, target) = (AtomicU64::new(7), AtomicU64::new(u64::MAX));
     let expected_by_width = [(2, 0xFFFF_FFFF_FFFF_7788), (4, 0xFFFF_FFFF_5566_7788), (8, 0x1122_3344_5566_7788)];
@@ -364,7 +364,7 @@ fn outcomes_and_widths() {
 }
 
 #[test]
-fn no_section_leaves_its_descriptor_behind() {
+fn every_section_clears_its_descriptor() {
     let Some(rseq) = rseq() else { return };
     let _lock = TestLock::take([0, 0, 500, 0, 0, 500]);
     let word = AtomicU64::new(0);
@@ -591,7 +591,7 @@ fn a_killed_process_leaves_whole_records() {
 }
 
 #[test]
-fn what_is_outside_the_area_has_no_address() {
+fn words_outside_the_area_have_no_address() {
     let mut memory = [0_u64; 16];
     // SAFETY: two strides of 64 bytes, which outlive the area; the test only computes addresses.
     let area = unsafe { Area::new(memory.as_mut_ptr().cast(), 6, 2) };

@@ -92,7 +92,7 @@ impl Numbers {
 }
 
 #[test]
-fn a_counter_says_what_it_cannot_be() {
+fn impossible_counters_are_refused() {
     assert!(counter(area(8), 1).is_some() && counter(area(8), i64::MAX as u64).is_some());
     for threshold in [0, 1 << 63, u64::MAX] {
         assert!(counter(area(8), threshold).is_none(), "{threshold}");
@@ -105,7 +105,7 @@ fn a_counter_says_what_it_cannot_be() {
 }
 
 #[test]
-fn alone_it_is_off_by_less_than_a_threshold_for_each_cpu() {
+fn the_error_is_below_one_threshold_for_each_cpu() {
     for rseq in ladder() {
         for threshold in [1, 2, 3, 10, 1000] {
             let area = area(8);
@@ -219,7 +219,7 @@ fn sums_are_exact_and_the_bound_holds_while_threads_move() {
 }
 
 #[test]
-fn the_killed_leave_the_sum_exact() {
+fn killed_processes_leave_the_sum_exact() {
     const STEP: i64 = 3;
     let ladder = ladder();
     let area = area(8);
@@ -298,7 +298,7 @@ fn buckets_tile_the_values() {
 }
 
 #[test]
-fn an_area_that_does_not_do_is_refused() {
+fn an_unsuitable_area_is_refused() {
     let layout = HistogramLayout::new(5).unwrap();
     assert_eq!((layout.bucket_count(), layout.size_bytes()), (1920, 30_720));
     // SAFETY: the memory is new, so zero, and nothing else uses it.
@@ -341,7 +341,7 @@ fn check(histogram: &Histogram, mut values: Vec<u64>) {
 }
 
 #[test]
-fn borders_are_counted_where_they_belong() {
+fn bucket_borders_are_counted_in_the_right_bucket() {
     let powers = (0..64).map(|shift| 1_u64 << shift);
     let values: Vec<u64> =
         powers.flat_map(|power| [power - 1, power, power + 1]).chain([0, u64::MAX, u64::MAX - 1, u64::MAX]).collect();

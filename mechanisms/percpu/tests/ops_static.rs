@@ -44,7 +44,7 @@ fn run(target: &str) -> Option<[String; 2]> {
 }
 
 #[test]
-fn a_static_program_finds_what_its_libc_has_registered() {
+fn a_static_program_finds_the_registration_of_its_libc() {
     let Some([plain, tuned]) = run(TARGET) else { return };
     // Some libcs register threads; an older one leaves it to this crate in both runs.
     if dormouse_percpu::Rseq::of_libc().is_some() {

@@ -308,14 +308,14 @@ fn split_queues_lose_neither_buffers_nor_notifications() {
 }
 
 #[test]
-fn split_queues_in_order_lose_neither() {
+fn split_queues_in_order_lose_neither_buffers_nor_notifications() {
     for what in [ONE, TWO, BATCH] {
         split(IN_ORDER, Fault::None, what, BEFORE_THE_WRAP);
     }
 }
 
 #[test]
-fn packed_queues_lose_neither() {
+fn packed_queues_lose_neither_buffers_nor_notifications() {
     for features in [EVENTS, FLAGS, IN_ORDER] {
         // Rings that wrap at each buffer, and one in which a batch crosses the end.
         for (what, size) in [(ONE, 1), (ONE, 2), (TWO, 2), (TWO, 3), (BATCH, 3)] {
@@ -327,7 +327,7 @@ fn packed_queues_lose_neither() {
 /// The plain comparison is correct as long as nothing wraps, so the fault does not show for 65,536 buffers, or for a
 /// lap.
 #[test]
-fn a_plain_comparison_is_right_before_the_wrap() {
+fn a_plain_comparison_is_correct_only_before_the_wrap() {
     split(EVENTS, Fault::Comparison, TWO, 0);
     packed(EVENTS, Fault::Comparison, TWO, 4);
 }

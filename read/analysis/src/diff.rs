@@ -243,7 +243,7 @@ mod tests {
     use rand::Rng;
 
     #[test]
-    fn ratios_of_rates() {
+    fn ratios_of_rates_have_intervals() {
         // Known: p = 50 of 150 has Wilson's interval 0.2629 to 0.4121, so odds of 0.3567 to 0.7010.
         let [low, high] = rate_ratio([100, 50], [1.0, 1.0], [1.0, 1.0]).unwrap();
         assert!((low - 0.3567).abs() < 1e-3 && (high - 0.7010).abs() < 1e-3, "{low} {high}");
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn intervals_cover_the_true_ratio_about_as_often_as_they_say() {
+    fn intervals_cover_the_true_ratio_about_95_times_in_100() {
         let mut random = SmallRng::seed_from_u64(7);
         let (rounds, mut covered) = (60, [0, 0, 0]);
         for _ in 0..rounds {
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_told_is_not() {
+    fn undecided_differences_have_the_verdict_cannot_be_told() {
         let mut random = SmallRng::seed_from_u64(3);
         let (a, b) = (values(&mut random, 1000, 100.0), values(&mut random, 1000, 300.0));
         let figure = |a: &Distribution, b: &Distribution, random: &mut SmallRng| {

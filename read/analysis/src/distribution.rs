@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_of_integers_are_exact_and_what_is_no_number_is_counted_apart() {
+    fn sums_of_integers_are_exact_and_non_numbers_are_counted_separately() {
         let mut values = Distribution::default();
         assert_eq!((values.percentile(50.0), values.sum(), values.relative_error()), (None, None, Some(0.01)));
         for value in [u64::MAX, u64::MAX, 1, 0] {

@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slices_grow_with_time_and_tell_bursts() {
+    fn time_slices_grow_and_detect_bursts() {
         let (mut even, mut bursts) = (Slices::default(), Slices::default());
         let duration_ns = 128_000_000;
         for index in 0..12_800u64 {
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_beyond_the_limit_is_counted_together() {
+    fn groups_beyond_the_limit_are_counted_together() {
         let mut groups = Groups::new(2, false);
         for key in [1u8, 2, 3, 1, 4, 3] {
             groups.add(&[key], &Counted { number: Some(Number::Whole(key.into())), size_bytes: 10, since_ns: 0 });

@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_of_losses_are_found_and_thrown_together() {
+    fn times_of_losses_are_found_and_merged() {
         let mut losses = Losses::default();
         for (begin, end) in [(10, 20), (40, 50), (15, 25), (60, 60)] {
             losses.add(begin, end);

@@ -98,7 +98,7 @@ fn random_trace() -> (dormouse_traces::Trace, Vec<Known>) {
 }
 
 #[test]
-fn events_are_counted_by_what_is_asked_for() {
+fn events_are_counted_by_the_requested_fields() {
     let (trace, known) = random_trace();
     type Name = fn(&Known) -> String;
     let cases: [(&[&str], Name); 6] = [
@@ -179,7 +179,7 @@ fn intervals_follow_one_another() {
 }
 
 #[test]
-fn intervals_without_events_are_told() {
+fn intervals_without_events_are_reported() {
     let mut builder = TraceBuilder::new();
     let class = builder.class("a", "b", &[]);
     let stream = builder.stream(0);
@@ -190,7 +190,7 @@ fn intervals_without_events_are_told() {
 }
 
 #[test]
-fn what_is_left_out_is_summed_up() {
+fn omitted_rows_are_summed_up() {
     let (trace, known) = random_trace();
     let all = ask(&by(&["change"]), &trace).unwrap();
     let query = Query { top: Some(3), ..by(&["change"]) };
@@ -290,7 +290,7 @@ fn pairs_by_a_key_agree_with_a_count_of_all() {
 }
 
 #[test]
-fn pairs_across_a_loss_are_not_believed() {
+fn pairs_across_a_loss_are_left_out() {
     let mut builder = TraceBuilder::new();
     let (begin, end) = (builder.class("job", "begin", &[]), builder.class("job", "end", &[]));
     let [here, there] = [0, 1].map(|cpu| builder.stream(cpu));
@@ -319,7 +319,7 @@ fn pairs_across_a_loss_are_not_believed() {
 }
 
 #[test]
-fn what_a_trace_has_not_is_an_error_that_names_the_nearest() {
+fn unknown_names_are_an_error_with_the_nearest_name() {
     let (trace, _) = random_trace();
     let field = |name: &str| Query { measure: Measure::Field(name.into()), ..Query::default() };
     let cases = [
@@ -354,7 +354,7 @@ fn what_a_trace_has_not_is_an_error_that_names_the_nearest() {
 }
 
 #[test]
-fn keys_of_json_are_what_the_documents_say() {
+fn keys_of_json_match_the_documents() {
     let mut builder = TraceBuilder::new();
     let (u32, text) = (FieldType::scalar(Kind::U32), FieldType::scalar(Kind::Str));
     let begin = builder.class("job", "begin", &[("size", u32), ("name", text)]);
@@ -417,7 +417,7 @@ fn recording(seed: u64, gap: u64, size: f64) -> dormouse_traces::Trace {
 }
 
 #[test]
-fn two_traces_beside_each_other() {
+fn two_traces_are_compared() {
     let query = Query { measure: Measure::Field("bytes".into()), is_compared: true, ..Query::default() };
     let ask = |seed, gap, size| ask(&query, &recording(seed, gap, size)).unwrap();
     let diff = Diff::new(ask(1, 1000, 500.0), ask(2, 500, 1000.0), None);
@@ -443,7 +443,7 @@ fn two_traces_beside_each_other() {
 
 /// Contexts like those of LTTng, an enumeration, and a structure within a structure.
 #[test]
-fn contexts_enumerations_and_structures_of_others() {
+fn contexts_enumerations_and_structures_of_other_tracers_are_read() {
     let metadata = "/* CTF 1.8 */
         typealias integer { size = 8; align = 8; } := uint8_t;
         typealias integer { size = 32; align = 8; } := uint32_t;

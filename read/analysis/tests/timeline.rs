@@ -192,7 +192,7 @@ fn an_event_can_end_one_slice_and_begin_the_next() {
 }
 
 #[test]
-fn a_mutex_is_held_from_a_lock_that_was_had_until_it_is_given_back() {
+fn a_mutex_is_held_from_a_successful_lock_to_its_unlock() {
     let mut builder = TraceBuilder::new();
     let fields = [("mutex", FieldType::scalar(Kind::U64)), ("result", FieldType::scalar(Kind::I32))];
     let names = ["mutex_lock", "mutex_trylock", "mutex_unlock"];
@@ -244,7 +244,7 @@ fn a_mutex_is_not_held_while_its_holder_waits_for_a_condition() {
 }
 
 #[test]
-fn losses_are_where_they_happened_and_slices_across_them_are_not_believed() {
+fn losses_are_at_their_place_and_slices_across_them_are_marked() {
     let mut builder = TraceBuilder::new();
     let [begin, end] = ["begin", "end"].map(|name| builder.class("app", name, &[]));
     let stream = builder.stream(3);
@@ -263,7 +263,7 @@ fn losses_are_where_they_happened_and_slices_across_them_are_not_believed() {
 }
 
 #[test]
-fn counters_are_fields_that_are_asked_for() {
+fn counters_are_the_requested_fields() {
     let mut builder = TraceBuilder::new();
     let fields = [("len", FieldType::scalar(Kind::I32)), ("name", FieldType::scalar(Kind::Str))];
     let queue = builder.class("net", "queue", &fields);
@@ -299,7 +299,7 @@ fn counters_are_fields_that_are_asked_for() {
 /// With any order of ends and any losses, each slice ends once, and within the slice that encloses it unless the end
 /// says otherwise.
 #[test]
-fn all_that_begins_ends_once() {
+fn every_slice_ends_once() {
     let mut random = 1u64;
     let mut below = |end: u64| {
         // Knuth's multiplier.

@@ -21,25 +21,25 @@ const PREFIX: &str = "dormouse-executor-";
 /// Time for which a job's data is kept if the scheduler does not say that the job is over, in seconds.
 const LEFT_S: u64 = 24 * 3600;
 
-/// Work on queries that a scheduler has
+/// Execute tasks of a scheduler's queries
 #[derive(Debug, Args)]
 pub(crate) struct Executor {
-    /// The scheduler
+    /// Address of the scheduler
     #[arg(long, value_name = "HOST:PORT", value_parser = place)]
     scheduler: (String, u16),
-    /// Listen here for rows that are fetched, and at the next port for tasks; port 0: any two that are free
+    /// Listen on this port for requests for rows, and on the next port for tasks; port 0 chooses two free ports
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:50051")]
     bind: SocketAddr,
-    /// What others call this machine [default: the address of --bind, or that from which the scheduler sees it where that is 0.0.0.0]
+    /// Host name or address at which other machines reach this one [default: the address of --bind, or, if that is 0.0.0.0, the address that the scheduler sees]
     #[arg(long, value_name = "HOST")]
     host: Option<String>,
-    /// Memory for what tasks keep; sorting, grouping and joining go on in --work-dir beyond it [default: seven tenths of the machine's]
+    /// Memory for the state of tasks; beyond it, sorting, grouping and joining use temporary files in --work-dir [default: seven tenths of the machine's memory]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory: Option<u64>,
-    /// Rows between stages and what is larger than the memory go here, into a new directory that is removed at the end [default: TMPDIR]
+    /// Directory for rows between stages and for temporary files, in a new directory that is removed at the end [default: TMPDIR]
     #[arg(long, value_name = "DIR")]
     work_dir: Option<PathBuf>,
-    /// Threads [default: as many as there are processors]
+    /// Number of threads [default: number of CPUs]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
     #[command(flatten)]
@@ -50,7 +50,9 @@ pub(crate) struct Executor {
 fn place(text: &str) -> Result<(String, u16), String> {
     let text = text.strip_prefix("df://").unwrap_or(text);
     let parts = text.rsplit_once(':').and_then(|(host, port)| Some((host.to_string(), port.parse().ok()?)));
-    parts.filter(|(host, _)| !host.is_empty()).ok_or_else(|| format!("`{text}` is no scheduler; write HOST:PORT"))
+    parts
+        .filter(|(host, _)| !host.is_empty())
+        .ok_or_else(|| format!("`{text}` is not the address of a scheduler; write HOST:PORT"))
 }
 
 impl Executor {
@@ -125,7 +127,7 @@ struct WorkDir {
 
 impl WorkDir {
     fn in_tmpdir() -> Result<WorkDir> {
-        WorkDir::new(&std::env::temp_dir()).context("cannot make a directory in TMPDIR; say --work-dir")
+        WorkDir::new(&std::env::temp_dir()).context("cannot create a directory in TMPDIR; name another with --work-dir")
     }
 
     /// Makes a directory below `parent`. Before, removes directories that killed executors have left there.
@@ -137,7 +139,7 @@ impl WorkDir {
             remove_orphans(parent)?;
             WorkDir::new(parent)
         };
-        made().with_context(|| format!("cannot make a directory in {}", parent.display()))
+        made().with_context(|| format!("cannot create a directory in {}", parent.display()))
     }
 
     fn new(parent: &Path) -> std::io::Result<WorkDir> {
@@ -174,9 +176,13 @@ fn remove_orphans(parent: &Path) -> std::io::Result<()> {
 fn ports(bind: SocketAddr) -> Result<[u16; 2]> {
     let listen = |port: u16| {
         let at = SocketAddr::new(bind.ip(), port);
-        TcpListener::bind(at).with_context(|| format!("cannot listen at {at}"))
+        TcpListener::bind(at).with_context(|| format!("cannot listen on {at}"))
     };
-    let second = if bind.port() == 0 { 0 } else { bind.port().checked_add(1).context("--bind has no next port")? };
+    let second = if bind.port() == 0 {
+        0
+    } else {
+        bind.port().checked_add(1).context("--bind must leave a next port for tasks; name a smaller port")?
+    };
     let listeners = [listen(bind.port())?, listen(second)?];
     Ok([listeners[0].local_addr()?.port(), listeners[1].local_addr()?.port()])
 }
@@ -186,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_executors_left_is_removed() {
+    fn only_directories_of_executors_are_removed() {
         let parent = tempfile::tempdir().unwrap();
         let names = || {
             let entries = std::fs::read_dir(parent.path()).unwrap();
@@ -208,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scheduler_is_a_host_and_a_port() {
+    fn the_address_of_a_scheduler_has_a_host_and_a_port() {
         assert_eq!(place("a:5"), Ok(("a".into(), 5)));
         assert_eq!(place("df://[::1]:5"), Ok(("[::1]".into(), 5)));
         assert!(["a", ":5", "a:b", "a:70000"].iter().all(|text| place(text).is_err()));

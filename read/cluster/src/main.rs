@@ -39,7 +39,7 @@ const EXECUTOR_TIMEOUT_S: u64 = 5;
 /// Maximum size of a message, in bytes. It is large because a plan names all files that it reads.
 const MESSAGE_BYTES_MAX: u32 = 256 << 20;
 
-/// Start what answers queries to stores of traces together
+/// Start a scheduler or an executor of a cluster that answers queries to stores of traces
 #[derive(Debug, Parser)]
 #[command(name = "dormouse-cluster", bin_name = "dormouse cluster", version, max_term_width = 100, after_help = after_help())]
 struct Cluster {
@@ -49,16 +49,16 @@ struct Cluster {
 
 #[derive(Debug, Subcommand)]
 enum Part {
-    /// Take queries, and have executors work on them; one for each cluster
+    /// Accept queries and distribute their tasks to executors; a cluster has one scheduler
     Scheduler(scheduler::Scheduler),
-    /// Work on queries that a scheduler has
+    /// Execute tasks of a scheduler's queries
     Executor(executor::Executor),
 }
 
 /// Options of the scheduler and of executors.
 #[derive(Debug, Args)]
 struct Common {
-    /// Say what goes on, not only what is wrong
+    /// Log progress, not only problems
     #[arg(long)]
     verbose: bool,
 }
@@ -67,15 +67,15 @@ fn after_help() -> String {
     format!(
         "\
 Examples:
-  dormouse cluster scheduler                                                  on this machine
+  dormouse cluster scheduler                                                  for this machine alone
   dormouse cluster executor --scheduler localhost:50050
   dormouse query --cluster df://localhost:50050 STORE 'select count(*) from events'
-  dormouse cluster scheduler --bind 10.0.0.1:50050                            for others
+  dormouse cluster scheduler --bind 10.0.0.1:50050                            for other machines
   dormouse cluster executor --scheduler 10.0.0.1:50050 --bind 10.0.0.2:50051
 
-Executors read s3://… as the environment says: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT, AWS_ALLOW_HTTP.
+These variables tell executors how to read s3://…: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT, AWS_ALLOW_HTTP.
 
-SIGTERM and Ctrl-C: a scheduler takes what it has to the end, an executor the tasks that it works on; a second one, more than 0.2 s later, ends them at once.
+After SIGTERM or Ctrl-C, a scheduler completes its queries, and an executor its tasks, before they end; a second signal, more than 0.2 s later, ends them at once.
 
 Nothing is authenticated or encrypted: bind to loopback or to a private network.
 

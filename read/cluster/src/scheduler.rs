@@ -20,16 +20,16 @@ use crate::{Common, EXECUTOR_TIMEOUT_S, Ends, MESSAGE_BYTES_MAX, log_lines, told
 /// Interval at which a scheduler that is ending checks for running jobs. Ballista does not notify it.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Take queries, and have executors work on them; one for each cluster
+/// Accept queries and distribute their tasks to executors; a cluster has one scheduler
 #[derive(Debug, Args)]
 pub(crate) struct Scheduler {
-    /// Listen here, for clients and executors
+    /// Listen on this address for clients and executors
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:50050")]
     bind: SocketAddr,
-    /// What executors call this machine [default: the address of --bind, or this machine's name where that is 0.0.0.0]
+    /// Host name or address at which executors reach this machine [default: the address of --bind, or, if that is 0.0.0.0, this machine's name]
     #[arg(long, value_name = "HOST")]
     host: Option<String>,
-    /// Keep the rows of results for clients for so many seconds
+    /// Keep the rows of results for clients for this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     keep: u64,
     #[command(flatten)]
@@ -41,7 +41,7 @@ impl Scheduler {
     /// The address cannot be bound, or serving fails.
     pub(crate) async fn run(self, out: &mut Output) -> Result<()> {
         log_lines::begin(self.common.verbose);
-        let listener = TcpListener::bind(self.bind).await.with_context(|| format!("cannot listen at {}", self.bind))?;
+        let listener = TcpListener::bind(self.bind).await.with_context(|| format!("cannot listen on {}", self.bind))?;
         let address = listener.local_addr()?;
         let host = self.host.or_else(|| told(address.ip())).map_or_else(own_name, Ok)?;
         let config = Arc::new(SchedulerConfig {
@@ -81,7 +81,7 @@ impl Scheduler {
             let left = || scheduler.running_job_number() + scheduler.pending_job_number();
             if left() > 0 {
                 say(format_args!(
-                    "{} queries run; the scheduler ends with them, a second signal ends it at once",
+                    "{} queries are running; the scheduler ends after them, a second signal ends it at once",
                     left()
                 ));
             }
@@ -126,7 +126,8 @@ impl Ending {
 }
 
 fn own_name() -> Result<String> {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").context("this machine has no name; say --host")?;
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .context("this machine has no host name; name it with --host")?;
     Ok(name.trim().into())
 }
 

@@ -27,7 +27,7 @@ fn read(trace: TraceRef<'_>, streams: &[Vec<u8>], request: &Request) -> (Vec<Rec
 const BEGIN_NS: i64 = 1_700_000_000_000_000_000;
 
 #[test]
-fn every_kind_of_ours_has_its_column() {
+fn every_kind_of_dormouse_has_a_column() {
     let mut builder = TraceBuilder::new();
     let all = builder.class(
         "p",
@@ -132,7 +132,7 @@ fn every_kind_of_ours_has_its_column() {
 }
 
 #[test]
-fn what_is_not_there_is_named_with_what_is() {
+fn unknown_names_are_an_error_with_existing_names() {
     let mut builder = TraceBuilder::new();
     builder.class("p", "e", &[("cpu", FieldType::scalar(Kind::U8)), ("x", FieldType::scalar(Kind::Str))]);
     builder.class("p", "f", &[("x", FieldType::scalar(Kind::U8))]);
@@ -183,7 +183,7 @@ event {
 "#;
 
 #[test]
-fn structures_variants_and_enumerations_of_others() {
+fn structures_variants_and_enumerations_of_other_tracers_have_columns() {
     let trace = Trace::decode(FOREIGN.as_bytes()).unwrap();
     let bits = |bits: i8, color: u8| (bits as u8 & 7) | color << 3;
     let mut stream = vec![0, 77, 0, 0, 0, bits(-2, 1), 1, 2, b'h', b'i', 0, 0, 5, 1, 2, 8, 9, 3];
@@ -238,7 +238,7 @@ fn structure(members: &[(&str, &str)]) -> String {
 }
 
 #[test]
-fn kinds_of_ctf_2_have_their_columns() {
+fn every_kind_of_ctf_2_has_a_column() {
     let number = r#"{"type":"fixed-length-unsigned-integer","length":8,"byte-order":"little-endian","alignment":8}"#;
     let flag = r#"{"type":"fixed-length-boolean","length":8,"byte-order":"little-endian","alignment":8}"#;
     let map = r#"{"type":"fixed-length-bit-map","length":8,"byte-order":"little-endian","alignment":8,"flags":{"A":[[0,0]],"B":[[3,4]]}}"#;
@@ -295,7 +295,7 @@ fn kinds_of_ctf_2_have_their_columns() {
 }
 
 #[test]
-fn what_lttng_records_has_its_columns() {
+fn recordings_of_lttng_have_columns() {
     let directory = tempfile::tempdir().unwrap();
     let Some(trace) = dormouse_testing::lttng::sample(directory.path()) else { return };
     let files = dormouse_reader::TraceFiles::open(&trace).unwrap();
@@ -321,7 +321,7 @@ fn what_lttng_records_has_its_columns() {
 
 /// The state stream says which process wrote an event, whether or not state records are rows.
 #[test]
-fn conditions_ask_for_processes() {
+fn conditions_select_processes() {
     let mut builder = TraceBuilder::new();
     let class = builder.class("p", "e", &[("n", FieldType::scalar(Kind::U32))]);
     for (process, vpid, name) in [(1, 12, "web"), (2, 13, "cache")] {
@@ -346,7 +346,7 @@ fn conditions_ask_for_processes() {
 /// A single stream is visited; beside a second stream without events, its events are read one by one. Both give the
 /// same result, also for damaged streams.
 #[test]
-fn a_stream_alone_has_the_rows_that_it_has_beside_another() {
+fn a_stream_has_the_same_rows_alone_and_with_others() {
     let mut builder = TraceBuilder::new();
     let scalar = FieldType::scalar;
     let text = builder.class("p", "text", &[("n", scalar(Kind::U32)), ("t", scalar(Kind::Str))]);
@@ -436,7 +436,7 @@ fn batches_are_bounded_and_damage_is_counted() {
 }
 
 #[test]
-fn pairs_are_those_of_one_key_and_the_last_that_began() {
+fn pairs_have_equal_keys_and_the_last_begin() {
     let mut builder = TraceBuilder::new();
     let field = [("id", FieldType::scalar(Kind::U64))];
     let (begin, end) = (builder.class("p", "begin", &field), builder.class("p", "end", &field));

@@ -249,7 +249,7 @@ mod tests {
     /// The plan of Dormouse's classes is built without metadata text. The plan that follows from the text must be
     /// equal.
     #[test]
-    fn the_text_describes_what_is_read() {
+    fn the_metadata_describe_the_layout() {
         let every = Kind::ALL.iter().map(|kind| FieldType::scalar(*kind));
         let all = every.chain((0..=u8::MAX).filter_map(FieldType::from_u8).filter(|field| field.sequence));
         let fields: Vec<_> = all.enumerate().map(|(index, field)| (format!("f{index}"), field)).collect();

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_that_are_alike_have_hashes_that_are_not() {
+    fn similar_keys_have_different_hashes() {
         let seed = Seed::default();
         let keys = (0..300u32).flat_map(|track| (0..300u32).map(move |name| (track, name)));
         let hashes: Vec<u64> = keys.map(|key| seed.hash_one(key)).collect();

@@ -265,14 +265,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_has_each_cause_at_its_place() {
+    fn causes_are_at_their_indices_in_the_table() {
         for (index, (cause, ..)) in CAUSES.iter().enumerate() {
             assert_eq!(*cause as usize, index);
         }
     }
 
     #[test]
-    fn only_what_is_proven_is_said() {
+    fn losses_are_exact_only_if_every_cause_is_counted() {
         let mut losses = Losses::default();
         assert_eq!((losses.to_string().as_str(), losses.is_any()), ("0 lost", false));
         losses.add(Cause::PacketRefused, 0);
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_beyond_64_bits_is_no_exact_one() {
+    fn a_sum_beyond_64_bits_is_not_exact() {
         let mut stated = StatedLosses { unstated: 5, ..StatedLosses::default() };
         assert_eq!((stated.sum([7, 1 << 63]), stated.uncounted.len()), ((1 << 63) + 12, 0));
         let sum = stated.sum([1 << 63, 1 << 63]);

@@ -223,7 +223,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_order_is_that_of_sorting(mut times in vec(vec(0..40u64, 0..12), 0..9)) {
+        fn the_merged_order_is_that_of_sorting(mut times in vec(vec(0..40u64, 0..12), 0..9)) {
             times.iter_mut().for_each(|times| times.sort());
             prop_assert_eq!(merged(&times), sorted(&times));
         }

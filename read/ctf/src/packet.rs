@@ -185,7 +185,7 @@ mod tests {
     use crate::value::Value;
 
     #[test]
-    fn a_header_comes_back_and_bad_ones_are_told_apart() {
+    fn headers_are_read_back_and_invalid_ones_are_distinguished() {
         let mut writer = EventWriter::new([7; 16], STREAM_EVENTS, 2, 5);
         writer.push(40, 1, 2, 3, &[Value::U8(4)]);
         writer.push(50, 1, 2, 3, &[Value::U8(4)]);

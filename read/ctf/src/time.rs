@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_short_way_gives_the_same() {
+    fn the_fast_path_gives_the_same_times() {
         let numbers =
             [1, 3, 1_000, 999_999_999, 1_000_000_000, 2_399_998_123, 1 << 52, (1 << 63) - 1, 1 << 63, u64::MAX];
         for (hz, ticks) in numbers.iter().flat_map(|hz| numbers.map(|ticks| (*hz, ticks))) {
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn dates() {
+    fn dates_are_those_of_the_calendar() {
         for (epoch_s, expected) in [
             (0, "19700101T000000+0000"),
             (-1, "19691231T235959+0000"),

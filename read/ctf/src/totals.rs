@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_totals_are_read_back() {
         let one =
             StreamTotals { stream_id: 0, stream_instance_id: 7, events: 10_939, packets: 46, events_discarded: 2 };
         let totals = Totals(BTreeMap::from([("cpu_7".into(), one)]));

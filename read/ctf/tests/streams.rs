@@ -87,7 +87,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_written_is_read(
+    fn written_streams_are_read_back(
         classes in vec(vec(field_types(), 0..6), 1..5),
         kind in kinds(),
         // Includes ids around the last compact one.
@@ -256,7 +256,7 @@ proptest! {
     }
 
     #[test]
-    fn every_class_comes_back(
+    fn every_class_is_read_back(
         provider in "[A-Za-z_][A-Za-z0-9_]{0,20}",
         name in "[A-Za-z_][A-Za-z0-9_]{0,20}",
         fields in vec((select(vec!["a", "b", "_a_length", "__a_length", "int", "Bool", "x1", ""]), field_types()), 0..12),
@@ -399,7 +399,7 @@ fn records_without_context_have_the_times_that_they_were_written_at() {
 }
 
 #[test]
-fn a_trace_without_context_tells_of_no_threads() {
+fn a_trace_without_context_has_no_threads() {
     let (trace, metadata) = sample(RecordKind::Compact);
     let stats = Stats::collect(&metadata, &[("state", &trace.streams[0]), ("events", &trace.streams[1])]);
     assert_eq!((stats.events, stats.state_events, stats.threads), (120, 0, None));

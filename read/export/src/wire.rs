@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_have_their_length() {
+    fn messages_begin_with_their_length() {
         assert_eq!(written(|wire| wire.message(3, |wire| wire.uint(1, 5))), [0x1A, 0x82, 0, 8, 5]);
         assert_eq!(written(|wire| wire.text(2, b"a\xFF")), [0x12, 4, b'a', 0xEF, 0xBF, 0xBD]);
         // Long messages within one another are moved.

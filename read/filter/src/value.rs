@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns() {
+    fn patterns_match_with_wildcards() {
         for (pattern, text, expected) in [
             ("lib*", "libc.so", true),
             ("lib*", "glibc", false),

@@ -62,7 +62,7 @@ fn wants(text: &str) -> bool {
 }
 
 #[test]
-fn what_is_true() {
+fn true_filters_select_the_event() {
     for text in [
         "n == 5000",
         "n == 0x1388",
@@ -103,7 +103,7 @@ fn what_is_true() {
 }
 
 #[test]
-fn what_is_not_true() {
+fn false_filters_do_not_select_the_event() {
     for text in [
         "n == 5001",
         "n == 4K",
@@ -136,7 +136,7 @@ fn what_is_not_true() {
 }
 
 #[test]
-fn errors_have_their_place_and_say_what_was_expected() {
+fn errors_have_their_position_and_what_was_expected() {
     let deep = format!("{}a{}", "(".repeat(65), ")".repeat(65));
     for (text, line, column, what) in [
         ("", 1, 1, "expected a field or a value, the filter ends"),
@@ -181,7 +181,7 @@ fn errors_have_their_place_and_say_what_was_expected() {
 }
 
 #[test]
-fn names_that_no_event_has_are_told_with_the_nearest() {
+fn unknown_names_are_reported_with_the_nearest_name() {
     let filter = Filter::parse("a == 1 and byts > 4096").unwrap();
     let error = filter.unknown(1, ["path", "bytes", "bits"]);
     assert_eq!((error.column, error.what.as_str()), (12, "no event has byts; bytes is the nearest"));
@@ -286,7 +286,7 @@ proptest! {
 
     /// Any of the names can be known from the class.
     #[test]
-    fn random_filters_mean_what_they_say(
+    fn random_filters_match_an_oracle(
         tree in trees(),
         values in proptest::array::uniform4(proptest::option::of(-3..4i8)),
         is_known in proptest::array::uniform4(any::<bool>()),
@@ -306,7 +306,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_read_or_refused(text in "[a-z0-9 \"'~=<>!&|()\\[\\].\\\\_`xKe+-]{0,40}") {
+    fn any_text_is_parsed_or_refused(text in "[a-z0-9 \"'~=<>!&|()\\[\\].\\\\_`xKe+-]{0,40}") {
         if let Err(error) = Filter::parse(&text) {
             prop_assert!(!error.to_string().is_empty() && error.column <= text.chars().count() + 1);
         }
@@ -314,7 +314,7 @@ proptest! {
 }
 
 #[test]
-fn names_alone_are_read_as_in_filters() {
+fn single_names_are_parsed_as_in_filters() {
     use dormouse_filter::{Name, Part};
     let member = |name: &str| Part::Member(name.into());
     for (text, parts) in [

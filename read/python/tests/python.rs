@@ -204,12 +204,12 @@ fn tests(modules: &str, class: &str) {
 }
 
 #[test]
-fn objects_of_python() {
+fn python_objects_behave_as_documented() {
     tests("", "Objects");
 }
 
 #[test]
-fn what_is_wrong_is_an_exception() {
+fn errors_are_exceptions() {
     tests("", "Errors");
 }
 
@@ -235,7 +235,7 @@ fn duckdb_takes_the_columns() {
 
 /// A trace by LTTng, and kinds of fields that only CTF 2 has.
 #[test]
-fn traces_of_others_are_read() {
+fn traces_of_other_tracers_are_read() {
     let Some(python) = with("") else { return };
     let stage = stage();
     let others = stage.path().join("others");
@@ -270,7 +270,7 @@ fn the_notebook_runs() {
 
 /// The stub declares the types of the module.
 #[test]
-fn the_stub_is_that_of_the_module() {
+fn the_stub_matches_the_module() {
     let Some(python) = with("mypy") else { return };
     let stage = stage();
     let mut command = Command::new(python);

@@ -19,41 +19,41 @@ use crate::{cluster, facts, named, shell, statements};
 /// Partitions of a plan for a cluster: enough for four executors with four threads each.
 const CLUSTER_THREADS: usize = 16;
 
-/// Ask traces, or a store of traces, questions in SQL
+/// Query traces, or a store of traces, in SQL
 #[derive(Debug, Parser)]
 #[command(name = "dormouse-query", bin_name = "dormouse query", version, max_term_width = 100, after_help = after_help())]
 pub(crate) struct Query {
-    /// Traces: directories of one or with several below, archives of these (.tar, .tar.gz, .tar.zst), or `-`; or a
-    /// store: a directory or s3://BUCKET/PREFIX; then the query. Without a query, start a shell, or read the query from
-    /// standard input; semicolons separate several queries
+    /// Trace directories, directories that contain traces, archives of these (.tar, .tar.gz, .tar.zst), or `-` for an archive on standard
+    /// input; or one store, a directory or s3://BUCKET/PREFIX; then the query. Without a query, start a shell on a terminal, otherwise read
+    /// the query from standard input. Semicolons separate queries
     #[arg(value_name = "TRACE… [SQL]")]
     words: Vec<String>,
     /// Run a named query; without NAME, list them
     #[arg(long, value_name = "NAME", num_args = 0..=1)]
     named: Option<Option<String>>,
-    /// Print the text of the named query, to change it
+    /// Print the SQL of the named query, as a starting point for your own
     #[arg(long, requires = "named")]
     show: bool,
-    /// How results are written [default: table on a terminal, otherwise csv]
+    /// Format of the result [default: table on a terminal, otherwise csv]
     #[arg(long, value_name = "FORMAT")]
     format: Option<Format>,
-    /// Write the result to this file
+    /// Write the result to FILE
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Write the traces as a store of Parquet to DIR, which must be absent or empty:
+    /// Write the traces as a Parquet store to DIR, which must be new or empty:
     /// events/host=H/day=D/class=C/*.parquet, pairs, processes and others; with --format arrow only events, as Arrow
     #[arg(long, value_name = "DIR", conflicts_with_all = ["named", "output"])]
     export: Option<PathBuf>,
     /// Memory for the state of a query; beyond it, sorting, grouping and joining use temporary files (TMPDIR)
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
     memory: u64,
-    /// Correct the times of traces by this file, which `dormouse clocks` writes
+    /// Correct the times of traces with FILE.json, which `dormouse clocks` writes
     #[arg(long, value_name = "FILE.json")]
     clocks: Option<PathBuf>,
-    /// Threads; with --cluster, parts that run at a time [default: number of CPUs; with --cluster 16]
+    /// Number of threads; with --cluster, number of tasks that run at once [default: number of CPUs; with --cluster 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
-    /// Run the query on a cluster, started by `dormouse cluster`: address of its scheduler
+    /// Run the query on the cluster whose scheduler has this address; `dormouse cluster` starts one
     #[arg(long, value_name = "df://HOST:PORT", value_parser = cluster::parse)]
     cluster: Option<cluster::Cluster>,
     /// Show at most N rows of a table
@@ -66,36 +66,36 @@ fn after_help() -> String {
         "\
 Examples:
   dormouse query trace 'select class, count(*) from events group by class'
-  dormouse query trace 'select time, bytes, path from \"http:request\" where bytes > 4096 order by time limit 10'
-  dormouse query trace \"select time_bucket('100ms', time) t, count(*) from events group by t order by t\"
-  dormouse query trace \"select quantile(duration_ns, 0.99) from pairs('http:begin', 'http:end', 'id')\"
-  dormouse query trace --named slowest          what took longest
-  dormouse query --named                        which queries have names
+  dormouse query trace 'select time, path from \"http:request\" where bytes > 4096 order by time'
+  dormouse query trace \"select time_bucket('100ms', time) t, count(*) from events group by t\"
+  dormouse query trace \"select quantile(duration_ns, 0.99) from pairs('http:begin', 'http:end')\"
+  dormouse query trace --named slowest          the slowest pairs
+  dormouse query --named                        a list of the named queries
   dormouse query trace 'describe \"http:request\"'          the columns of a table
   dormouse query trace 'select …' --format parquet -o result.parquet
-  dormouse query trace --export DIR             all of it as Parquet, for DuckDB, pyarrow and others
+  dormouse query trace --export DIR             the whole trace as Parquet, for DuckDB and others
   dormouse query A B 'select …'                 two traces as one
-  dormouse query s3://bucket/traces 'select host, count(*) from events group by host'     a store of traces
-  dormouse query --cluster df://scheduler:50050 s3://bucket/traces --named slowest        the same on a cluster
   dormouse query trace                          a shell, which completes names
+  dormouse query s3://bucket/traces 'select host, count(*) from events group by host'
+  dormouse query --cluster df://scheduler:50050 s3://bucket/traces --named slowest
 
-Tables (a name with a colon or capitals stands in double quotes):
+Tables (put a name with a colon or capitals in double quotes):
 ",
     );
-    let row = |name: &str, about: &str| format!("  {name:<32}{about}\n");
+    let row = |name: &str, about: &str| format!("  {name:<17}{about}\n");
     text += &row("\"PROVIDER:NAME\"", "a row for each event of a class: time, cpu, pid, tid, process, its fields");
     text += &row("events", "a row for each event: time, class, process, pid, tid, cpu, fields as JSON");
-    text += &row("pairs", "what begins and ends (X_begin and X_end, system calls, …): name, times, duration_ns");
+    text += &row("pairs", "pairs of X_begin and X_end, system calls, …: name, times, duration_ns");
     facts::TABLES.iter().for_each(|(name, about, _)| text += &row(name, about));
-    text += "\nFunctions besides those of DataFusion (its documentation has them all):\n";
-    FUNCTIONS.iter().for_each(|(name, about)| text += &row(name, about));
+    text += "\nFunctions, in addition to those that DataFusion documents:\n";
+    FUNCTIONS.iter().for_each(|(call, about)| text += &format!("  {call}\n      {about}\n"));
     text += &format!(
         "
-Times are of UTC: `where time >= '2026-11-26T10:15:00Z'`. Rows come in no order unless the query says `order by`.
+Times are in UTC: `where time >= '2026-11-26T10:15:00Z'`. Rows have no order unless the query has `order by`.
 
-A query reads only the columns that it names; conditions on time, class and simple ones on fields are looked at while reading.
+A query reads only the columns that it names, and checks conditions on time and class, and simple conditions on fields, while it reads.
 
-Exit code: 0; 1 if the trace is damaged or pairs were left out (the result is of what can be read); 2 if it cannot be read or the query is wrong.
+Exit code: 0; 1 if the trace is damaged or pairs were left out (the result covers what can be read); 2 if the trace cannot be read or the query is wrong.
 
 {EXIT_CODES}"
     );
@@ -106,7 +106,7 @@ impl Query {
     pub(crate) fn run(self, out: &mut Output) -> Result<u8> {
         let named = match &self.named {
             Some(None) if self.words.is_empty() => return list(out),
-            Some(None) => bail!("--named takes a name; `dormouse query --named` lists them"),
+            Some(None) => bail!("--named needs the name of a query; `dormouse query --named` lists them"),
             Some(Some(name)) => Some(find(name)?),
             None => None,
         };
@@ -133,7 +133,7 @@ impl Query {
             let format = match self.format {
                 None | Some(Format::Parquet) => dormouse_store::Format::Parquet,
                 Some(Format::Arrow) => dormouse_store::Format::Arrow,
-                _ => bail!("--export writes --format parquet or arrow; `dormouse export` writes others"),
+                _ => bail!("--export writes only --format parquet or arrow; `dormouse export` writes other formats"),
             };
             return export(&paths, self.clocks.as_deref(), dir, format, limits.memory_bytes);
         }
@@ -142,7 +142,7 @@ impl Query {
         let runtime = builder.worker_threads(workers).enable_all().build().context("cannot start threads")?;
         let source = Source::open(&paths, self.clocks.as_deref(), &runtime)?;
         if limits.is_cluster && matches!(source, Source::Traces(_)) {
-            bail!("--cluster asks a store; `dormouse query TRACE --export DIR` makes one");
+            bail!("--cluster queries only stores; `dormouse query TRACE --export DIR` makes one");
         }
         let session = Session::new(source, self.cluster, &limits, runtime)?;
         let sql = match (named, sql) {
@@ -154,7 +154,7 @@ impl Query {
                         ""
                     };
                     let noun = source.noun();
-                    bail!("--named {} needs events of {table}, which this {noun} does not have{libc}", named.name);
+                    bail!("--named {} needs events of {table}, but this {noun} has none{libc}", named.name);
                 }
                 named.text(source.is_a_store())
             }
@@ -170,7 +170,9 @@ impl Query {
         };
         let queries = statements::of(&sql);
         if queries.len() > 1 && (self.output.is_some() || !format.is_text()) {
-            bail!("several queries have several results: they go to standard output, as --format table, json or csv");
+            bail!(
+                "several queries have several results, which can only be printed as --format table, json or csv; run one query, or leave out -o"
+            );
         }
         let mut code = 0;
         for query in &queries {
@@ -198,7 +200,7 @@ fn find(name: &str) -> Result<&'static Named> {
 fn split(words: &[String], is_named: bool) -> Result<(Vec<PathBuf>, Option<String>)> {
     let is_trace = |word: &String| word == "-" || Path::new(word).exists() || Source::is_store(word);
     let (sql, paths) = match words.split_last() {
-        None => bail!("name a trace, and behind it a query; `dormouse query --help` has examples"),
+        None => bail!("name a trace, then a query; `dormouse query --help` has examples"),
         Some((last, before)) if !is_named && !is_trace(last) && last.contains(char::is_whitespace) => {
             (Some(last), before)
         }

@@ -68,7 +68,7 @@ pub(crate) struct Cluster {
 /// Reads `df://HOST:PORT`.
 pub(crate) fn parse(text: &str) -> Result<Cluster, String> {
     let url = Url::parse(text).ok().filter(|url| url.scheme() == "df" && url.host_str().is_some());
-    let url = url.ok_or_else(|| format!("`{text}` is no scheduler; write df://HOST:PORT"))?;
+    let url = url.ok_or_else(|| format!("`{text}` is not the address of a scheduler; write df://HOST:PORT"))?;
     let host = url.host_str().unwrap_or_default();
     Ok(Cluster { place: format!("{host}:{}", url.port().unwrap_or(PORT)) })
 }
@@ -96,7 +96,7 @@ pub(crate) fn check(plan: &LogicalPlan) -> Result<()> {
     })?;
     if is_there {
         bail!(
-            "a cluster cannot ignore nulls in `… ignore nulls over (…)`; ask without --cluster, or count what is not null"
+            "a cluster does not support `… ignore nulls over (…)`; run the query without --cluster, or count the values that are not null"
         );
     }
     Ok(())
@@ -145,12 +145,12 @@ impl Cluster {
                 Err(Failure::There(error)) if attempt < ATTEMPTS && is_passing(&error) => {
                     attempt += 1;
                     say(format_args!(
-                        "warning: the cluster lost what a job needed; it runs again ({attempt} of {ATTEMPTS})"
+                        "warning: the cluster lost data that a job needed; running the job again ({attempt} of {ATTEMPTS})"
                     ));
                 }
                 Err(Failure::There(error)) => bail!("{}", line(&error.to_string(), &self.place)),
                 Err(Failure::Here(error)) => {
-                    return Err(error).with_context(|| format!("cannot keep the result in {}", temporary.display()));
+                    return Err(error).with_context(|| format!("cannot store the result in {}", temporary.display()));
                 }
             }
         }
@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_cluster_says_is_one_line() {
+    fn errors_of_a_cluster_are_one_line() {
         let task = "Execution error: Job 038 failed: Job failed due to stage 1 failed: Task failed due to runtime execution error: ";
         for (text, expected) in [
             ("DataFusionError(Shared(External(ArrowError(DivideByZero))))\n", "the cluster says: DivideByZero"),

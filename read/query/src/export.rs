@@ -37,10 +37,10 @@ pub(crate) fn export(
     memory_bytes: usize,
 ) -> Result<u8> {
     if paths.iter().filter_map(|path| path.to_str()).any(dormouse_store::is_store) {
-        bail!("--export writes what is in traces; this is a store already");
+        bail!("--export needs traces; this is already a store");
     }
     if dir.read_dir().is_ok_and(|mut entries| entries.next().is_some()) || dir.is_file() {
-        bail!("{} is there and not empty; name a new directory", dir.display());
+        bail!("{} is not empty; name a new directory", dir.display());
     }
     let files = open(paths, clocks)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start threads")?;
@@ -86,7 +86,7 @@ fn write(files: TraceFiles, dir: &Path, runtime: &Handle, options: &Options, wat
         let told = |error: dormouse_store::Error| anyhow!("{}", error.0.replace(place, &dir.display().to_string()));
         let put = put(&store, runtime, &files, &name, options, watch).map_err(told)?;
         if !put.is_new {
-            say(format_args!("warning: {name} is the same trace as another, and is written once"));
+            say(format_args!("warning: {name} is the same trace as another, and is written only once"));
             written.is_damaged = true;
             continue;
         }
@@ -97,7 +97,7 @@ fn write(files: TraceFiles, dir: &Path, runtime: &Handle, options: &Options, wat
         written.files += put.manifest.files.len();
     }
     if has_lost {
-        say("events were lost while this trace was recorded; `select * from losses` tells which");
+        say("events were lost while this trace was recorded; `select * from losses` lists the losses");
     }
     // An existing empty directory is replaced.
     let _ = std::fs::remove_dir(dir);

@@ -27,7 +27,7 @@ pub(crate) struct Facts {
 /// The tables: name, description, columns.
 pub(crate) const TABLES: [(&str, &str, Make); 4] = [
     ("classes", "a row for each event class: its name and its columns", of_classes),
-    ("losses", "what is not in the trace: how many events, when, of which class, why", |traces| {
+    ("losses", "a row for each loss of events: how many, when, of which class, why", |traces| {
         losses(traces.map(Traces::stats), &Unpaired::default())
     }),
     ("processes", "a row for each process: pid, name, program, events", |traces| processes(traces.map(Traces::stats))),

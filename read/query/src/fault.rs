@@ -60,7 +60,7 @@ pub(crate) fn told(sql: &str, error: &DataFusionError, tables: &[String]) -> Str
         DataFusionError::SchemaError(schema, _) => (of_schema(schema), place),
         DataFusionError::ResourcesExhausted(why) => {
             let first = why.lines().next().unwrap_or_default();
-            (format!("--memory is too small for this query, and it cannot be done on disk: {first}"), None)
+            (format!("--memory is too small for this query, which cannot use temporary files: {first}"), None)
         }
         DataFusionError::Plan(why) => match missing_table(why) {
             Some(name) => (
@@ -84,7 +84,7 @@ pub(crate) fn told(sql: &str, error: &DataFusionError, tables: &[String]) -> Str
 pub(crate) fn of_store_text(text: &str) -> Option<String> {
     let path = text.split_once("Object at location ").and_then(|(_, rest)| Some(rest.split_once(" not found")?.0));
     if let Some(path) = path {
-        return Some(format!("cannot read {path}: it is not there"));
+        return Some(format!("cannot read {path}: it does not exist"));
     }
     text.contains("<Code>").then_some(())?;
     let source = text.to_string().into();
@@ -136,7 +136,7 @@ fn with_hint(what: &str, sql: &str, place: Option<Place>) -> String {
     });
     match around {
         Some(around) if around.contains(':') => {
-            format!("{what}; the name of an event class stands in double quotes: \"http:request\"")
+            format!("{what}; put the name of an event class in double quotes: \"http:request\"")
         }
         _ => what.into(),
     }
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_and_what_was_meant() {
+    fn errors_have_a_position_and_a_suggestion() {
         assert_eq!(
             without_place("Expected: x, found: y at Line: 1, Column: 15"),
             ("Expected: x, found: y".into(), Some((1, 15)))

@@ -23,16 +23,16 @@ use crate::quantile::quantile;
 
 /// Call and description of each function, for `--help`.
 pub(crate) const FUNCTIONS: [(&str, &str); 7] = [
-    ("time_bucket('100ms', time)", "the begin of the interval that a time is in"),
-    ("duration_text(ns)", "nanoseconds as people read them: 1.24 ms"),
+    ("time_bucket('100ms', time)", "the begin of the interval that contains a time"),
+    ("duration_text(ns)", "nanoseconds as text for people: 1.24 ms"),
     ("quantile(x, 0.99)", "a quantile, within 0.2 % (DDSketch)"),
-    ("field(fields, 'bytes')", "one field of the JSON of `events`, as text; 'peer.port' of a structure"),
-    ("locf(x) over (partition by … order by time)", "the last x that was not null, up to the row"),
+    ("field(fields, 'bytes')", "one field from the JSON of `events`, as text; 'peer.port' in a structure"),
+    ("locf(x) over (partition by … order by time)", "the last x that is not null, up to this row"),
     (
         "descriptor_path(first, last, fd, oldfd, path) over (partition by pid order by time)",
-        "what stands behind a descriptor: `dormouse query --named io-by-file --show` has how",
+        "the file of a descriptor; `dormouse query --named io-by-file --show` is an example",
     ),
-    ("pairs('BEGIN', 'END', 'KEY')", "a table of what begins and ends; without KEY on one thread"),
+    ("pairs('BEGIN', 'END', 'KEY')", "a table of begins and their ends; without KEY on the same thread"),
 ];
 
 /// Implementation of a function, on columns of its arguments.
@@ -194,7 +194,7 @@ fn time_bucket(arguments: &[ArrayRef]) -> Result<ArrayRef> {
 pub(crate) fn bucket_ns(text: &str) -> Result<i64> {
     let length = parse_duration(text).map_err(|error| DataFusionError::Execution(format!("time_bucket: {error}")))?;
     let length = i64::try_from(length.as_nanos()).ok().filter(|length| *length > 0);
-    length.ok_or_else(|| DataFusionError::Execution(format!("time_bucket: `{text}` is no length of an interval")))
+    length.ok_or_else(|| DataFusionError::Execution(format!("time_bucket: `{text}` is not a length of an interval")))
 }
 
 fn duration_text(arguments: &[ArrayRef]) -> Result<ArrayRef> {

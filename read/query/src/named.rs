@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_says_what_it_tells_and_they_are_in_order() {
+    fn named_queries_have_descriptions_and_are_sorted() {
         for named in ALL {
             assert!(named.about().len() > 10, "{}", named.name);
             assert!(named.sql.contains("select"), "{}", named.name);

@@ -25,15 +25,15 @@ use tempfile::NamedTempFile;
 /// Output format of results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// For people, in columns
+    /// Aligned columns, for people
     Table,
-    /// For programs: an object in each line
+    /// A JSON object on each line
     Json,
-    /// For programs: a line for each row, below the names of the columns
+    /// The names of the columns, then a line for each row
     Csv,
-    /// A file of Arrow (Feather)
+    /// An Arrow file (Feather)
     Arrow,
-    /// A file of Parquet
+    /// A Parquet file
     Parquet,
 }
 
@@ -57,7 +57,7 @@ impl<'o> Target<'o> {
     pub(crate) fn open(path: Option<&Path>, format: Format, out: &'o mut Output) -> Result<Target<'o>> {
         let Some(path) = path.filter(|path| *path != Path::new("-")) else {
             if !format.is_text() && std::io::stdout().is_terminal() {
-                bail!("what is not text is not written to a terminal; name a file by -o, or use a pipe");
+                bail!("binary data is not written to a terminal; name a file with -o, or use a pipe");
             }
             return Ok(Target::Stream(out));
         };
@@ -199,7 +199,9 @@ impl<'t> Writer<'t> {
                 let text = pretty_format_batches_with_options(&rows, &shown())?;
                 out.out.lines(format!("{text}\n").as_bytes())?;
                 if count > rows_max {
-                    say(format_args!("only {rows_max} rows are shown; --rows N shows more, --format csv or json all"));
+                    say(format_args!(
+                        "only {rows_max} rows are shown; --rows N shows more, --format csv or json shows all"
+                    ));
                 }
             }
             Writer::Csv(_) => {}

@@ -117,8 +117,8 @@ impl Work for PairWork {
         self.traces.note(&damage);
         self.traces.read_bytes.fetch_add(size_bytes, Ordering::Relaxed);
         for (count, what) in [
-            (unpaired.across_losses, "pairs are left out: events can have been lost between begin and end"),
-            (unpaired.not_followed, "events that begin something are left out: too many were open"),
+            (unpaired.across_losses, "pairs are left out: events may have been lost between begin and end"),
+            (unpaired.not_followed, "begins are left out: too many were open at once"),
         ] {
             if count > 0 {
                 self.traces.warn(format!("{count} {what}"));
@@ -153,7 +153,7 @@ impl Asked {
     pub(crate) fn of(arguments: &[Expr]) -> Result<Asked> {
         let text = |expr: &Expr| match expr {
             Expr::Literal(ScalarValue::Utf8(Some(text)) | ScalarValue::Utf8View(Some(text)), _) => Ok(text.clone()),
-            other => Err(DataFusionError::Plan(format!("pairs: an argument is a text in single quotes, not {other}"))),
+            other => Err(DataFusionError::Plan(format!("pairs: arguments are texts in single quotes, not {other}"))),
         };
         let texts = arguments.iter().map(text).collect::<Result<Vec<_>>>()?;
         match texts.as_slice() {

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quantile_is_near_the_value_of_its_rank() {
+    fn a_quantile_is_within_its_error_of_the_value_at_its_rank() {
         let sketch = of((1..=10_000).map(f64::from));
         for quantile in [0.0, 0.01, 0.5, 0.9, 0.99, 0.999, 1.0] {
             let exact = (quantile * 10_000.0_f64).ceil().max(1.0);
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_in_any_order_are_the_whole() {
+    fn parts_can_be_merged_in_any_order() {
         let values: Vec<f64> = (0..5000).map(|n| f64::from((n * 7919) % 10_007) * 1e3 - 1e6).collect();
         let whole = of(values.iter().copied());
         for size in [1, 7, 1000] {

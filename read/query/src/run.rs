@@ -120,7 +120,7 @@ impl Session {
         let (damage, has_lost) = self.source.take_damage();
         damage.iter().for_each(|line| say(format_args!("warning: {line}")));
         if has_lost {
-            say("events were lost while this trace was recorded; `select * from losses` tells which");
+            say("events were lost while this trace was recorded; `select * from losses` lists the losses");
         }
         (!damage.is_empty()).into()
     }

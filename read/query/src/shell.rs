@@ -61,9 +61,9 @@ const HISTORY_MAX: usize = 10_000;
 
 const HELP: &str = "\
 A query ends with a semicolon, and can have several lines. Tab completes names of tables, columns and functions.
-  .tables        the tables
-  .named         queries that have names; .named NAME runs one
-  .quit          leaves, as Ctrl-D does; Ctrl-C gives a line or a query up
+  .tables        lists the tables
+  .named         lists the named queries; .named NAME runs one
+  .quit          leaves the shell, like Ctrl-D; Ctrl-C cancels a line or a query
 ";
 
 /// Completer of words.
@@ -204,7 +204,7 @@ pub(crate) fn run(session: &Session, rows: usize, out: &mut Output) -> Result<u8
     if let Some(path) = &history {
         let _ = path.parent().map(std::fs::create_dir_all);
         if let Err(error) = editor.save_history(path) {
-            say(format_args!("the history cannot be kept in {}: {error}", path.display()));
+            say(format_args!("cannot save the history in {}: {error}", path.display()));
         }
     }
     Ok(code)

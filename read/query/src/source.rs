@@ -38,13 +38,15 @@ impl Source {
         match paths {
             [path] if is_store(path) => {
                 if clocks.is_some() {
-                    bail!("--clocks corrects the times of traces; those of a store were corrected when it was written");
+                    bail!(
+                        "--clocks corrects only the times of traces; those of a store were corrected when it was written"
+                    );
                 }
                 let place = path.to_str().unwrap_or_default();
                 Ok(Source::Store(Box::leak(Box::new(runtime.block_on(Stored::open(place))?))))
             }
             paths if paths.iter().any(is_store) => {
-                bail!("a store is asked alone: name one, or traces")
+                bail!("a query reads one store, or traces; name one store, or only traces")
             }
             paths => Ok(Source::Traces(Traces::open(paths, clocks)?)),
         }

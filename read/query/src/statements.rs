@@ -47,7 +47,7 @@ pub(crate) fn of(text: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn each_stands_where_it_stood() {
+    fn statements_keep_their_positions() {
         assert_eq!(super::of("select 1"), ["select 1"]);
         assert_eq!(super::of("select 1;"), ["select 1"]);
         assert_eq!(super::of("a ';' b;\n; -- c;\nü \"x;y\";"), ["a ';' b", "        \n  -- c;\nü \"x;y\""]);

@@ -52,7 +52,7 @@ fn traces() -> Traces {
 }
 
 #[test]
-fn tables_of_classes_and_of_all_events() {
+fn classes_and_all_events_are_tables() {
     let Traces { http, libc, _dir } = traces();
     let all = |sql: &str| rows(&http, sql);
     assert_eq!(all("select count(*) from \"http:begin\""), ["4000"]);
@@ -87,7 +87,7 @@ fn tables_of_classes_and_of_all_events() {
 
 /// Conditions that are evaluated while reading give the same rows as DataFusion's filters.
 #[test]
-fn what_is_pushed_down_is_what_sql_says() {
+fn pushed_down_conditions_select_the_same_rows() {
     let Traces { http, _dir, .. } = traces();
     let plan =
         |condition: &str| rows(&http, &format!("explain select id from \"http:begin\" where {condition}")).join("\n");
@@ -228,7 +228,7 @@ fn functions_of_times_and_durations() {
 
 /// A union whose branches are read in one pass has the rows of all branches.
 #[test]
-fn what_is_read_together_is_a_union() {
+fn classes_read_together_equal_a_union() {
     let Traces { http, libc, _dir } = traces();
     let open = "select time, process, pid, fd, path, 0 as bytes from \"libc:open\" where fd >= 0";
     let read = "select time, process, pid, fd, null, greatest(result, 0) from \"libc:read\"";
@@ -270,7 +270,7 @@ fn what_is_read_together_is_a_union() {
 
 /// `locf` gives the same values as the slower SQL expression.
 #[test]
-fn the_last_value_that_is_known() {
+fn locf_carries_the_last_known_value() {
     let Traces { libc, http, _dir } = traces();
     let given = "(values (1, null), (2, 'a'), (3, null), (4, 'b'), (5, null)) as given (x, y)";
     let sql = format!("select x, locf(y) over (order by x) as last from {given} order by x");
@@ -376,7 +376,7 @@ fn pairs_across_losses_are_left_out() {
 }
 
 #[test]
-fn named_queries() {
+fn named_queries_run_and_can_be_shown() {
     let Traces { http, libc, _dir } = traces();
     let (code, list, _) = query(&["--named"]);
     assert_eq!(code, 0);
@@ -521,7 +521,7 @@ fn io_by_file_follows_copies_and_ends_of_descriptors() {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_its_place() {
+fn errors_have_their_position() {
     let Traces { http, _dir, .. } = traces();
     let http = http.to_str().unwrap();
     for (sql, expected) in [
@@ -533,7 +533,7 @@ fn what_is_wrong_is_told_with_its_place() {
             "select pth from \"http:begin\"",
             "line 1, column 8: there is no column pth; did you mean path?\n  select pth from \"http:begin\"\n         ^",
         ),
-        ("select * from http:begin", "the name of an event class stands in double quotes"),
+        ("select * from http:begin", "put the name of an event class in double quotes"),
         ("select *\nfrom events\nwhere where", "line 3, column 7: "),
         ("select * from \"http:bgin\"", "did you mean \"http:begin\"?"),
         (
@@ -550,10 +550,10 @@ fn what_is_wrong_is_told_with_its_place() {
         assert!(err.starts_with("dormouse: ") && err.contains(expected), "{sql}\n{err}");
     }
     for (arguments, expected) in [
-        (&[][..], "name a trace, and behind it a query"),
+        (&[][..], "name a trace, then a query"),
         (&["select * from events"], "name a trace before the query"),
         (&["/no/such/trace", "select 1 from events"], "/no/such/trace"),
-        (&[http, "--named"], "--named takes a name"),
+        (&[http, "--named"], "--named needs the name of a query"),
         (&[http, "select 1 from events", "--memory", "many"], "is not a size"),
         (&[http, "select 1 from events", "-o", "/no/such/dir/x"], "cannot write to /no/such/dir/x"),
     ] {
@@ -561,7 +561,7 @@ fn what_is_wrong_is_told_with_its_place() {
         assert_eq!((code, err.contains(expected)), (2, true), "{arguments:?}\n{err}");
     }
     let (code, help, _) = query(&["--help"]);
-    assert_eq!((code, help.contains("Tables (a name with a colon")), (0, true));
+    assert_eq!((code, help.contains("Tables (put a name with a colon")), (0, true));
 }
 
 #[test]
@@ -599,7 +599,7 @@ fn results_in_each_format() {
 
 /// It is not an error if the reader closes the pipe early.
 #[test]
-fn output_may_be_closed() {
+fn a_closed_output_is_not_an_error() {
     let Traces { http, _dir, .. } = traces();
     let mut command = Command::new(env!("CARGO_BIN_EXE_dormouse-query"));
     command.args([http.to_str().unwrap(), "select * from events", "--format", "json"]);
@@ -650,7 +650,7 @@ fn an_interrupt_removes_temporary_files() {
 }
 
 #[test]
-fn what_is_larger_than_the_memory_goes_to_disk() {
+fn state_beyond_the_memory_goes_to_disk() {
     let dir = tempfile::tempdir().unwrap();
     let count = large(dir.path());
     let trace = dir.path().to_str().unwrap();
@@ -720,7 +720,7 @@ assert sum(pyarrow.ipc.open_file(name).read_all().num_rows for name in files) ==
 "#;
 
 #[test]
-fn exports_are_read_by_others() {
+fn other_tools_read_exports() {
     let Traces { http, _dir, .. } = traces();
     let dir = tempfile::tempdir().unwrap();
     let (parquet, arrow) = (dir.path().join("parquet"), dir.path().join("arrow"));
@@ -731,10 +731,10 @@ fn exports_are_read_by_others() {
         assert_eq!(query(&all), (0, String::new(), line));
         // An existing directory is not overwritten, and a store cannot be exported again.
         let (code, _, err) = query(&all);
-        assert_eq!((code, err.contains("is there and not empty")), (2, true), "{err}");
+        assert_eq!((code, err.contains("is not empty; name a new directory")), (2, true), "{err}");
     }
     let (code, _, err) = query(&[parquet.to_str().unwrap(), "--export", "x"]);
-    assert_eq!((code, err.contains("is a store already")), (2, true), "{err}");
+    assert_eq!((code, err.contains("is already a store")), (2, true), "{err}");
     let of_class = parquet.join("events/host=lair/day=2023-11-14/class=http%3Abegin");
     assert_eq!(of_class.read_dir().unwrap().count(), 1);
     // The store has the same rows as the trace.
@@ -760,7 +760,7 @@ fn exports_are_read_by_others() {
 
 /// For any damaged trace, a query ends with a result or one clear error line.
 #[test]
-fn mutated_traces_end_with_an_answer_or_a_line() {
+fn mutated_traces_give_a_result_or_a_one_line_error() {
     let Traces { libc, _dir, .. } = traces();
     let files: Vec<(PathBuf, Vec<u8>)> = std::fs::read_dir(&libc)
         .unwrap()
@@ -807,7 +807,7 @@ fn mutated_traces_end_with_an_answer_or_a_line() {
 
 /// The examples in the documentation show the actual output.
 #[test]
-fn examples_of_the_documentation() {
+fn the_examples_of_the_documentation_run() {
     let traces = traces();
     let dir = traces.libc.parent().unwrap();
     std::os::unix::fs::symlink(&traces.libc, dir.join("trace")).unwrap();
@@ -881,7 +881,7 @@ fn write_extremes(dir: &Path) {
 
 /// The expected numbers are the exact ones, computed with more bits.
 #[test]
-fn no_number_wraps() {
+fn arithmetic_does_not_wrap() {
     let dir = tempfile::tempdir().unwrap();
     let (trace, store) = (dir.path().join("trace"), dir.path().join("store"));
     std::fs::create_dir(&trace).unwrap();
@@ -952,7 +952,7 @@ fn no_number_wraps() {
 
 /// A condition is true for exactly the rows whose column has a matching value.
 #[test]
-fn a_field_of_several_types() {
+fn a_field_can_have_several_types() {
     let dir = tempfile::tempdir().unwrap();
     let (trace, store) = (dir.path().join("trace"), dir.path().join("store"));
     std::fs::create_dir(&trace).unwrap();

@@ -112,7 +112,7 @@ impl Drop for Shell {
 }
 
 #[test]
-fn queries_are_typed_completed_stopped_and_remembered() {
+fn the_shell_completes_interrupts_and_remembers_queries() {
     let dir = tempfile::tempdir().unwrap();
     let (trace, state) = (dir.path().join("trace"), dir.path().join("state"));
     std::fs::create_dir(&trace).unwrap();

@@ -66,7 +66,7 @@ fn text(path: &Path) -> &str {
 }
 
 #[test]
-fn named_queries_find_the_same_in_a_store() {
+fn named_queries_give_the_same_result_on_a_store() {
     let stored = Stored::new();
     let names = lines(&["--named"]);
     assert!(names.len() >= 9);
@@ -83,7 +83,7 @@ fn named_queries_find_the_same_in_a_store() {
 }
 
 #[test]
-fn tables_and_functions_are_those_of_traces() {
+fn stores_have_the_tables_and_functions_of_traces() {
     let stored = Stored::new();
     for sql in [
         "select time, cpu, pid, tid, process, id, path, bytes, numbers from \"http:begin\" order by time, id",
@@ -168,7 +168,7 @@ fn pairs_across_losses_are_left_out() {
 
 /// Open begins are kept in memory only.
 #[test]
-fn pairs_of_which_too_many_are_open_are_an_error() {
+fn too_many_open_pairs_are_an_error() {
     let stored = Stored::new();
     let sql = "select count(*) from pairs('http:begin', 'libc:malloc', 'id')";
     assert_eq!(stored.rows(sql), ["0"]);
@@ -179,7 +179,7 @@ fn pairs_of_which_too_many_are_open_are_an_error() {
 
 /// Files that cannot have matching rows are not opened, not even one that is not Parquet.
 #[test]
-fn files_are_chosen_by_their_names_and_times() {
+fn files_are_selected_by_name_and_time() {
     let stored = Stored::new();
     let events = stored.store.join("events/host=lair/day=2023-11-14");
     let spoiled = std::fs::read_dir(events.join("class=http%3Aend")).unwrap().next().unwrap().unwrap().path();
@@ -203,7 +203,7 @@ fn files_are_chosen_by_their_names_and_times() {
 }
 
 #[test]
-fn what_no_manifest_names_is_not_there() {
+fn files_that_no_manifest_names_are_ignored() {
     let stored = Stored::new();
     let of_class = stored.store.join("events/host=lair/day=2023-11-14/class=http%3Abegin");
     let file = std::fs::read_dir(&of_class).unwrap().next().unwrap().unwrap().path();
@@ -217,7 +217,7 @@ fn what_no_manifest_names_is_not_there() {
 }
 
 #[test]
-fn what_is_wrong_with_a_store_is_one_line() {
+fn errors_of_a_store_are_one_line() {
     let stored = Stored::new();
     let store = text(&stored.store);
     for (arguments, expected) in [
@@ -226,12 +226,15 @@ fn what_is_wrong_with_a_store_is_one_line() {
         (&[store, "select * from pairs('http:begn', 'http:end')"], "did you mean \"http:begin\"?"),
         (&[store, "select * from pairs('http:begin', 'http:end', 'idd')"], "there is no column idd; did you mean id?"),
         (&[store, "select * from pairs('http:begin', 'http:end', 'numbers')"], "which is no key"),
-        (&[store, store, "select 1 from events"], "a store is asked alone"),
-        (&[store, "--export", "/tmp/none"], "--export writes what is in traces"),
-        (&[store, "select 1 from events", "--clocks", "x"], "--clocks corrects the times of traces"),
+        (&[store, store, "select 1 from events"], "a query reads one store, or traces"),
+        (&[store, "--export", "/tmp/none"], "--export needs traces"),
+        (&[store, "select 1 from events", "--clocks", "x"], "--clocks corrects only the times of traces"),
         (&["file:///no/such/store", "select 1 from events"], "/no/such/store"),
         (&[store, "select 1 from events", "--cluster", "nowhere"], "write df://HOST:PORT"),
-        (&[text(&stored.traces[0]), "select 1 from events", "--cluster", "df://127.0.0.1:9"], "--cluster asks a store"),
+        (
+            &[text(&stored.traces[0]), "select 1 from events", "--cluster", "df://127.0.0.1:9"],
+            "--cluster queries only stores",
+        ),
     ] {
         let (code, out, err) = query(arguments);
         assert_eq!((code, out.as_str(), err.contains(expected)), (2, "", true), "{arguments:?}\n{err}");

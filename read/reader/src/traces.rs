@@ -346,7 +346,7 @@ mod tests {
 
     /// Texts of every length, so that records cross the ends of windows, and one that no window holds.
     #[test]
-    fn windows_show_what_the_file_holds_until_it_is_shortened() {
+    fn windows_show_the_file_until_it_is_truncated() {
         let mut trace = TraceBuilder::new();
         let class = trace.class("p", "e", &[("text", FieldType::scalar(Kind::Str))]);
         let stream = trace.stream(0);

@@ -55,7 +55,7 @@ fn counts(path: &Path) -> Counts {
 }
 
 #[test]
-fn archives_are_read_as_the_directory_is() {
+fn archives_are_read_like_directories() {
     let place = tempfile::tempdir().unwrap();
     let place = place.path();
     let expected = counts(&write(place));
@@ -117,7 +117,7 @@ fn an_archive_on_standard_input_is_read() {
 }
 
 #[test]
-fn an_archive_that_is_cut_off_or_has_no_trace_says_so() {
+fn truncated_archives_and_archives_without_a_trace_are_errors() {
     let place = tempfile::tempdir().unwrap();
     let at = |name: &str| place.path().join(name);
     write(place.path());
@@ -146,7 +146,7 @@ fn an_archive_that_is_cut_off_or_has_no_trace_says_so() {
 }
 
 #[test]
-fn what_unpacks_to_more_than_there_is_room_for_is_refused() {
+fn archives_that_unpack_to_more_than_the_free_space_are_refused() {
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
     for _ in 0..64 {
         gzip.write_all(&[0; 1 << 20]).unwrap();

@@ -95,7 +95,7 @@ fn write(dir: &Path) {
 }
 
 #[test]
-fn events_that_threads_find_are_those_of_the_streams() {
+fn parallel_readers_find_the_events_of_the_streams() {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path());
     let files = TraceFiles::open(dir.path()).unwrap();

@@ -88,13 +88,13 @@ fn of_cpu(cpu: u64) -> Vec<u64> {
 }
 
 #[test]
-fn a_whole_trace_is_read_in_order_and_nothing_is_said() {
+fn a_complete_trace_is_read_in_order_without_notices() {
     let (dir, _) = written();
     assert_eq!(read(dir.path()), (all(), vec![]));
 }
 
 #[test]
-fn streams_that_are_missing_empty_truncated_or_doubled_are_said() {
+fn missing_empty_truncated_and_duplicated_streams_are_reported() {
     let (dir, trace) = written();
     let at = |name: &str| dir.path().join(name);
     std::fs::remove_file(at("cpu_1")).unwrap();
@@ -112,7 +112,7 @@ fn streams_that_are_missing_empty_truncated_or_doubled_are_said() {
 }
 
 #[test]
-fn streams_of_others_that_are_alike_are_both_read_where_no_times_tell_them_apart() {
+fn identical_streams_of_other_tracers_are_both_read_without_times() {
     let dir = tempfile::tempdir().unwrap();
     let metadata = "/* CTF 1.8 */ trace { major = 1; minor = 8; byte_order = le;
         packet.header := struct { integer { size = 32; } magic; }; };
@@ -126,7 +126,7 @@ fn streams_of_others_that_are_alike_are_both_read_where_no_times_tell_them_apart
 }
 
 #[test]
-fn stray_files_are_said_or_passed_over_and_never_read_as_events() {
+fn stray_files_are_reported_or_skipped_and_never_read_as_events() {
     let (dir, trace) = written();
     let at = |name: &str| dir.path().join(name);
     std::fs::write(at("README"), "How this trace was made: by hand, on a Thursday.\n".repeat(9)).unwrap();
@@ -150,7 +150,7 @@ fn stray_files_are_said_or_passed_over_and_never_read_as_events() {
 }
 
 #[test]
-fn one_bad_packet_in_the_middle_costs_that_packet() {
+fn a_damaged_packet_in_the_middle_costs_only_itself() {
     let (dir, trace) = written();
     for (offset, patch) in [(0, &[0u8; 4][..]), (80, &[9; 2]), (OFFSET_PACKET_SIZE, &[0xFF; 8]), (20, &[0xEE; 8])] {
         let mut bytes = trace.streams[1].clone();
@@ -165,7 +165,7 @@ fn one_bad_packet_in_the_middle_costs_that_packet() {
 }
 
 #[test]
-fn a_file_that_is_shortened_while_it_is_read_is_an_error_of_its_stream() {
+fn a_file_truncated_while_read_is_an_error_of_its_stream() {
     let (dir, _) = written();
     let files = TraceFiles::open(dir.path()).unwrap();
     let mut events = files.events();
@@ -279,7 +279,7 @@ fn an_index_helps_if_it_is_right_and_changes_nothing_if_it_is_wrong() {
 
 /// Complete packets of a trace that is still written are read, and the rest is not reported.
 #[test]
-fn a_trace_that_grows_is_read_as_far_as_it_is_whole() {
+fn a_growing_trace_is_read_up_to_its_last_complete_packet() {
     let (dir, trace) = written();
     let cpu = dir.path().join("cpu_0");
     let bytes = &trace.streams[1];

@@ -16,7 +16,7 @@ const BOUND_KIB: u64 = (64 + STREAMS) << 10;
 const ENV: [&str; 2] = ["DORMOUSE_TEST_TRACE", "DORMOUSE_TEST_WHAT"];
 
 #[test]
-fn peak_memory_is_below_its_bound_in_a_trace_that_is_larger() {
+fn peak_memory_stays_below_its_bound_for_a_larger_trace() {
     if let [Ok(dir), Ok(what)] = ENV.map(std::env::var) {
         return read_and_tell(dir.as_ref(), &what);
     }
@@ -45,7 +45,7 @@ fn peak_memory_is_below_its_bound_in_a_trace_that_is_larger() {
     assert!(size_bytes > 2 * (BOUND_KIB << 10), "{size_bytes}");
     for what in ["events", "stats", "counts"] {
         let mut child = Command::new(std::env::current_exe().unwrap());
-        child.args(["--exact", "peak_memory_is_below_its_bound_in_a_trace_that_is_larger", "--nocapture"]);
+        child.args(["--exact", "peak_memory_stays_below_its_bound_for_a_larger_trace", "--nocapture"]);
         child.env(ENV[0], dir.path()).env(ENV[1], what);
         let output = child.output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout);

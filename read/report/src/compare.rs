@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trees_are_one_by_the_way_from_the_top() {
+    fn call_trees_are_merged_by_path() {
         let [a, b] = [["job", "step"], ["step", "job"]].map(|names| names.map(String::from));
         let of_a = [(0, 0, 2, 100, 50), (1, 1, 2, 50, 50)];
         // An equal path under other numbers, and a step at the top.
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_most_comes_first_and_what_cannot_be_told_last() {
+    fn largest_differences_come_first_and_undecided_ones_last() {
         let mut samples = [Samples::default(), Samples::default()];
         let names: Vec<String> = ["same", "slower", "few"].map(String::from).into();
         for (side, of) in samples.iter_mut().enumerate() {

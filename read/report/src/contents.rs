@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_cannot_be_taken_for_others_and_are_cut_at_letters() {
+    fn fields_are_unambiguous_and_are_cut_between_letters() {
         let mut fields = Fields::default();
         fields.event("p:\u{1}e");
         fields.put("a\0b", "1");

@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_have_the_least_and_the_greatest_of_their_values() {
+    fn steps_have_the_minimum_and_maximum_of_their_values() {
         let (mut counter, mut small) = (Counter::new(0, "n".into()), Counter::new(0, "n".into()));
         for number in 0..1000 {
             counter.add(1000 + 10 * number, (number % 7) as f64, usize::MAX);

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_keeps_its_order() {
+    fn kept_items_stay_in_order() {
         let mut details = Details::default();
         for number in 0..2000_u32 {
             assert_eq!(details.add(format!("fields of {number}").as_bytes()), number + 1);

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_become_one_with_the_name_of_the_most_time() {
+    fn merged_neighbours_have_the_name_with_the_most_time() {
         let row = [entry(0, 10, 1), entry(20, 30, 2), entry(60, 10, 1), entry(110, 500, 3), entry(620, 1, 4)];
         let merged = merged(&row, 100, true);
         let shown: Vec<_> = merged.iter().map(|e| (e.begin, e.duration, e.name, e.count, e.fields)).collect();
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nested_lies_below() {
+    fn nested_items_are_on_lower_lanes() {
         let intervals = [(0, 100), (0, 50), (10, 20), (30, 30), (50, 90), (100, 101), (100, 200)];
         let found: Vec<_> = depths(intervals.into_iter(), 3).collect();
         assert_eq!(found, [Some(0), Some(1), Some(2), Some(2), Some(1), Some(0), Some(1)]);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_as_far_apart_as_numbers_go() {
+    fn times_of_the_whole_range_are_supported() {
         let row: Vec<Entry> = (0..=ENTRIES_FEW as u64)
             .map(|index| Entry { is_kept: true, ..entry(index * (u64::MAX / ENTRIES_FEW as u64), 0, 1) })
             .collect();

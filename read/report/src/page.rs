@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modules_use_what_stands_before_them_and_end_no_element() {
+    fn modules_use_only_earlier_modules_and_close_no_element() {
         for (index, (name, text)) in MODULES.iter().enumerate() {
             for line in text.lines().filter(|line| line.starts_with("import ")) {
                 let of = line.split("\"./").nth(1).and_then(|rest| rest.strip_suffix("\";"));

@@ -89,7 +89,7 @@ mod tests {
     /// With any number of items, each is in some entry, kept items are entries of their own, and the limit is never
     /// exceeded.
     #[test]
-    fn no_entry_is_lost_where_there_is_no_room() {
+    fn no_item_is_lost_at_the_limit() {
         let mut rows = Rows::new(1000);
         let mut random = dormouse_testing::random(3);
         let place = |of| RowPlace { is_cpu: false, of, depth: 0, kind: Kind::Slice };

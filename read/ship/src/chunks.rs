@@ -84,7 +84,7 @@ impl Place {
     /// Opens the traces at this place, if they are closed.
     pub(crate) fn open(&self) -> Found {
         if self.is_rotated {
-            return Found::Written("LTTng writes it, and puts it into `archives` when it is rotated".into());
+            return Found::Written("LTTng is still writing it, and moves it to `archives` when it rotates".into());
         }
         let files = match TraceFiles::open(&self.path) {
             Ok(files) => files,
@@ -95,7 +95,7 @@ impl Place {
         };
         match is_open(&files) {
             true => Found::Written(
-                "no session has closed it: it is still written, or what wrote it was killed (`dormouse salvage`)"
+                "its session has not closed it: it is still being written, or its recorder was killed (`dormouse salvage` repairs that)"
                     .into(),
             ),
             false => Found::Closed(files.each()),

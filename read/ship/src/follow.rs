@@ -61,7 +61,7 @@ impl Watched {
                 // The directory was removed meanwhile.
                 Err(Errno::NOENT | Errno::NOTDIR) => continue,
                 Err(Errno::NOSPC) => {
-                    anyhow::bail!("more directories than may be watched: /proc/sys/fs/inotify/max_user_watches")
+                    anyhow::bail!("too many directories to watch; raise /proc/sys/fs/inotify/max_user_watches")
                 }
                 Err(error) => return Err(error).with_context(|| format!("cannot watch {}", dir.display())),
             };

@@ -95,10 +95,10 @@ impl<'o> Shipping<'o> {
     /// An option is wrong, the store does not exist or may not be listed, or threads cannot be started.
     pub(crate) fn begin(ship: Ship, out: &'o mut Output) -> Result<Shipping<'o>> {
         if ship.memory < MEMORY_BYTES_MIN {
-            bail!("--memory is 32M at least");
+            bail!("--memory must be at least 32M");
         }
         if ship.host.as_ref().is_some_and(String::is_empty) {
-            bail!("--host takes a name");
+            bail!("--host needs a name that is not empty");
         }
         let store = Store::open(&ship.to)?;
         if let Some(dir) = store.dir()
@@ -168,9 +168,9 @@ impl<'o> Shipping<'o> {
 
     fn tell_sum(&self) {
         let Sum { put, known, passed_over, events, .. } = self.sum;
-        let (what, place) = (if self.ship.dry_run { "would be put" } else { "put" }, self.store.place());
+        let (what, place) = (if self.ship.dry_run { "would be shipped" } else { "shipped" }, self.store.place());
         say(format_args!(
-            "{put} trace{} with {} events {what} to {place}; {known} there before, {passed_over} passed over",
+            "{put} trace{} with {} events {what} to {place}; {known} already there, {passed_over} skipped",
             if put == 1 { "" } else { "s" },
             HumanCount(events)
         ));
@@ -201,7 +201,7 @@ impl<'o> Shipping<'o> {
         }
         self.sum.passed_over += 1;
         self.sum.is_damaged |= done == Done::Wrong;
-        say(format_args!("{} is passed over: {reason}", place.name));
+        say(format_args!("{} is skipped: {reason}", place.name));
         let line = Line { reason: Some(reason), ..Line::new(&place.name, done) };
         self.print(&line, None)
     }
@@ -264,14 +264,14 @@ impl<'o> Shipping<'o> {
             (Done::Put, Some(size_bytes), Some(files)) => {
                 let per_million = (size_bytes as u128 * 1_000_000).checked_div(u128::from(*events)).unwrap_or_default();
                 format!(
-                    "{} events, {files} files, {} ({} a million events); the trace has {trace_size}",
+                    "{} events, {files} files, {} ({} per million events); the trace has {trace_size}",
                     HumanCount(*events),
                     HumanBytes(size_bytes),
                     HumanBytes(per_million as u64)
                 )
             }
-            (Done::WouldPut, ..) => format!("{} events, {trace_size} would be put", HumanCount(*events)),
-            _ => format!("is there, with {} events", HumanCount(*events)),
+            (Done::WouldPut, ..) => format!("{} events, {trace_size} would be shipped", HumanCount(*events)),
+            _ => format!("is already there, with {} events", HumanCount(*events)),
         };
         self.out.lines(format!("{trace}: {text}\n").as_bytes())?;
         if let Some(manifest) = manifest.filter(|_| line.done == Done::Put) {

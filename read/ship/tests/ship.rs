@@ -183,15 +183,15 @@ fn wait(mut child: Child) -> Output {
 }
 
 #[test]
-fn traces_are_put_once_and_each_says_what_became_of_it() {
+fn traces_are_shipped_once_and_each_result_is_printed() {
     let server = Server::new(&["traces"]);
     let dir = traces(3, 500);
     let to = "s3://traces/fleet/all";
     let out = succeed(server.tell(&mut ship(dir.path(), to, &["--dry-run"])));
-    assert!(out.contains("t0: 999 events") && out.contains("would be put"), "{out}");
+    assert!(out.contains("t0: 999 events") && out.contains("would be shipped"), "{out}");
     assert_eq!(server.bucket("traces").read_dir().unwrap().count(), 0);
     let out = succeed(server.tell(&mut ship(dir.path(), to, &[])));
-    assert!(out.contains("t2: 999 events, 9 files") && out.contains("a million events"), "{out}");
+    assert!(out.contains("t2: 999 events, 9 files") && out.contains("per million events"), "{out}");
     assert!(out.contains("not paired: 1 begins whose end is not in this chunk"), "{out}");
     let store = server.bucket("traces").join("fleet/all");
     assert_has(&store, dir.path());
@@ -221,7 +221,7 @@ fn traces_are_put_once_and_each_says_what_became_of_it() {
 }
 
 #[test]
-fn a_directory_is_a_store_as_well_whatever_the_memory() {
+fn a_store_in_a_directory_is_the_same_at_any_memory_limit() {
     let (dir, place) = (traces(1, 30_000), tempfile::tempdir().unwrap());
     let [small, large] = ["small", "a b%20ü"].map(|name| place.path().join(name));
     succeed(&mut ship(dir.path(), small.to_str().unwrap(), &["--memory", "32M"]));
@@ -273,7 +273,7 @@ fn pairs_and_counts_are_those_of_the_trace() {
 }
 
 #[test]
-fn two_at_once_put_each_trace_once() {
+fn concurrent_runs_ship_each_trace_once() {
     let server = Server::new(&["traces"]);
     let dir = traces(4, 200);
     let place = tempfile::tempdir().unwrap();
@@ -301,7 +301,7 @@ fn two_at_once_put_each_trace_once() {
 /// Kills the program at each request, before and after the request is done. Readers never find a part of a chunk, and
 /// the next run completes the store.
 #[test]
-fn one_that_is_killed_leaves_nothing_half_and_the_next_makes_it_whole() {
+fn the_next_run_completes_what_a_killed_run_began() {
     let server = Server::new(&["traces"]);
     let dir = traces(2, 60);
     let before = server.requests();
@@ -336,7 +336,7 @@ fn one_that_is_killed_leaves_nothing_half_and_the_next_makes_it_whole() {
 }
 
 #[test]
-fn one_that_is_killed_at_any_time_leaves_a_directory_that_is_made_whole() {
+fn the_next_run_completes_a_directory_after_a_kill_at_any_time() {
     let (dir, place) = (traces(3, 4000), tempfile::tempdir().unwrap());
     let mut random = dormouse_testing::random(7);
     for round in 0..12 {
@@ -355,7 +355,7 @@ fn one_that_is_killed_at_any_time_leaves_a_directory_that_is_made_whole() {
 }
 
 #[test]
-fn what_a_store_refuses_is_one_line() {
+fn refusals_of_a_store_are_one_line() {
     let server = Server::new(&["traces"]);
     let dir = traces(1, 10);
     let run = |to: &str, variables: &[(&str, &str)]| {
@@ -391,7 +391,7 @@ fn what_a_store_refuses_is_one_line() {
 }
 
 #[test]
-fn a_full_disk_is_one_line_and_what_is_put_later_is_whole() {
+fn a_full_disk_is_one_line_and_a_later_run_completes_the_store() {
     let dir = traces(1, 60_000);
     let place = tempfile::tempdir().unwrap();
     let store = place.path().join("store");
@@ -412,7 +412,7 @@ fn a_full_disk_is_one_line_and_what_is_put_later_is_whole() {
 }
 
 #[test]
-fn what_is_not_closed_is_passed_over() {
+fn open_traces_are_skipped() {
     let dir = traces(1, 10);
     let at = |name: &str| -> PathBuf { dir.path().join(name) };
     for name in ["open", "wrong", "lttng/archives/1", "lttng/ust/uid"] {
@@ -443,7 +443,7 @@ fn what_is_not_closed_is_passed_over() {
     ];
     assert_eq!(done, expected.map(|(name, done)| (name.into(), done.into())).into());
     for part in
-        ["open is passed over: no session has closed it", "lttng/ust/uid is passed over: LTTng", "wrong is passed over"]
+        ["open is skipped: its session has not closed it", "lttng/ust/uid is skipped: LTTng", "wrong is skipped"]
     {
         assert!(errors.contains(part), "{errors}");
     }
@@ -451,7 +451,7 @@ fn what_is_not_closed_is_passed_over() {
 }
 
 #[test]
-fn one_that_follows_puts_what_is_closed_and_ends_at_a_signal() {
+fn follow_ships_closed_traces_until_a_signal() {
     let (dir, place) = (traces(1, 10), tempfile::tempdir().unwrap());
     let store = place.path().join("store");
     let mut command = ship(dir.path(), store.to_str().unwrap(), &["--follow"]);
@@ -477,13 +477,13 @@ fn one_that_follows_puts_what_is_closed_and_ends_at_a_signal() {
     rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM).unwrap();
     let output = wait(child);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    assert!(text(&output.stderr).contains("3 traces with 97 events put"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("3 traces with 97 events shipped"), "{}", text(&output.stderr));
     assert_has(&store, dir.path());
 }
 
 /// The output of the example's commands matches the documentation.
 #[test]
-fn the_example_of_the_documentation() {
+fn the_example_of_the_documentation_runs() {
     let place = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(place.path().join("traces/web")).unwrap();
     trace(0, 10_000).write(&place.path().join("traces/web"));

@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn days_and_names_of_directories() {
+    fn directories_have_days_and_escaped_names() {
         assert_eq!(
             [0, 19_675, -1, 20_783, 11_016].map(|day| day_of(Some(day * NS_PER_DAY))),
             ["1970-01-01", "2023-11-14", "1969-12-31", "2026-11-26", "2000-02-29"]

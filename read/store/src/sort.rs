@@ -142,7 +142,7 @@ mod tests {
 
     /// The result is that of a stable sort, independent of the memory.
     #[test]
-    fn rows_are_sorted_by_time_and_then_as_they_came() {
+    fn rows_are_sorted_by_time_and_stable() {
         let mut random = 7_u64;
         let rows: Vec<(i64, u32)> = (0..50_000)
             .map(|number| {

@@ -166,8 +166,8 @@ fn what_was_armed_already_is_not_counted_as_armed() {
     let said = live.succeed(&["arm", &pid, "live:tick", "-o", &dir]);
     assert!(said.starts_with(&format!("armed 1 event class of process {pid}, recording into {dir}\n")), "{said}");
     for (words, expected) in [
-        (["arm", "*"], "armed 1 of 2 event classes of process PID; the others were armed already, 2 in all\n"),
-        (["arm", "*"], "armed 0 of 2 event classes of process PID; all were armed already, 2 in all\n"),
+        (["arm", "*"], "armed 1 of 2 event classes of process PID; the others were already armed, 2 in all\n"),
+        (["arm", "*"], "armed 0 of 2 event classes of process PID; all were already armed, 2 in all\n"),
         (["disarm", "live:tick"], "disarmed 1 event class of process PID, 1 still armed\n"),
         (["disarm", "live:tick"], "disarmed 0 of 1 event class of process PID; none was armed, 1 still armed\n"),
         (["disarm", "*"], "disarmed 1 of 2 event classes of process PID; the others were not armed, 0 still armed\n"),

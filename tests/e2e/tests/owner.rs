@@ -177,7 +177,7 @@ fn the_next_owner_answers_at_the_same_socket_and_says_so() {
     // The program still exists; its children come and go.
     assert!(after["owner_restarts"] == 1 && after["processes"].as_u64() >= Some(1), "{after}");
     let text = running.dormouse(&["status", &pid]);
-    assert!(String::from_utf8_lossy(&text.stdout).contains("(started again 1 time), trace "), "{text:?}");
+    assert!(String::from_utf8_lossy(&text.stdout).contains("(restarted once), trace "), "{text:?}");
     assert_eq!(std::fs::metadata(running.session()).expect("the session's socket").ino(), socket);
     let_end(&running);
     assert!(running.wait().succeeded().stderr.contains("; its owner was started again 1 time"));

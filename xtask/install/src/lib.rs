@@ -259,7 +259,7 @@ impl Installation {
         for entry in fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
             let entry = entry?;
             let (path, name) = (entry.path(), Path::new(name).join(entry.file_name()));
-            let name = name.to_str().with_context(|| format!("{} is no text", name.display()))?;
+            let name = name.to_str().with_context(|| format!("{} is not UTF-8 text", name.display()))?;
             if path.is_dir() { self.copy_tree(&path, name)? } else { self.copy(&path, name)? }
         }
         Ok(())

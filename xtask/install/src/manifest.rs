@@ -30,7 +30,7 @@ impl Manifest {
             // A path outside of the prefix would remove files that were not installed.
             let is_below =
                 !line.is_empty() && Path::new(line).components().all(|part| matches!(part, Component::Normal(_)));
-            ensure!(is_below, "{} has a line that is no path below the prefix: {line}", path.display());
+            ensure!(is_below, "{} has a line that is not a path below the prefix: {line}", path.display());
             match line.strip_suffix('/') {
                 Some(dir) => manifest.dirs.insert(dir.to_owned()),
                 None => manifest.files.insert(line.to_owned()),

@@ -142,7 +142,7 @@ mod tests {
 
     /// Writes bytes of many lengths at many offsets, across page ends and past the last page, and compares with a list.
     #[test]
-    fn a_table_holds_what_a_list_holds() {
+    fn a_table_matches_a_list() {
         let budget = budget();
         let mut table = Table::new(budget, PAGES).unwrap();
         assert_eq!((budget.free_count(), table.size_bytes()), (0, PAGES * 4096));

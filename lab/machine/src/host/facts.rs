@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_name_who_is_to_blame() {
+    fn causes_name_their_source() {
         for (name, count, cycles, is_virtualised, cause) in [
             ("llc_loads", None, 0.0, true, "it opens but never runs: other counters (the NMI watchdog"),
             ("llc_loads", Some(0.0), 0.0, true, "it opens but stays at zero: the hypervisor"),

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_can_be_read_everything_has_its_cause() {
+    fn unreadable_facts_have_a_cause() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let host = Host::read_from(dir.path());
         assert_eq!(host.kernel, "not told: the kernel has no /proc/sys/kernel/osrelease");

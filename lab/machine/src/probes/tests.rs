@@ -98,7 +98,7 @@ fn each_cause_is_found() {
 }
 
 #[test]
-fn what_looks_leave_open_is_no_difference() {
+fn undecided_measurements_are_not_differences() {
     // Makes figures that are higher by these factors, with the spread of a quiet machine.
     let made = |factors: [f64; 3]| {
         let figure = |(name, factor): (&str, f64)| {

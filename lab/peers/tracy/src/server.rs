@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn items_are_counted_and_strings_stepped_over() {
+    fn items_are_counted_and_strings_skipped() {
         // A context, a zone's begin and end, a point, a message with its text, a name, the end.
         let mut items = vec![75, 1, 0, 0, 0];
         items.extend([[19; 17].as_slice(), &[25; 9], &[57; 25]].concat());

@@ -140,7 +140,7 @@ fn run(driver: impl DriverSide, device: impl DeviceSide, size: u16, limits: [u16
 }
 
 #[test]
-fn who_waits_for_four_has_four_published_with_the_fourth() {
+fn a_driver_waiting_for_four_gets_them_with_the_fourth() {
     let memory = Memory::new(split::size_bytes(16).unwrap());
     let bus = memory.split_bus(16);
     let mut driver: AdaptiveDriver<split::Driver<_>> =
@@ -175,7 +175,7 @@ fn who_waits_for_four_has_four_published_with_the_fourth() {
 
 proptest! {
     #[test]
-    fn nothing_is_held_back_for_longer_than_is_said(
+    fn buffers_are_held_back_no_longer_than_documented(
         size_log2 in 0..5_u32,
         is_packed in any::<bool>(),
         in_order in any::<bool>(),

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_is_kept_and_the_end_is_told() {
+    fn the_largest_sample_and_the_last_are_kept() {
         let (mut buffers, limits) = (Buffers::default(), Limits::default());
         buffers.enter(&census(64 * KIB, 4 * KIB, 0), 1.0, &limits);
         buffers.enter(&census(512 * KIB, 8 * KIB, 512 * KIB), 2.0, &limits);
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn both_limits_have_to_be_reached() {
+    fn a_buffer_is_found_only_above_both_limits() {
         for (zero, small, is_found) in
             [(64 * KIB, 0, true), (60 * KIB, 0, false), (64 * KIB, 576 * KIB, true), (64 * KIB, 580 * KIB, false)]
         {
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapping_that_grows_is_the_same() {
+    fn a_growing_mapping_stays_the_same_buffer() {
         let mut buffers = Buffers::default();
         let mut grown = census(0, 64 * KIB, 0);
         buffers.enter(&grown, 0.0, &Limits::default());

@@ -314,11 +314,11 @@ pub(crate) fn unseen_by(interface: KernelInterface) -> Option<String> {
     match interface {
         KernelInterface::Scan => None,
         KernelInterface::WordsAndFlags => Some(
-            "this kernel has no PAGEMAP_SCAN (Linux 6.7): what lies in one piece counts as a huge page, however it is mapped".into(),
+            "this kernel has no PAGEMAP_SCAN (Linux 6.7): contiguous 2 MiB of physical memory count as a huge page, even if they are mapped as small pages".into(),
         ),
         KernelInterface::Words => Some(
-            "this kernel has no PAGEMAP_SCAN (Linux 6.7), and only root may ask which frame a page lies in: the zero page counts as small \
-             pages, and so do huge ones; run it as root, or on a newer kernel"
+            "this kernel has no PAGEMAP_SCAN (Linux 6.7), and only root can see the physical frames of pages: the zero page and huge pages count as small \
+             pages; run as root, or on a newer kernel"
                 .into(),
         ),
     }
@@ -327,7 +327,7 @@ pub(crate) fn unseen_by(interface: KernelInterface) -> Option<String> {
 fn unseen(interface: KernelInterface, mappings: &[Mapping]) -> Vec<String> {
     let is_vsyscall = |mapping: &Mapping| matches!(&mapping.name, Name::Kernel { name } if name == "[vsyscall]");
     let vsyscall =
-        mappings.iter().any(is_vsyscall).then(|| "[vsyscall] is in no page table: it counts as unbacked".into());
+        mappings.iter().any(is_vsyscall).then(|| "[vsyscall] is not in the page table: it counts as unbacked".into());
     unseen_by(interface).into_iter().chain(vsyscall).collect()
 }
 

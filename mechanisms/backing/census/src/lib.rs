@@ -73,11 +73,11 @@ pub enum PagesError {
     NoProcess(u32),
     /// The process belongs to another user, or has raised its privileges.
     #[error(
-        "process {0} may not be looked into: it is another user's, or has raised its privileges; run this as root or as that user"
+        "cannot read the memory of process {0}: it belongs to another user, or has raised its privileges; run this command as root or as that user"
     )]
     NotAllowed(u32),
     /// A kernel thread, or a process that has ended.
-    #[error("process {0} has no memory: it has ended, or is a thread of the kernel's")]
+    #[error("process {0} has no memory: it has ended, or is a kernel thread")]
     NoMemory(u32),
     /// The command cannot be run.
     #[error("cannot run `{program}`: {error}")]
@@ -91,7 +91,7 @@ pub enum PagesError {
     #[error("cannot handle signals: {0}")]
     Signals(std::io::Error),
     /// Any other error of the kernel.
-    #[error("cannot look into process {pid}: {errno}")]
+    #[error("cannot read the memory of process {pid}: {errno}")]
     System {
         /// Id of the process.
         pid: u32,

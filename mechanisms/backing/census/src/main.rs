@@ -13,48 +13,48 @@ use dormouse_terminal::{Output, parse_duration, parse_size, report, style};
 
 /// Show what backs a program's memory: pages of its own, the zero page, or nothing
 ///
-/// Memory that was read and never written is the zero page, one physical page for all of it. It fits in the first-level cache, and a
-/// benchmark that reads such a buffer measures that. Mappings are shown by name, and so are variables that lie on the zero page.
+/// Memory that was read but never written is backed by the zero page, one physical page for all of it. It fits in the first-level cache, so a
+/// benchmark that reads such a buffer measures the cache. The report names mappings, and variables on the zero page.
 ///
-/// With a command, the command is run and its memory is read just before it ends; with --watch also while it runs. The command keeps
+/// With a command, the command is run and its memory is examined just before it ends; with --watch also while it runs. The command keeps
 /// its input, output and signals; the report goes to standard error.
 #[derive(Debug, Parser)]
 #[command(name = "dormouse-pages", bin_name = "dormouse pages", version, max_term_width = 100)]
 #[command(after_help = "\
 Examples:
   dormouse pages 1234             every mapping of process 1234
-  dormouse pages 1234 --each      with addresses, and neighbours of the same name apart
+  dormouse pages 1234 --each      each mapping separately, with its address
   dormouse pages 1234 --json      for scripts
   dormouse pages -- ./codec       what ./codec has in memory when it ends
   dormouse pages --watch -- ./benchmark --size 64M
-                                  which buffers it reads from the zero page; for a test of your own project
+                                  which buffers it reads from the zero page; useful in a test
   dormouse pages --watch --from 2s --until 10s --html pages.html -- ./benchmark
-                                  of the time that is measured alone, with a picture
+                                  only during the measured time, with a picture
 
 Columns: unbacked: the next access faults; zero: the zero page; small, huge: memory, in pages of 4 KiB or of 2 MiB.
 
-What --watch counts: SHARE is the size of a buffer's part on the zero page, divided by all that its process had touched at that time \
-(zero page and memory of its own, without files). It is of the sample in which that part was largest; AT END is what was left of it, \
-so a buffer that is written later is shown too. FIRST TOUCHES are the minor faults that brought memory of the process's own or the \
-zero page; NEW MEMORY is their size. Not counted are pages that came and went between two samples, and pages that a forked child had \
-before its first sample. After the command has ended, up to 256 MiB are read in order, to measure how many times faster reads of the \
+What --watch counts: SHARE is the size of a buffer's part on the zero page, divided by all memory that its process had touched at that time \
+(zero page and anonymous memory, without files). It is from the sample in which that part was largest; AT END is the size of the part at the end, \
+so that a buffer that is written later is also listed. FIRST TOUCHES are the minor faults that mapped anonymous memory or the \
+zero page; NEW MEMORY is their size. Pages that came and went between two samples, and pages that a forked child had \
+before its first sample, are not counted. After the command has ended, up to 256 MiB are read in order, to measure how many times faster reads of the \
 zero page are on this machine.
 
-The command and all processes that it starts are traced by ptrace(2), without stops at system calls, so that memory is read just before \
+The command and all processes that it starts are traced with ptrace(2), without stops at system calls, so that memory is examined just before \
 each of them ends. Under ptrace a program cannot raise its privileges. A program that debugs others, or has a leak checker that does, \
 needs --no-ptrace.
 
-Exit code: 0; 2 if the process may not be read, the command cannot be run, or (--watch) the kernel does not tell which pages are the \
-zero page. With a command, the command's own; 128 + N if signal N ended it. With --watch, 3 if the command ended with 0 and a buffer was \
+Exit code: 0; 2 if the process cannot be read, the command cannot be run, or (with --watch) the kernel does not tell which pages are the \
+zero page. With a command, the command's exit code; 128 + N if signal N ended it. With --watch, 3 if the command ended with 0 and a buffer was \
 found. The last line says what was found.")]
 struct Pages {
-    /// Process id; a process of another user only as root
+    /// Process id; only root can read the processes of other users
     #[arg(value_name = "PID", conflicts_with_all = ["command", "watch"], required_unless_present = "command")]
     pid: Option<u32>,
-    /// Read the memory also while the command runs, and report buffers on the zero page
+    /// Also examine the memory while the command runs, and report buffers on the zero page
     #[arg(long, requires = "command")]
     watch: bool,
-    /// Time between two samples, such as 5ms; longer where a sample takes long, so that sampling takes at most 5 % of a CPU
+    /// Time between two samples, such as 5ms; longer if samples take long, so that sampling takes at most 5 % of a CPU
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10ms", requires = "watch")]
     period: Duration,
     /// The measured time begins this long after the command's start, so that warm-up does not count
@@ -63,16 +63,16 @@ struct Pages {
     /// The measured time ends this long after the command's start [default: at its end]
     #[arg(long, value_name = "TIME", value_parser = parse_duration, requires = "watch")]
     until: Option<Duration>,
-    /// Report a buffer if its part on the zero page is at least this share of what its process has touched
+    /// Report a buffer if its part on the zero page is at least this share of the memory that its process has touched
     #[arg(long, value_name = "PERCENT", value_parser = parse_share, default_value = "10", requires = "watch")]
     share: f64,
     /// Report a buffer if its part on the zero page is at least this size, such as 64K
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "64K", requires = "watch")]
     size: u64,
-    /// Do not use ptrace: what the command does after the last sample is not seen
+    /// Do not use ptrace; what the command does after the last sample is then not seen
     #[arg(long, requires = "command")]
     no_ptrace: bool,
-    /// Show each mapping by itself, with its address
+    /// Show each mapping separately, with its address
     #[arg(long)]
     each: bool,
     /// Print JSON
@@ -81,7 +81,7 @@ struct Pages {
     /// Write the report to FILE
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Also write a picture of the address space as HTML: one file that needs nothing else
+    /// Also write a picture of the address space to FILE, as HTML without other files
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Behave as on a kernel before Linux 6.7
@@ -126,7 +126,7 @@ impl Pages {
             return Ok(0);
         }
         if self.until.is_some_and(|until| until <= self.from) {
-            bail!("the measured time would end before it begins: --until has to be later than --from");
+            bail!("the measured time would end before it begins; --until must be later than --from");
         }
         let options = RunOptions {
             interfaces: self.interfaces().into(),

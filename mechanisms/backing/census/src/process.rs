@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_process_is_known() {
+    fn the_facts_of_this_process_are_read() {
         let me = std::process::id();
         assert_eq!(of_thread(rustix::thread::gettid().as_raw_nonzero().get() as u32), Some(me));
         assert!(faults(me).unwrap()[0] > 0);

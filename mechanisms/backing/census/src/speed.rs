@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_size_of_any_kind_is_measured() {
+    fn any_size_can_be_measured() {
         for size in [1, 4096, (3 << 20) + 5] {
             let speed = Speed::measure(size, false).unwrap();
             assert_eq!(speed.size, size.next_multiple_of(dormouse_backing::os_page_size() as u64));
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_not_the_zero_page() {
+    fn written_memory_is_not_on_the_zero_page() {
         let mut region = Region::new(1 << 20, false).unwrap();
         assert_eq!(region.sum(), 0);
         region.check().unwrap();

@@ -133,7 +133,7 @@ fn watched(run: &Run) -> String {
     let buffers: Vec<&Buffer> = run.buffers.iter().filter(listed).collect();
     let is_one_process = buffers.iter().all(|buffer| Some(buffer.pid) == run.census.as_ref().map(|census| census.pid));
     if buffers.is_empty() {
-        text.push_str("\nread from the zero page: nothing of note\n");
+        text.push_str("\nread from the zero page: nothing significant\n");
     } else {
         text.push_str("\nread from the zero page: read, and not written before\n");
         text.push_str("    ZERO  AT END    SIZE   SHARE  BUFFER\n");
@@ -155,7 +155,7 @@ fn watched(run: &Run) -> String {
     unseen(&mut text, &run.unseen);
     let limits = &run.limits;
     let limit = format!(
-        "limits: {} % of what its process has touched, {}",
+        "limits: {} % of the memory that its process has touched, {}",
         limits.share_percent,
         bytes_text(limits.size_bytes)
     );
@@ -167,7 +167,7 @@ fn watched(run: &Run) -> String {
             format!("found: {buffers} read from the zero page; write to {them} before measuring ({limit})")
         }
         Verdict::NotFound => format!("found: nothing ({limit})"),
-        Verdict::Unknown => "found: nothing, but what is looked for cannot be seen here".into(),
+        Verdict::Unknown => "found: nothing, but this kernel does not show which pages are the zero page".into(),
     };
     let _ = writeln!(text, "\n{verdict}");
     text
@@ -177,10 +177,10 @@ fn watched(run: &Run) -> String {
 pub(crate) fn speed_text(speed: &Speed) -> String {
     let Speed { factor, factor_ci95: [low, high], zero_gb_per_s, written_gb_per_s, .. } = speed;
     let (size, huge) = (bytes_text(speed.size), if speed.is_huge { " in huge pages" } else { "" });
-    let part = if speed.is_whole { "" } else { " (not all of it: memory is bounded)" };
+    let part = if speed.is_whole { "" } else { " (only a part of it, because memory is bounded)" };
     format!(
-        "it looks {factor:.2} times as fast as memory [{low:.2}, {high:.2}]: {size}{huge} of the zero page are read at {zero_gb_per_s:.1} GB/s \
-         here,\n{size} that were written at {written_gb_per_s:.1} GB/s, in order{part}"
+        "it seems {factor:.2} times as fast as memory [{low:.2}, {high:.2}]: here, {size}{huge} of the zero page are read at {zero_gb_per_s:.1} GB/s,\n\
+         {size} of written memory at {written_gb_per_s:.1} GB/s, in order{part}"
     )
 }
 
@@ -295,7 +295,7 @@ mod tests {
     use crate::{Mapping, ZeroVariable};
 
     #[test]
-    fn sizes_are_short() {
+    fn sizes_are_printed_briefly() {
         let cases =
             [(0, "–"), (512, "0.5K"), (4096, "4.0K"), (10 << 10, "10K"), (1 << 20, "1.0M"), (1023 << 10, "1023K")];
         for (bytes, text) in cases {
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_of_a_name_are_one_line() {
+    fn neighbours_with_the_same_name_are_one_line() {
         let mapping = |start: u64, name: Name, small: u64| Mapping {
             start,
             end: start + 8192,
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_name_is_kept() {
+    fn long_names_keep_their_end() {
         assert_eq!(shortened("/usr/lib/libc.so.6", 10), "…libc.so.6");
         assert_eq!(shortened("short", 10), "short");
     }

@@ -233,7 +233,7 @@ impl Watcher {
     fn new(started: Started, options: &RunOptions) -> Watcher {
         let unseen = started.untraced.as_ref().map(|reason| {
             format!(
-                "the command is not traced ({reason}): what it did after the last look is not in this, nor programs that ran between two"
+                "the command is not traced ({reason}): what it did after the last sample is missing, and so are programs that ran between two samples"
             )
         });
         Watcher {
@@ -450,13 +450,14 @@ impl Watcher {
         let [begin, end] = self.edges.map(|edge| edge.unwrap_or(whole));
         let mut run = self.run;
         if from_ms >= end_ms {
-            run.unseen
-                .push(format!("the measured time was to begin after {from_ms:.0} ms, when the command had ended"));
+            run.unseen.push(format!(
+                "the measured time should have begun after {from_ms:.0} ms, but the command had ended before"
+            ));
         }
         run.unseen.extend(self.refused);
         run.unseen.extend(self.surveyor.interface.and_then(unseen_by));
         if run.census.is_none() {
-            run.unseen.push("the command's own process: it ended before it was looked at".into());
+            run.unseen.push("the command's own process: it ended before its first sample".into());
         }
         run.exit_code = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1);
         run.duration_ms = end_ms;
@@ -473,7 +474,7 @@ impl Watcher {
         if let Some(buffer) = found.filter(|_| run.period_ms.is_some()) {
             match Speed::measure(buffer.zero, buffer.is_huge) {
                 Ok(speed) => run.speed = Some(speed),
-                Err(reason) => run.unseen.push(format!("how much faster that makes it look: {reason}")),
+                Err(reason) => run.unseen.push(format!("how much faster it seems: {reason}")),
             }
         }
         run

@@ -122,7 +122,7 @@ fn variables_on_the_zero_page_are_named() {
 }
 
 #[test]
-fn who_is_not_there_is_an_error() {
+fn a_missing_process_is_an_error() {
     let mut child = Command::new("true").spawn().unwrap();
     let pid = child.id();
     child.wait().unwrap();

@@ -158,7 +158,7 @@ fn blind(pages: Pages) -> Pages {
 }
 
 #[test]
-fn every_category_is_what_was_made() {
+fn every_category_matches_the_constructed_memory() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     fs::write(&file, vec![1; SIZE as usize]).unwrap();

@@ -55,7 +55,7 @@ int main(int argc, char **argv) {
 "#;
 
 #[test]
-fn what_changes_meanwhile_does_no_harm() {
+fn mappings_that_change_during_a_census_do_no_harm() {
     let dir = tempfile::tempdir().unwrap();
     let program = build(dir.path(), "restless", RESTLESS, &["-O1", "-pthread"]);
     let mut child = Command::new(&program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -92,7 +92,7 @@ fn what_changes_meanwhile_does_no_harm() {
 }
 
 #[test]
-fn what_changes_under_a_tracer_ends_as_it_would() {
+fn a_traced_program_ends_as_without_a_tracer() {
     let dir = tempfile::tempdir().unwrap();
     let program = build(dir.path(), "restless", RESTLESS, &["-O1", "-pthread"]);
     for (is_traced, period) in

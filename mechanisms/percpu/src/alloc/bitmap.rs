@@ -84,7 +84,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sets_are_what_a_list_of_booleans_is(
+        fn bitmaps_match_a_list_of_booleans(
             fills in prop::collection::vec((0..400usize, 0..150usize, any::<bool>()), 0..30),
             from in 0..400usize, len in 0..400usize, count in 1..100usize, align in 0..8u32,
         ) {

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_inserted_is_found_until_all_slots_are_taken() {
+    fn inserted_chunks_are_found_until_all_slots_are_taken() {
         let slots: Vec<AtomicPtr<usize>> = (0..8).map(|_| AtomicPtr::default()).collect();
         let mut chunks: Vec<usize> = (0..8).map(|chunk| chunk * 3).collect();
         let addresses: Vec<*mut usize> = chunks.iter_mut().map(|chunk| &raw mut *chunk).collect();
@@ -166,7 +166,7 @@ mod model {
     }
 
     #[test]
-    fn a_chunk_is_found_whole_or_not_at_all() {
+    fn a_chunk_is_found_completely_or_not_at_all() {
         loom::model(|| {
             let growing = Growing::new();
             let reader = {

@@ -732,7 +732,7 @@ mod tests {
     }
 
     #[test]
-    fn cpus_that_are_offline_have_copies_too() {
+    fn offline_cpus_have_copies_too() {
         let options = PoolOptions { cpu_count: 9, stride_bytes: 8192, is_robust: true, ..PoolOptions::default() };
         let heap = Heap::new(&options, None, few_of_many).unwrap();
         let mut handles = Vec::new();
@@ -755,7 +755,7 @@ mod tests {
     }
 
     #[test]
-    fn strides_prefer_their_nodes_and_hold_zeroes_all_the_same() {
+    fn strides_prefer_their_nodes_and_hold_zeroes() {
         let options = PoolOptions { cpu_count: 5, stride_bytes: 8192, is_robust: true, ..PoolOptions::default() };
         let heap = Heap::new(&options, None, three_nodes).unwrap();
         let handle = heap.alloc(4000, 8).unwrap();

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mapping_is_aligned_zeroed_and_prefaulted_where_it_is() {
+    fn a_mapping_is_aligned_zeroed_and_prefaulted() {
         for align in [1, 4096, 1 << 16, 1 << 21] {
             let mapping = Mapping::new(10_000, align).unwrap();
             assert!(mapping.base().addr().is_multiple_of(align.max(4096)));

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_the_kernel_are_understood() {
+    fn cpu_lists_of_the_kernel_are_parsed() {
         assert_eq!(parse("0-3,8,10-11\n"), [(0, 3), (8, 8), (10, 11)]);
         assert_eq!(parse("0\n"), [(0, 0)]);
         assert_eq!(parse("\n"), []);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn cpus_are_counted_to_the_last_one_that_may_come() {
+    fn possible_cpus_are_counted_up_to_the_last() {
         assert_eq!(count_of("0-3,8\n"), Some(9));
         assert_eq!(count_of("0\n"), Some(1));
         assert_eq!(count_of("0-127\n"), Some(128));
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_as_many_possible_cpus_as_online_ones_or_more() {
+    fn at_least_the_online_cpus_are_possible() {
         let online = std::thread::available_parallelism().unwrap().get() as u32;
         assert!(possible_cpus() >= online);
         assert!(mask_bits() >= online);

@@ -226,7 +226,7 @@ fn two_threads_on_one_cpu_claim_nothing_twice() {
 }
 
 #[test]
-fn a_thread_that_is_moved_reads_the_slot_anew() {
+fn a_migrated_thread_reads_the_cpu_again() {
     check(|| {
         let memory = Memory::new(bound(2, 2, 0, 2));
         // The threads are moved between read and addition, and between read and claim.
@@ -241,7 +241,7 @@ fn a_thread_that_is_moved_reads_the_slot_anew() {
 }
 
 #[test]
-fn one_without_rseq_shares_the_slot() {
+fn a_thread_without_rseq_shares_the_slot() {
     check(|| {
         let memory = Memory::new(bound(2, 3, 0, 2));
         let threads = [true, false, false].map(|has_rseq| {
@@ -277,7 +277,7 @@ fn a_killed_fold_costs_the_approximation_and_not_the_sum() {
 }
 
 #[test]
-fn what_is_as_big_as_the_threshold_is_shared_at_once() {
+fn additions_of_the_threshold_are_folded_at_once() {
     check(|| {
         let memory = Memory::new(5 + 7);
         let threads = [5, -7].map(|n| {

@@ -50,7 +50,7 @@ fn own() -> Option<Rseq> {
 }
 
 #[test]
-fn correctness_by_our_own_registration() {
+fn sections_are_correct_with_our_own_registration() {
     if is_child() || rseq().is_none() {
         return;
     }
@@ -58,10 +58,10 @@ fn correctness_by_our_own_registration() {
         "tests::sums_are_exact_under_forced_migration",
         "tests::operations::operations_are_exact_with_a_delay_at_every_point",
         "tests::operations::lists_are_whole_by_both_ladders_at_once",
-        "tests::operations::each_operation_ends_as_it_says",
+        "tests::operations::each_operation_returns_the_documented_outcome",
         "tests::operations::a_killed_process_leaves_whole_lists",
         "tests::operations::a_killed_process_leaves_exact_sums",
-        "tests::operations::whoever_registers_there_is_one_area",
+        "tests::operations::each_thread_has_one_rseq_area_for_every_registrar",
         "tests::words::words_are_exact_while_affinity_changes",
     ];
     // The child uses the CPUs as much as the other tests do, so it runs alone.
@@ -81,10 +81,10 @@ extern "C" fn thread_ends_late(_: *mut libc::c_void) {
 }
 
 #[test]
-fn threads_register_and_take_it_back() {
+fn threads_register_and_unregister() {
     if !is_child() {
         if rseq().is_some() {
-            assert_passed(&run(&[], &["tests::alone::threads_register_and_take_it_back"], without_libc), 1);
+            assert_passed(&run(&[], &["tests::alone::threads_register_and_unregister"], without_libc), 1);
         }
         return;
     }
@@ -223,12 +223,12 @@ fn the_fallback_is_clean_under_valgrind() {
         return;
     }
     let names = [
-        "tests::alone::there_is_no_rseq",
+        "tests::alone::valgrind_and_qemu_report_no_rseq",
         "tests::alone::the_fallback_is_exact",
         "tests::operations::lists_without_rseq_are_first_in_last_out",
-        "tests::operations::whoever_registers_there_is_one_area",
+        "tests::operations::each_thread_has_one_rseq_area_for_every_registrar",
         "tests::words::words_are_exact_while_affinity_changes",
-        "tests::words::a_pool_of_too_few_cpus_says_so",
+        "tests::words::a_pool_with_too_few_cpus_is_an_error",
     ];
     let output = run(&[VALGRIND, "-q", "--error-exitcode=99", "--fair-sched=yes"], &names, |_| ());
     assert_passed(&output, names.len());
@@ -236,7 +236,7 @@ fn the_fallback_is_clean_under_valgrind() {
 
 /// valgrind and qemu-user have no rseq(2), so none may be reported there.
 #[test]
-fn there_is_no_rseq() {
+fn valgrind_and_qemu_report_no_rseq() {
     if is_child() || std::env::var_os(ENV_RUNNER).is_some() {
         assert!(Rseq::detect().is_none());
         assert!(Rseq::of_libc().is_none());

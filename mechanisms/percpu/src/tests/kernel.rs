@@ -126,7 +126,7 @@ extern "C" fn handler(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut lib
 }
 
 #[test]
-fn sections_do_what_they_say_where_a_handler_plays_the_kernel() {
+fn sections_abort_correctly_with_a_signal_handler_as_kernel() {
     let _lock = TestLock::take([0; 6]);
     let Some(rseq) = Rseq::pretend(Some(CPU)) else {
         return skip(Lack::machine("the area is the kernel's", "run the tests where libc or the kernel has no rseq"));

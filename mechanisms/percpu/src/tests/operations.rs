@@ -353,7 +353,7 @@ fn lists_without_rseq_are_first_in_last_out() {
 }
 
 #[test]
-fn each_operation_ends_as_it_says() {
+fn each_operation_returns_the_documented_outcome() {
     let Some(rseq) = rseq() else { return };
     let _lock = TestLock::take([0; 6]);
     assert_ends(rseq);
@@ -495,7 +495,7 @@ fn a_killed_process_leaves_whole_lists() {
 }
 
 #[test]
-fn whoever_registers_there_is_one_area() {
+fn each_thread_has_one_rseq_area_for_every_registrar() {
     let Some(rseq) = rseq() else { return };
     assert_eq!(Rseq::of_libc().is_some(), rseq.registrar() == Registrar::Libc);
     assert!(rseq.register_thread());

@@ -83,7 +83,7 @@ fn operation() -> impl Strategy<Value = Operation> {
 
 /// Compares, for one thread on one CPU, the result of each operation and the words and bytes after it.
 #[test]
-fn words_are_what_an_array_is() {
+fn words_match_an_array() {
     let _lock = TestLock::take([0; 6]);
     let cpu = *cpus().last().unwrap();
     run_on(None, cpu);
@@ -252,7 +252,7 @@ fn words_are_exact_while_affinity_changes() {
 
 /// The pool is sized by an affinity that has changed since.
 #[test]
-fn a_pool_of_too_few_cpus_says_so() {
+fn a_pool_with_too_few_cpus_is_an_error() {
     let _lock = TestLock::take([0; 6]);
     let Some(cpu) = cpus().last().copied().filter(|cpu| *cpu > 0) else {
         return skip(Lack::machine("there is only one CPU", "a machine with two"));

@@ -222,7 +222,7 @@ fn corrupted_poison() {
 }
 
 #[test]
-fn writes_where_nothing_has_ever_been() {
+fn writes_to_memory_that_was_never_allocated() {
     let pool = Pool::new(&ROBUST).unwrap();
     let object = pool.alloc(layout(64, 8)).unwrap();
     let far = addresses(&pool, object)[1].wrapping_add(1000);

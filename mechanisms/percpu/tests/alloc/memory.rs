@@ -5,7 +5,7 @@ use dormouse_percpu::{Pool, PoolOptions, possible_cpus};
 use crate::{OS_PAGE, addresses, bytes, free, layout};
 
 #[test]
-fn addresses_are_what_the_formula_says() {
+fn addresses_follow_the_formula() {
     for cpu_count in [1, 2, 5, 64] {
         let options = PoolOptions { cpu_count, stride_bytes: 4 * OS_PAGE, ..PoolOptions::default() };
         let pool = Pool::new(&options).unwrap();
@@ -26,7 +26,7 @@ fn addresses_are_what_the_formula_says() {
 
 /// The purpose of the layout: small objects of one CPU share cache lines, and those of two CPUs never do.
 #[test]
-fn lines_are_shared_by_a_cpu_s_objects_alone() {
+fn cache_lines_are_shared_only_by_objects_of_one_cpu() {
     let options = PoolOptions { cpu_count: 2, ..PoolOptions::default() };
     let pool = Pool::new(&options).unwrap();
     let objects: Vec<_> = (0..8).map(|_| addresses(&pool, pool.alloc_for::<u64>().unwrap())).collect();

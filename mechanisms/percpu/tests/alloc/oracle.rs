@@ -285,13 +285,13 @@ fn fixed_pools_are_first_fit() {
 }
 
 #[test]
-fn growing_pools_hand_out_what_nobody_has() {
+fn growing_pools_hand_out_only_free_memory() {
     run(false, false, false);
     run(false, false, true);
 }
 
 #[test]
-fn robust_pools_notice_what_nobody_may_write() {
+fn robust_pools_detect_forbidden_writes() {
     run(true, true, false);
     run(false, true, true);
 }

@@ -182,7 +182,7 @@ impl Split {
 }
 
 #[test]
-fn a_split_device_tells_what_is_wrong() {
+fn a_split_device_reports_protocol_violations() {
     let mut split = Split::new(ALL);
     split.descriptor(0, 10, 1, DESC_F_NEXT, 1);
     split.descriptor(1, 11, 2, DESC_F_WRITE, 0);
@@ -230,7 +230,7 @@ fn a_split_device_tells_what_is_wrong() {
 }
 
 #[test]
-fn a_split_driver_tells_what_is_wrong() {
+fn a_split_driver_reports_protocol_violations() {
     let memory = Memory::split(4, 0);
     let mut driver: split::Driver<Direct> = split::Driver::new(memory.split_bus(4), 4, Features::default()).unwrap();
     let segment = [Segment { addr: 0, len: 8 }];
@@ -260,7 +260,7 @@ fn a_split_driver_tells_what_is_wrong() {
 }
 
 #[test]
-fn a_packed_device_tells_what_is_wrong() {
+fn a_packed_device_reports_protocol_violations() {
     const AVAIL: u16 = 1 << 7;
     let all = |words: &[(u64, u32, u16, u16)]| {
         let memory = Memory::packed(4, 0);
@@ -296,7 +296,7 @@ fn a_packed_device_tells_what_is_wrong() {
 
 /// A buffer frees as many descriptors as were added for it, whatever other flags its used descriptor has.
 #[test]
-fn no_flags_pass_several_descriptors_off_as_one() {
+fn no_flags_make_several_descriptors_look_like_one() {
     const USED: u16 = 1 << 7 | 1 << 15;
     let memory = Memory::packed(16, 0);
     for count in 1..=16 {
@@ -313,7 +313,7 @@ fn no_flags_pass_several_descriptors_off_as_one() {
 }
 
 #[test]
-fn a_packed_driver_tells_what_is_wrong() {
+fn a_packed_driver_reports_protocol_violations() {
     let memory = Memory::packed(4, 0);
     let mut driver: packed::Driver<Direct> = packed::Driver::new(memory.packed_bus(4), 4, Features::default()).unwrap();
     let segment = [Segment { addr: 0, len: 8 }];

@@ -35,7 +35,7 @@ fn check(mut driver: impl DriverSide, mut device: impl DeviceSide, size: u32) {
 }
 
 #[test]
-fn who_asks_late_is_told_all_the_same() {
+fn a_late_request_for_a_notification_is_noticed() {
     for event_idx in [false, true] {
         let features = Features { event_idx, ..Features::default() };
         for size in [1, 2, 8, 256] {

@@ -307,7 +307,7 @@ proptest! {
 proptest! {
     /// A device that stopped without holding buffers is followed by another, repeatedly.
     #[test]
-    fn a_device_goes_on_where_another_stopped(
+    fn a_device_continues_where_another_stopped(
         size in 1..9_u32,
         features in features(),
         lens in vec(1..4_usize, 1..100),

@@ -46,7 +46,7 @@ fn overtake(mut driver: impl DriverSide, mut device: impl DeviceSide) {
 }
 
 #[test]
-fn a_buffer_that_65_535_others_overtook_is_no_lie() {
+fn a_buffer_overtaken_by_65_535_others_is_not_a_violation() {
     let features = Features::default();
     let memory = Memory::split(4, 0);
     let driver: split::Driver<_> = split::Driver::new(memory.split_bus(4), 4, features).unwrap();

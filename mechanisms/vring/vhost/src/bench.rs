@@ -18,38 +18,38 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use serde::Serialize;
 
-/// Drive a block device of another process, and print how fast it is
+/// Measure a block device of another process
 ///
-/// The device is one that listens on a socket for vhost-user-blk, such as qemu-storage-daemon's. Requests are random; what was
-/// written is verified when it is read again.
+/// The device listens on a socket for vhost-user-blk, as those of qemu-storage-daemon do. Requests are random; data that
+/// the command wrote is verified when it is read again.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   qemu-storage-daemon --blockdev driver=null-co,node-name=d0,size=1G,read-zeroes=on \\
     --export type=vhost-user-blk,id=e0,node-name=d0,writable=on,addr.type=unix,addr.path=qsd.sock &
-  dormouse vring bench --socket qsd.sock                              reads of 4 KiB, 32 at a time
-  dormouse vring bench --socket qsd.sock --size 512,64K --depth 1     one at a time: how long a request takes
-  dormouse vring bench --socket disk.sock --write 50                  half of them writes: the data of the device is lost")]
+  dormouse vring bench --socket qsd.sock                            reads of 4 KiB, 32 at a time
+  dormouse vring bench --socket qsd.sock --size 512,64K --depth 1   one at a time, for their latency
+  dormouse vring bench --socket disk.sock --write 50                half are writes: data is lost")]
 pub(crate) struct Bench {
-    /// The socket that the device listens on
+    /// Socket on which the device listens
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
-    /// Bytes of a request, such as 4K; several, separated by commas, are mixed
+    /// Size of a request, such as 4K; several sizes, separated by commas, are mixed
     #[arg(long, value_name = "SIZE[,SIZE…]", value_delimiter = ',', value_parser = parse_size, default_value = "4K")]
     size: Vec<u64>,
-    /// Requests in all
+    /// Total number of requests
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     requests: u64,
-    /// Requests that each queue has in flight
+    /// Number of requests that each queue has in flight
     #[arg(long, value_name = "N", default_value_t = 32)]
     depth: u16,
-    /// Queues, each driven by a thread
+    /// Number of queues, each driven by a thread
     #[arg(long, value_name = "N", default_value_t = 1)]
     queues: u16,
-    /// Entries of each queue, a power of two
+    /// Number of entries of each queue, a power of two
     #[arg(long, value_name = "N", default_value_t = 256)]
     entries: u16,
-    /// How many requests in a hundred are writes, which destroy the data of the device
+    /// Percentage of requests that are writes, which destroy the device's data
     #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=100))]
     write: u8,
     /// Use only the first SIZE bytes of the device
@@ -61,13 +61,13 @@ pub(crate) struct Bench {
     /// Do not accept indirect tables (VIRTIO_F_INDIRECT_DESC), which make a request one descriptor
     #[arg(long)]
     no_indirect: bool,
-    /// Use packed queues (VIRTIO_F_RING_PACKED) in place of split ones
+    /// Use packed queues (VIRTIO_F_RING_PACKED) instead of split ones
     #[arg(long)]
     packed: bool,
-    /// Poll for completed requests instead of sleeping until the device sends an interrupt; keeps a CPU busy for each queue
+    /// Poll for completed requests instead of sleeping until the device sends an interrupt; each queue keeps a CPU busy
     #[arg(long)]
     poll: bool,
-    /// When the device ends, wait this many seconds for it to be started again, and go on
+    /// If the device ends, wait this many seconds for its restart, and continue
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     reconnect: u64,
     /// Seed of the random numbers
@@ -163,22 +163,22 @@ impl Bench {
     /// Connects to the device, and reads and writes at random, with a thread for each queue. Requests in flight do not
     /// overlap, so the expected data of each read is known.
     fn measure(&self, bar: &ProgressBar) -> Result<Report> {
-        let largest = self.size.iter().max().context("no sizes")?;
+        let largest = self.size.iter().max().context("--size names no size")?;
         let largest = u32::try_from(*largest).context("a request has at most 4 GiB; choose a smaller --size")?;
         let mut device = BlockDevice::connect(&self.socket, self.driver(largest))?;
         let config = *device.config();
         let block = config.block_bytes.max(SECTOR_BYTES);
         if let Some(size) = self.size.iter().find(|size| **size == 0 || !size.is_multiple_of(block.into())) {
-            bail!("requests of {size} bytes are no multiples of the device's blocks; choose --size {block}");
+            bail!("{size} bytes is not a multiple of the device's block size; choose --size {block}");
         }
-        ensure!(!config.is_read_only || self.write == 0, "the device cannot be written; leave --write out");
+        ensure!(!config.is_read_only || self.write == 0, "the device is read-only; leave --write out");
         let block_sectors = u64::from(block / SECTOR_BYTES);
         let blocks = config.capacity_sectors.min(self.span / u64::from(SECTOR_BYTES)) / block_sectors;
         let queues = u64::from(self.queues);
         let sectors = blocks / queues * block_sectors;
         ensure!(
             sectors * u64::from(SECTOR_BYTES) >= u64::from(largest),
-            "there is no room for requests of {largest} bytes; choose a smaller --size, or a larger --span"
+            "requests of {largest} bytes do not fit; choose a smaller --size, or a larger --span"
         );
         let share = |index: u64| self.requests / queues + u64::from(index < self.requests % queues);
         let mut loads: Vec<Load<'_>> =
@@ -285,10 +285,10 @@ impl Bench {
             writeln!(out, "{:.1} MiB were read again and verified", mib(report.moved.verified_bytes))?;
         }
         if report.reconnects > 0 {
-            writeln!(out, "          the device was gone and came back {} times", report.reconnects)?;
+            writeln!(out, "          the device ended and was restarted {} times", report.reconnects)?;
         }
         if report.queues.violations > 0 {
-            writeln!(out, "          the device broke the rules of VirtIO {} times", report.queues.violations)?;
+            writeln!(out, "          the device violated the VirtIO protocol {} times", report.queues.violations)?;
         }
         Ok(())
     }
@@ -433,7 +433,7 @@ impl<'a> Load<'a> {
             let (Request { operation, sector, len }, status) = (completed.request, completed.status);
             ensure!(
                 status == Status::Ok,
-                "the device failed a request at sector {sector}: {status:?}; what does its own log say?"
+                "the device failed a request at sector {sector}: {status:?}; its log may say why"
             );
             let start = (sector - self.first_sector) as usize;
             let sectors = start..start + (len / SECTOR_BYTES) as usize;
@@ -458,7 +458,7 @@ impl<'a> Load<'a> {
                 let sector = self.first_sector + index as u64;
                 ensure!(
                     self.content(index, version).is(bytes),
-                    "sector {sector} does not hold what was written to it; does somebody else write to the device?"
+                    "sector {sector} does not contain what was written to it; check whether another program writes to the device"
                 );
                 self.moved.verified_bytes += u64::from(SECTOR_BYTES);
             }
@@ -513,7 +513,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_ranks() {
+    fn percentiles_are_values_at_their_ranks() {
         let of = |count: u64| latency((1..=count).rev().collect());
         assert_eq!(of(1000), Latency { p50_ns: 500, p90_ns: 900, p99_ns: 990, p999_ns: 999, max_ns: 1000 });
         assert_eq!(of(1), Latency { p50_ns: 1, p90_ns: 1, p99_ns: 1, p999_ns: 1, max_ns: 1 });
@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn content_tells_seed_sector_and_version_apart() {
+    fn content_depends_on_seed_sector_and_version() {
         let mut seen = HashSet::new();
         let mut bytes = [0; 512];
         for (seed, sector, version) in (0..4).flat_map(|a| (0..16).flat_map(move |b| (1..5).map(move |c| (a, b, c)))) {

@@ -145,7 +145,7 @@ mod tests {
 
     /// Checks the formats of 5.2.4 and 5.2.6 byte by byte.
     #[test]
-    fn what_is_written_is_what_is_read() {
+    fn a_request_is_read_back_as_written() {
         let config = Config {
             capacity_sectors: 0x1_2345_6789,
             size_max: Some(1 << 20),

@@ -238,14 +238,14 @@ impl DriverOptions {
     fn check(&self) -> Result<(), Error> {
         let wrong = |text: &str| Err(Error::Options(text.into()));
         if self.queue_count == 0 || self.depth == 0 {
-            return wrong("there must be at least one queue and one request in flight");
+            return wrong("--queues and --depth must be at least 1");
         }
         if !self.queue_size.is_power_of_two() || self.queue_size > QUEUE_SIZE_MAX {
-            return wrong("a queue has a power of two of entries, up to 1024");
+            return wrong("--entries must be a power of two, at most 1024");
         }
         for bytes in [self.request_bytes_max, self.segment_bytes_max] {
             if bytes == 0 || !bytes.is_multiple_of(SECTOR_BYTES) {
-                return wrong("requests are multiples of 512 bytes");
+                return wrong("the size of a request must be a multiple of 512 bytes");
             }
         }
         Ok(())
@@ -270,7 +270,7 @@ impl DriverOptions {
         match (bytes, config.size_max.unwrap_or(u32::MAX)) {
             (Some(bytes), max) if bytes <= max => Ok(bytes),
             _ => Err(Error::Options(format!(
-                "the device takes no requests of {} bytes; choose a smaller --size, or more --entries",
+                "the device does not take requests of {} bytes; choose a smaller --size, or more --entries",
                 self.request_bytes_max
             ))),
         }
@@ -504,15 +504,15 @@ impl BlockQueue {
             Operation::GetId => Ok(()),
             Operation::Flush if !self.config.has_flush => wrong("the device has nothing to flush"),
             Operation::Flush => Ok(()),
-            Operation::Write if self.config.is_read_only => wrong("the device cannot be written"),
+            Operation::Write if self.config.is_read_only => wrong("the device is read-only"),
             _ if len == 0 || len > self.plan.options.request_bytes_max => {
-                wrong("more than was said at first, or nothing")
+                wrong("it is empty, or larger than announced")
             }
             _ if !len.is_multiple_of(self.config.block_bytes.max(SECTOR_BYTES)) => {
-                wrong("no multiple of the device's blocks")
+                wrong("it is not a multiple of the device's block size")
             }
             _ if sector.checked_add(sectors).is_none_or(|end| end > self.config.capacity_sectors) => {
-                wrong("beyond the device's end")
+                wrong("it is beyond the device's end")
             }
             _ => Ok(()),
         }

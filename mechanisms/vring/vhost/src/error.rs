@@ -10,7 +10,7 @@ use rustix::io::Errno;
 #[non_exhaustive]
 pub enum Error {
     /// No process listens on the socket.
-    #[error("cannot connect to {}: {error}; start the device first, it makes the socket", path.display())]
+    #[error("cannot connect to {}: {error}; start the device first, which creates the socket", path.display())]
     Connect {
         /// Path of the socket.
         path: PathBuf,
@@ -26,7 +26,7 @@ pub enum Error {
         error: io::Error,
     },
     /// The other side refused a message, or sent an invalid one.
-    #[error("cannot {purpose}: {error}; is it a vhost-user device of the right kind?")]
+    #[error("cannot {purpose}: {error}; check that it is a vhost-user device of the right kind")]
     Protocol {
         /// Purpose of the message.
         purpose: &'static str,
@@ -34,10 +34,10 @@ pub enum Error {
         error: vhost::Error,
     },
     /// The other side does not answer.
-    #[error("the device does not answer; is it stopped, or in use by somebody else?")]
+    #[error("the device does not answer; check whether it is stopped, or in use by another program")]
     Silent,
     /// The device is not a block device, or lacks a feature that is needed.
-    #[error("the device offers no {feature}{remedy}")]
+    #[error("the device does not offer {feature}{remedy}")]
     NotOffered {
         /// Name of the missing feature.
         feature: &'static str,
@@ -45,7 +45,7 @@ pub enum Error {
         remedy: &'static str,
     },
     /// The device has fewer queues than requested.
-    #[error("{wanted} queues are wanted and the device has {offered}; choose --queues {offered}")]
+    #[error("the device has {offered} queues, not {wanted}; choose --queues {offered}")]
     Queues {
         /// Number of queues requested.
         wanted: u16,
@@ -65,10 +65,10 @@ pub enum Error {
     #[error(transparent)]
     Backing(BackingError),
     /// The other side closed the connection, or ended.
-    #[error("the device is gone; start it again")]
+    #[error("the device has ended; start it again")]
     Gone,
     /// The device that came back is a different one: smaller, or with fewer features.
-    #[error("the device came back with {0}; its requests cannot be repeated")]
+    #[error("the restarted device has {0}; its requests cannot be repeated")]
     Changed(&'static str),
     /// All of the queue's requests are in flight: complete some first.
     #[error("the queue is full; complete requests first")]
@@ -84,7 +84,7 @@ pub enum Error {
         reason: &'static str,
     },
     /// The other side has damaged the ring.
-    #[error("the other side broke the queue: {0}")]
+    #[error("the other side violated the queue's protocol: {0}")]
     Ring(#[from] RingError),
     /// The kernel refused a call.
     #[error("cannot {purpose}: {error}")]

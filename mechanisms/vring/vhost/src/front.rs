@@ -166,11 +166,11 @@ impl FrontEnd {
             log_addr: None,
         };
         let control = &mut self.control;
-        control.set_vring_num(index, ring.size).map_err(Error::protocol("size a queue"))?;
+        control.set_vring_num(index, ring.size).map_err(Error::protocol("set a queue's size"))?;
         control.set_vring_base(index, ring.base).map_err(Error::protocol("set a queue's base"))?;
-        control.set_vring_addr(index, &config).map_err(Error::protocol("place a queue"))?;
-        control.set_vring_call(index, ring.call).map_err(Error::protocol("hand out a queue's call"))?;
-        control.set_vring_kick(index, ring.kick).map_err(Error::protocol("hand out a queue's kick"))?;
+        control.set_vring_addr(index, &config).map_err(Error::protocol("set a queue's addresses"))?;
+        control.set_vring_call(index, ring.call).map_err(Error::protocol("send a queue's call descriptor"))?;
+        control.set_vring_kick(index, ring.kick).map_err(Error::protocol("send a queue's kick descriptor"))?;
         control.set_vring_enable(index, true).map_err(Error::protocol("start a queue"))
     }
 

@@ -15,7 +15,7 @@ use dormouse_vring_vhost::{BackEnd, BackEndOptions, Disk, FileStorage};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// Share virtqueues with devices and drivers of other programs
+/// Test and serve block devices over vhost-user, with Dormouse's virtqueues
 #[derive(Debug, Parser)]
 #[command(
     name = "dormouse-vring",
@@ -38,7 +38,7 @@ enum Command {
 
 /// Serve a block device to other processes, over vhost-user
 ///
-/// Serves one driver after another, such as a virtual machine of QEMU's, until it is interrupted. Then it prints how many requests it
+/// The command serves one driver after another, such as QEMU's virtual machines, until it is interrupted. Then it prints how many requests it
 /// served, and how often drivers violated the protocol.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -48,16 +48,16 @@ Examples:
   qemu-system-x86_64 … -object memory-backend-memfd,id=mem,size=1G,share=on -numa node,memdev=mem \\
     -chardev socket,id=c0,path=disk.sock -device vhost-user-blk-pci,chardev=c0")]
 struct Serve {
-    /// The socket to make and to listen on
+    /// Socket to create and listen on
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
-    /// Keep the disk's bytes in memory
+    /// Keep the disk's contents in memory, in this size
     #[arg(long, value_name = "SIZE", value_parser = parse_size, required_unless_present = "file", conflicts_with = "file")]
     memory: Option<u64>,
-    /// Keep the disk's bytes in a file that is there, or a block device of this machine
+    /// Keep the disk's contents in an existing file, or in a block device of this machine
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Queues, each served by a thread
+    /// Number of queues, each served by a thread
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=128))]
     queues: u16,
     /// Do not offer event indexes (VIRTIO_F_EVENT_IDX)
@@ -72,10 +72,10 @@ struct Serve {
     /// Do not offer packed queues (VIRTIO_F_RING_PACKED)
     #[arg(long)]
     no_packed: bool,
-    /// Accept memory that is not sealed against shrinking: a driver that shrinks it kills this command (SIGBUS)
+    /// Accept memory that is not sealed against shrinking; a driver that shrinks it kills this command (SIGBUS)
     #[arg(long)]
     unsealed: bool,
-    /// At the end, print the counts as JSON
+    /// Print the counts as JSON at the end
     #[arg(long)]
     json: bool,
 }
@@ -107,7 +107,7 @@ impl Serve {
                 let file = File::options().read(true).write(true).open(path);
                 file.and_then(FileStorage::new).with_context(|| format!("cannot use {}", path.display()))?
             }
-            None => FileStorage::in_memory(self.memory.unwrap_or(0)).context("there is no memory for the disk")?,
+            None => FileStorage::in_memory(self.memory.unwrap_or(0)).context("cannot allocate memory for the disk")?,
         };
         let disk = Arc::new(Disk::new(storage, "dormouse", self.queues));
         let back_end = BackEnd::start(&self.socket, disk, options)?;
@@ -125,7 +125,7 @@ impl Serve {
         writeln!(out, "requests  {}", counters.buffers)?;
         writeln!(out, "wake-ups  {} kicks, {} interrupts", counters.kicks, counters.interrupts)?;
         if counters.violations > 0 {
-            writeln!(out, "          drivers violated the protocol of VirtIO {} times", counters.violations)?;
+            writeln!(out, "          drivers violated the VirtIO protocol {} times", counters.violations)?;
         }
         if let Some(refusal) = refusal {
             writeln!(

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_come_back_from_every_alignment() {
+    fn bytes_are_copied_at_every_alignment() {
         let memory: Vec<AtomicU64> = (0..16).map(|_| AtomicU64::new(0)).collect();
         let base: *mut u8 = memory.as_ptr().cast_mut().cast();
         for offset in 0..9 {

@@ -125,7 +125,7 @@ fn our_driver_drives_our_device() {
 
 /// Features that the back end does not offer are not negotiated, and a driver that needs one gets an error.
 #[test]
-fn only_what_is_offered_is_agreed_on() {
+fn only_offered_features_are_negotiated() {
     let none = Features::default();
     let device = Device::start(1, BackEndOptions { features: none, has_packed: false, ..BackEndOptions::default() });
     let driver = BlockDevice::connect(&device.socket(), DriverOptions::default()).unwrap();
@@ -137,7 +137,7 @@ fn only_what_is_offered_is_agreed_on() {
 }
 
 #[test]
-fn a_disk_in_a_file_is_served_to_one_after_another() {
+fn a_disk_in_a_file_is_served_to_successive_drivers() {
     let dir = tempfile::tempdir().unwrap();
     let (socket, path) = (dir.path().join("vh.sock"), dir.path().join("disk.raw"));
     let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
@@ -451,7 +451,7 @@ const PROTOCOL: u64 = 1 << 30;
 
 /// An invalid message from a front end is refused, the connection ends, and the next driver is served.
 #[test]
-fn what_is_not_to_be_believed_is_refused() {
+fn invalid_messages_are_refused() {
     type Say = fn(&mut Liar) -> vhost::Result<()>;
     let violations: [(&str, Say); 14] = [
         ("not sealed", |liar| {
@@ -544,7 +544,7 @@ type Case = ([u8; 16], Vec<Segment>, Vec<Segment>, bool, Option<Status>);
 
 /// Buffers that violate the protocol: each one is returned, is counted, and changes nothing.
 #[test]
-fn buffers_that_lie_come_back() {
+fn invalid_buffers_are_returned() {
     let device = Device::start(1, BackEndOptions::default());
     let mut liar = Liar::connect(&device, 0, "liar");
     liar.share().unwrap();
@@ -690,7 +690,7 @@ fn random_rings_are_survived() {
 
 /// The driver's memory is mapped as long as it belongs to the driver, and no longer.
 #[test]
-fn memory_is_unmapped_when_it_is_taken_back() {
+fn removed_memory_regions_are_unmapped() {
     let device = Device::start(1, BackEndOptions::default());
     // Both ends are in this process, so the liar's own mapping is counted too.
     let count = |name: &str| {

@@ -101,7 +101,7 @@ fn a_device_is_measured_and_verified() {
 }
 
 #[test]
-fn what_cannot_be_had_is_told_with_a_remedy() {
+fn impossible_requests_are_errors_with_a_remedy() {
     let dir = tempfile::tempdir().unwrap();
     let error = refuse(&mut bench(&dir.path().join("none.sock"), &[]));
     assert!(error.contains("cannot connect") && error.contains("start the device first"), "{error}");
@@ -121,7 +121,7 @@ fn what_cannot_be_had_is_told_with_a_remedy() {
 
 /// `serve` and `bench` are two programs that share memory. `serve` ends on a signal, and reports its counters.
 #[test]
-fn a_disk_is_served_to_one_driver_after_another() {
+fn a_disk_is_served_to_successive_drivers() {
     let dir = tempfile::tempdir().unwrap();
     let (socket, disk) = (dir.path().join("disk.sock"), dir.path().join("disk.raw"));
     std::fs::File::create(&disk).unwrap().set_len(4 << 20).unwrap();

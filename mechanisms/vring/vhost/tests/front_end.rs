@@ -34,7 +34,7 @@ fn serve(socket: &Path, storage: impl Storage + 'static) -> BackEnd {
 
 /// Devices that accept the connection and send nothing, close it, or speak another protocol.
 #[test]
-fn who_does_not_answer_is_given_up() {
+fn a_device_that_does_not_answer_is_given_up() {
     let (_dir, socket) = directory();
     let listener = UnixListener::bind(&socket).unwrap();
     let options = DriverOptions { answer_timeout: Duration::from_millis(50), ..DriverOptions::default() };
@@ -68,7 +68,7 @@ fn who_does_not_answer_is_given_up() {
 
 /// A device that came back with other properties gets no requests. They wait for the right one.
 #[test]
-fn a_device_that_is_another_one_gets_nothing() {
+fn a_changed_device_gets_no_requests() {
     let (_dir, socket) = directory();
     let disk = Arc::new(Disk::new(FileStorage::in_memory(DISK_BYTES).unwrap(), "", 1));
     let start = |options| BackEnd::start(&socket, Arc::clone(&disk), options).unwrap();
@@ -149,7 +149,7 @@ impl Storage for Faulty {
 
 /// The verification of `bench` can fail.
 #[test]
-fn bench_finds_a_disk_that_fails() {
+fn bench_reports_a_failing_disk() {
     let run = |fault, after| {
         let (_dir, socket) = directory();
         let _back_end = serve(&socket, Faulty::new(fault, after));
@@ -171,7 +171,7 @@ fn bench_finds_a_disk_that_fails() {
     assert!(found.contains("the device failed a request at sector") && found.contains("IoError"), "{found}");
     for fault in [Fault::Flips, Fault::Loses] {
         let found = error(fault);
-        assert!(found.contains("does not hold what was written to it"), "{found}");
+        assert!(found.contains("does not contain what was written to it"), "{found}");
     }
 }
 
@@ -211,7 +211,7 @@ impl ServedDevice for Rude {
 }
 
 #[test]
-fn what_a_rude_device_says_is_counted() {
+fn protocol_violations_of_a_device_are_counted() {
     for is_packed in [false, true] {
         let (_dir, socket) = directory();
         let device = Arc::new(Rude(FileStorage::in_memory(DISK_BYTES).unwrap()));

@@ -96,7 +96,7 @@ fn total_mib() -> u64 {
 /// Moves 1 GiB in requests of 512 bytes to 256 KiB, over depths, event indexes and indirect tables, with one queue and
 /// two.
 #[test]
-fn what_is_written_is_read() {
+fn data_is_read_back_as_written() {
     if !has(PROGRAM) {
         return;
     }
@@ -159,7 +159,7 @@ fn what_is_written_is_read() {
 
 /// The daemon is killed repeatedly while it has requests, and the next daemon executes them.
 #[test]
-fn a_killed_daemon_is_followed_by_another() {
+fn bench_continues_after_a_daemon_is_killed_and_restarted() {
     if !has(PROGRAM) {
         return;
     }
@@ -207,7 +207,7 @@ fn a_killed_daemon_is_followed_by_another() {
 
 /// Requests and options that the daemon does not support are refused with an error.
 #[test]
-fn what_the_daemon_lacks_is_told() {
+fn features_that_the_daemon_lacks_are_reported() {
     if !has(PROGRAM) {
         return;
     }
@@ -216,11 +216,11 @@ fn what_the_daemon_lacks_is_told() {
     let connect = |options| BlockDevice::connect(&daemon.socket(), options).map(drop).unwrap_err().to_string();
     assert_eq!(
         connect(DriverOptions { queue_count: 3, ..options }),
-        "3 queues are wanted and the device has 2; choose --queues 2"
+        "the device has 2 queues, not 3; choose --queues 2"
     );
     assert_eq!(
         connect(DriverOptions { is_packed: true, ..options }),
-        "the device offers no packed queues; leave --packed out"
+        "the device does not offer packed queues; leave --packed out"
     );
     assert!(connect(DriverOptions { request_bytes_max: 100, ..options }).contains("multiples of 512"));
 

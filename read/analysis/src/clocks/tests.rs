@@ -38,7 +38,7 @@ fn messages(
 }
 
 #[test]
-fn the_error_is_within_the_bound_that_is_told() {
+fn the_error_is_within_the_reported_bound() {
     let mut random = random(7);
     for seed in 0..200 {
         let mut any = |most: i64| random(2 * most as usize) as i64 - most;
@@ -75,7 +75,7 @@ fn hosts_without_messages_to_the_first_one_go_by_way_of_others() {
 }
 
 #[test]
-fn what_cannot_be_is_told() {
+fn impossible_corrections_are_reported() {
     let classes = MessageClasses { send: "s".into(), receive: "r".into(), key: Vec::new() };
     let mut messages = Messages::of(classes);
     messages.spans = vec![Some((0, 3_000_000)); 2];
@@ -90,7 +90,7 @@ fn what_cannot_be_is_told() {
 }
 
 #[test]
-fn a_difference_that_64_bits_do_not_hold_is_told() {
+fn an_offset_beyond_64_bits_is_reported() {
     const APART_NS: i64 = 5_000_000_000_000_000_000;
     let classes = MessageClasses { send: "s".into(), receive: "r".into(), key: Vec::new() };
     let mut messages = Messages::of(classes);

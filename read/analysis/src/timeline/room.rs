@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_given_back_can_be_taken_again() {
+    fn returned_memory_can_be_used_again() {
         let mut room = Room::new(10);
         assert!(room.take(6) && !room.take(5) && room.take(4) && !room.take(1));
         room.force(7);

@@ -334,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_star_is_the_same_text_in_a_name() {
+    fn a_star_matches_text_in_a_name() {
         for (pattern, name, expected) in [
             ("*:begin", "http:begin", Some("http")),
             ("*_entry", "app:request_entry", Some("app:request")),

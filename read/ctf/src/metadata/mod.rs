@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_metadata_are_read_back() {
         for record_kind in [RecordKind::Ids, RecordKind::Compact] {
             is_read(record_kind);
         }
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_there_twice_is_refused() {
+    fn a_duplicate_key_is_refused() {
         let text = text();
         let twice = |from: &str, to: &str| said(&Metadata::parse(&text.replacen(from, to, 1)).unwrap_err());
         let is = |line, column, key: &str, block: &str| {
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_named() {
+    fn bytes_that_are_not_text_are_reported() {
         let mut bytes = text().into_bytes();
         bytes[20] = 0xFF;
         let packets = in_packets(&bytes, 10, u32::to_le_bytes);

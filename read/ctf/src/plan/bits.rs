@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_at_any_bit() {
+    fn numbers_are_read_at_any_bit() {
         let bytes: Vec<u8> = (0..17u32).map(|n| (n.wrapping_mul(0x9E37_79B9) >> 13) as u8).collect();
         for order in [ByteOrder::Little, ByteOrder::Big] {
             for bit in 0..8 * 17 {

@@ -7,7 +7,7 @@ use dormouse_abi::page::CPU_UNKNOWN;
 use dormouse_abi::record::RecordKind;
 
 #[test]
-fn a_trace_in_figures() {
+fn the_figures_of_a_trace_are_exact() {
     let mut trace = TraceBuilder::new();
     let u32 = FieldType::scalar(Kind::U32);
     let (request, idle) = (trace.class("http", "request", &[("id", u32)]), trace.class("sched", "idle", &[]));
@@ -150,7 +150,7 @@ note: this trace was not closed, so a stream that is missing cannot be told
 }
 
 #[test]
-fn whose_events_they_are_is_not_told_where_it_is_not_recorded() {
+fn events_without_context_have_no_process() {
     let mut trace = TraceBuilder::of_records(RecordKind::Compact);
     let idle = trace.class("sched", "idle", &[]);
     let stream = trace.stream(0);
@@ -178,7 +178,7 @@ fn whose_events_they_are_is_not_told_where_it_is_not_recorded() {
 }
 
 #[test]
-fn what_came_before_the_name_counts_with_it() {
+fn events_before_the_name_count_for_the_process() {
     let mut trace = TraceBuilder::new();
     let idle = trace.class("sched", "idle", &[]);
     let cpu = trace.stream(0);
@@ -197,7 +197,7 @@ fn what_came_before_the_name_counts_with_it() {
 
 /// Several processes that become other programs, in packets of which some are missing and one is damaged.
 #[test]
-fn parts_that_several_count_give_what_the_whole_gives() {
+fn parallel_counts_equal_a_sequential_count() {
     let mut trace = TraceBuilder::new();
     let u32 = FieldType::scalar(Kind::U32);
     let classes = [trace.class("a", "one", &[("n", u32)]), trace.class("a", "two", &[])];

@@ -267,7 +267,7 @@ mod tests {
     use crate::text::{Buffer, ClockFormat, Formatter};
 
     #[test]
-    fn kept_events_are_shown_as_those_that_are_read() {
+    fn kept_events_equal_the_events_read() {
         let mut trace = TraceBuilder::new();
         let scalar = FieldType::scalar;
         let fields =

@@ -42,7 +42,7 @@ fn read(metadata: &Metadata, bytes: &[u8]) -> (Vec<u32>, Vec<String>) {
 }
 
 #[test]
-fn a_stream_that_is_cut_off_gives_what_is_complete_and_says_so() {
+fn a_truncated_stream_gives_its_complete_events_and_a_notice() {
     let (metadata, bytes) = stream();
     assert_eq!(read(&metadata, &bytes), ((0..15).collect(), vec![]));
     let cut = |len: usize| read(&metadata, &bytes[..len]);
@@ -60,7 +60,7 @@ fn a_stream_that_is_cut_off_gives_what_is_complete_and_says_so() {
 }
 
 #[test]
-fn damage_costs_a_packet_and_names_its_place() {
+fn damage_costs_one_packet_and_is_reported_with_its_position() {
     let (metadata, bytes) = stream();
     let with = |offset: usize, patch: &[u8]| {
         let mut bytes = bytes.clone();
@@ -139,7 +139,7 @@ fn damage_costs_a_packet_and_names_its_place() {
 }
 
 #[test]
-fn packets_that_do_not_belong_here_are_told_of_once_and_left_out() {
+fn foreign_packets_are_reported_once_and_left_out() {
     let (metadata, bytes) = stream();
     let mut odd = bytes.clone();
     for packet in [0, 1] {
@@ -205,7 +205,7 @@ fn read_stingily(metadata: &Metadata, bytes: &[u8], size_bytes: u64) -> (Vec<u32
 }
 
 #[test]
-fn piece_by_piece_the_same_is_read() {
+fn reading_in_windows_gives_the_same_events() {
     let (metadata, bytes) = stream();
     for len in 0..bytes.len() {
         assert_eq!(read_stingily(&metadata, &bytes[..len], len as u64), read(&metadata, &bytes[..len]), "{len}");
@@ -225,7 +225,7 @@ fn piece_by_piece_the_same_is_read() {
 }
 
 #[test]
-fn a_stream_that_is_shortened_meanwhile_gives_what_was_there_and_says_so() {
+fn a_stream_truncated_while_read_gives_its_events_and_a_notice() {
     let (metadata, bytes) = stream();
     let shortened = |len: usize| read_stingily(&metadata, &bytes[..len], bytes.len() as u64);
     let notice = |at: &str, len: usize| {
@@ -263,7 +263,7 @@ impl Source for Sparse {
 }
 
 #[test]
-fn a_record_that_claims_to_be_larger_than_memory_is_not_waited_for() {
+fn a_record_larger_than_memory_counts_as_damaged() {
     let mut trace = TraceBuilder::new();
     let class = trace.class("p", "e", &[("n", FieldType::sequence(Kind::U64))]);
     let stream = trace.stream(0);
@@ -298,7 +298,7 @@ fn counting_needs_no_header() {
 
 /// If neither size leads to a header, nothing more is read. Plausible sizes alone do not make a header.
 #[test]
-fn behind_a_damaged_header_reading_goes_on_only_where_a_header_is() {
+fn after_a_damaged_header_reading_continues_only_at_a_header() {
     let (metadata, bytes) = stream();
     let first = |bytes: &[u8]| {
         let (numbers, notices) = read(&metadata, bytes);
@@ -323,7 +323,7 @@ fn behind_a_damaged_header_reading_goes_on_only_where_a_header_is() {
 }
 
 #[test]
-fn counting_by_class_gives_what_reading_gives() {
+fn counting_by_class_agrees_with_reading() {
     let mut trace = TraceBuilder::new();
     let classes = [
         trace.class("p", "fixed", &[("n", FieldType::scalar(Kind::U32))]),
@@ -409,7 +409,7 @@ fn counting_by_class_gives_what_reading_gives() {
 }
 
 #[test]
-fn of_a_time_that_is_asked_for_no_other_event_is_given() {
+fn only_events_of_the_requested_time_are_given() {
     let (metadata, bytes) = stream();
     let begin_ns = StreamReader::new(&metadata, 0, &bytes).next().unwrap().unwrap().time_ns.unwrap() - 100;
     for since in 90..120 {
@@ -452,7 +452,7 @@ fn counted(counter: &str, size_bits: u64, counts: &[u64]) -> (u64, usize) {
 }
 
 #[test]
-fn a_counter_of_losses_that_goes_back_has_lost_nothing() {
+fn a_decreasing_loss_counter_counts_no_losses() {
     let discarded = |size_bits, counts: &[u64]| counted("events_discarded", size_bits, counts);
     for size_bits in [16, 32, 64] {
         assert_eq!(discarded(size_bits, &[5, 5, 9, 3]), (4, 1), "{size_bits}");
@@ -463,7 +463,7 @@ fn a_counter_of_losses_that_goes_back_has_lost_nothing() {
 }
 
 #[test]
-fn a_packets_number_of_few_bits_begins_again_at_0() {
+fn a_narrow_packet_number_wraps_to_0() {
     for (size_bits, last) in [(8, u64::from(u8::MAX)), (16, u64::from(u16::MAX)), (64, u64::MAX)] {
         let gaps = |counts: &[u64]| counted("packet_seq_num", size_bits, counts);
         assert_eq!(gaps(&[last - 1, last, 0, 1]), (0, 0), "{size_bits}");
@@ -472,7 +472,7 @@ fn a_packets_number_of_few_bits_begins_again_at_0() {
 }
 
 #[test]
-fn a_place_is_gone_to_only_if_it_is_what_it_is_said_to_be() {
+fn a_seek_is_refused_unless_the_packet_matches_the_index() {
     let (metadata, bytes) = stream();
     let reader = || StreamReader::new(&metadata, 0, &bytes);
     let second = PacketHeader::decode(&bytes[4096..]).unwrap();
@@ -502,7 +502,7 @@ fn a_place_is_gone_to_only_if_it_is_what_it_is_said_to_be() {
 
 /// A stream that grows byte by byte is read exactly once, however much is added between two reads.
 #[test]
-fn a_growing_stream_is_read_on_from_where_it_was_read_to() {
+fn a_growing_stream_is_continued_at_the_last_position() {
     let (metadata, bytes) = stream();
     let whole: Vec<_> = StreamReader::new(&metadata, 0, &bytes).map(|item| item.unwrap().timestamp).collect();
     for step in [1, 100, 4095, 4096, 5000, bytes.len()] {
@@ -530,7 +530,7 @@ fn a_growing_stream_is_read_on_from_where_it_was_read_to() {
 
 /// A reader that resumes at an event that was not taken returns it again, and reports each packet's header once.
 #[test]
-fn a_stream_is_read_on_from_an_event_that_was_not_taken() {
+fn a_stream_is_continued_at_an_event_that_was_not_taken() {
     for kind in [RecordKind::Ids, RecordKind::Compact] {
         let mut trace = TraceBuilder::of_records(kind);
         let class = trace.class("p", "e", &[("n", FieldType::scalar(Kind::U64))]);

@@ -182,14 +182,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn eight_digits_are_those_of_each_number() {
+    fn eight_digits_are_printed_correctly() {
         for number in (0..EIGHT_DIGITS).step_by(997).chain(0..20_000).chain(EIGHT_DIGITS - 20_000..EIGHT_DIGITS) {
             assert_eq!(eight_digits(number).to_le_bytes(), format!("{number:08}").as_bytes());
         }
     }
 
     #[test]
-    fn what_is_put_stands_there_in_its_order() {
+    fn appended_text_keeps_its_order() {
         let (mut buffer, mut expected) = (Buffer::default(), Vec::new());
         let mut number = 1u64;
         for round in 0..3000usize {

@@ -74,7 +74,7 @@ fn bit_arrays_in_both_byte_orders() {
 /// The first bit is the lowest of a value (`first-to-last`) or the highest (`last-to-first`). Each byte order has one
 /// of them by default.
 #[test]
-fn bit_orders() {
+fn every_bit_order_is_read() {
     let class = |kind: &str, length, order: &str, bit_order: &str| {
         bits(kind, length, order, &format!(r#","bit-order":"{bit_order}""#))
     };
@@ -214,7 +214,7 @@ fn strings_of_every_length_in_every_encoding() {
 }
 
 #[test]
-fn blobs() {
+fn blobs_are_read() {
     let fixed = r#"{"type":"static-length-blob","length":3,"media-type":"image/png"}"#;
     prints(&[("x", fixed)], &[0, 0xAB, 0x10], "x = { 00 ab 10 }");
     let counted = r#"{"type":"dynamic-length-blob","length-field-location":{"path":["n"]}}"#;
@@ -243,7 +243,7 @@ fn structures_and_arrays_are_aligned() {
 }
 
 #[test]
-fn optional_fields_are_there_or_not() {
+fn optional_fields_can_be_absent() {
     let by_flag = r#"{"type":"optional","selector-field-location":{"path":["f"]},"field-class":"u8"}"#;
     prints(&[("f", "b8"), ("o", by_flag), ("z", "u8")], &[2, 7, 9], "f = true, o = { 7 }, z = 9");
     prints(&[("f", "b8"), ("o", by_flag), ("z", "u8")], &[0, 9], "f = false, o = <none>, z = 9");
@@ -263,7 +263,7 @@ fn optional_fields_are_there_or_not() {
 }
 
 #[test]
-fn variants_are_one_of_their_options() {
+fn variants_hold_the_selected_option() {
     let variant = r#"{"type":"variant","selector-field-location":{"path":["t"]},"options":[
         {"name":"number","selector-field-ranges":[[0,3],[9,9]],"field-class":"u8"},
         {"selector-field-ranges":[[4,8]],"field-class":{"type":"null-terminated-string"}}]}"#;
@@ -570,7 +570,7 @@ const REFUSED_FIELDS: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn errors_have_their_place() {
+fn errors_have_their_position() {
     const PREAMBLE: &str = r#"{"type":"preamble","version":2}"#;
     const EVENT: &str = r#"{"type":"data-stream-class"}"#;
     for (fragments, place, expected) in REFUSED {
@@ -595,7 +595,7 @@ fn errors_have_their_place() {
 
 /// Unbounded nesting and huge counts end in an error instead of exhausting memory.
 #[test]
-fn bounds() {
+fn bounds_of_ctf_2_are_enforced() {
     let decoded =
         |class: &str| Trace::decode(payload(&[("x", class)]).as_bytes()).map(drop).map_err(|error| error.to_string());
     let nested = |depth: usize| {
@@ -631,7 +631,7 @@ fn bounds() {
 
 /// A field of size zero can be aligned beyond the end of a packet. Nothing is read there.
 #[test]
-fn fields_without_size_behind_the_end() {
+fn fields_of_size_0_after_the_end_are_read() {
     let empty = r#"{"type":"structure","minimum-alignment":512}"#;
     let absent = format!(r#"{{"type":"optional","selector-field-location":{{"path":["f"]}},"field-class":{empty}}}"#);
     for members in [&[("x", "u8"), ("y", empty)][..], &[("f", "b8"), ("y", &absent)]] {

@@ -94,7 +94,7 @@ fn select_signs() -> impl Strategy<Value = char> {
 
 /// Elements of size zero take no bytes of a stream. A record with too many is invalid, for counting and for printing.
 #[test]
-fn elements_without_size_are_few() {
+fn elements_of_size_0_are_bounded() {
     let read = |class: &str, bytes: &[u8]| {
         let text = format!(
             "trace {{ major = 1; minor = 8; byte_order = le; }};

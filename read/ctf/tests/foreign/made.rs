@@ -249,7 +249,7 @@ fn variants_sequences_and_names_in_all_scopes() {
 
 /// Streams and traces without a clock or without headers, in the forms of barectf and perf.
 #[test]
-fn what_may_be_missing_may_be_missing() {
+fn optional_declarations_may_be_missing() {
     let bare = format!(
         "/* CTF 1.8 */\n{INTEGERS}
         trace {{ major = 1; minor = 8; byte_order = le; }};

@@ -147,7 +147,7 @@ fn theirs(directory: &Path) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn at_least_as_many_events_are_left_as_in_babeltrace2() {
+fn mutated_traces_give_at_least_the_events_of_babeltrace2() {
     let count: u64 = std::env::var("DORMOUSE_MUTATIONS").ok().and_then(|count| count.parse().ok()).unwrap_or(60);
     let seed: u64 = std::env::var("DORMOUSE_MUTATION_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
     let directory = tempfile::tempdir().expect("a directory");

@@ -57,7 +57,7 @@ fn early(version: [u32; 3]) -> (String, Vec<u8>) {
 
 /// Before version 2.3.1, barectf took the begin time of a packet after the time of the packet's first event.
 #[test]
-fn packets_of_an_old_barectf_begin_before_they_say() {
+fn packets_of_an_old_barectf_may_begin_before_their_timestamp() {
     for version in [[2, 3, 0], [1, 9, 9], [2, 2, 7]] {
         let (metadata, bytes) = early(version);
         let Some(notices) = printed_alike(&metadata, &[bytes]) else { return };
@@ -76,7 +76,7 @@ fn packets_of_an_old_barectf_begin_before_they_say() {
 
 /// A stream in the directory of another trace is read with that trace's metadata, and a notice reports it.
 #[test]
-fn packets_of_another_uuid_are_read_and_said() {
+fn packets_of_another_uuid_are_read_and_reported() {
     let metadata = format!(
         "/* CTF 1.8 */\n{INTEGERS} trace {{ major = 1; minor = 8; byte_order = le; uuid = \"01010101-0101-0101-0101-010101010101\";
             packet.header := struct {{ uint32_t magic; uint8_t uuid[16]; }}; }}; {CLOCK}
@@ -150,7 +150,7 @@ fn lengths_and_tags_are_found_by_dotted_names() {
 }
 
 #[test]
-fn keys_that_nobody_knows_have_any_value() {
+fn unknown_keys_may_have_any_value() {
     let metadata = r#"/* CTF 1.8 */
         trace { major = 1; minor = 8; byte_order = le; a = "\"'\x20\040?"; b = '\n'; c = 'a"b'; d = '\''; e = x.y; f = 0x1Ful; };
         typealias integer { size = 8; align = 8; } := uint8_t;

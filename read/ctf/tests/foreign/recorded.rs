@@ -17,7 +17,7 @@ const FIELDS: [&[&str]; 4] = [
 ];
 
 #[test]
-fn what_babeltrace2_writes_is_read_alike() {
+fn traces_that_babeltrace2_writes_are_read_alike() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/foreign/write.py");
     let has_module = Command::new("/usr/bin/python3").args(["-c", "import bt2"]).output();
     if !has_module.is_ok_and(|output| output.status.success()) {
@@ -40,7 +40,7 @@ fn what_babeltrace2_writes_is_read_alike() {
 }
 
 #[test]
-fn what_lttng_records_is_read_alike() {
+fn recordings_of_lttng_are_read_alike() {
     let directory = tempfile::tempdir().unwrap();
     let Some(program) = dormouse_testing::lttng::sample_program(directory.path()) else { return };
     let contexts = ["vpid", "vtid", "procname", "ip", "pthread_id", "vuid", "vgid", "pid_ns", "net_ns"];
@@ -83,7 +83,7 @@ fn what_lttng_records_is_read_alike() {
 }
 
 #[test]
-fn what_perf_converts_is_read_alike() {
+fn conversions_of_perf_are_read_alike() {
     let directory = tempfile::tempdir().unwrap();
     let mut record = Command::new("perf");
     record.args([

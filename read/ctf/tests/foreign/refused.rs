@@ -63,7 +63,7 @@ const CASES: &[(&str, (usize, usize), &str)] = &[
 ];
 
 #[test]
-fn errors_have_their_place() {
+fn errors_have_their_position() {
     for (text, place, expected) in CASES {
         let text = text.replacen("TRACE", "trace { major = 1; minor = 8; byte_order = le; };", 1);
         let error = Trace::decode(text.as_bytes()).expect_err(&text).to_string();
@@ -78,7 +78,7 @@ fn errors_have_their_place() {
 
 /// Unbounded nesting and huge counts end in an error instead of exhausting memory.
 #[test]
-fn bounds() {
+fn bounds_of_metadata_are_enforced() {
     let trace = "trace { major = 1; minor = 8; byte_order = le; };\n";
     let deep = format!("{trace}event {{ name = a; fields := {}", "struct { ".repeat(100_000));
     assert!(Trace::decode(deep.as_bytes()).is_err());
@@ -100,7 +100,7 @@ fn decoded(rest: &str) -> Result<(), String> {
 
 /// Nested arrays cost no more than their sum, and the nesting of arrays by type names is bounded.
 #[test]
-fn arrays_in_one_another() {
+fn nested_arrays_are_bounded() {
     let event = |class: &str, count: usize| {
         decoded(&format!("event {{ name = a; fields := struct {{ {class} x{}; }}; }};", "[1]".repeat(count)))
     };
@@ -120,7 +120,7 @@ fn arrays_in_one_another() {
 
 /// Fields that each stream or event class has of its own are counted for each class.
 #[test]
-fn fields_of_all_classes() {
+fn the_fields_of_all_classes_together_are_bounded() {
     let fields: String = (0..2000).map(|field| format!("string s{field};")).collect();
     let events = |count: usize| -> String {
         let events = (0..count).map(|id| format!("event {{ name = e; id = {id}; }};\n"));
@@ -135,7 +135,7 @@ fn fields_of_all_classes() {
 
 /// Lookups of names and repeated keys take time that is linear in the text, not quadratic.
 #[test]
-fn names_that_are_many() {
+fn many_names_take_linear_time() {
     let env: String = (0..200_000).map(|key| format!("k{key} = 1;")).collect();
     assert_eq!(decoded(&format!("env {{ {env} }};")), Ok(()));
     let labels: String = (0..20_000).map(|label| format!("l{label},")).collect();

@@ -42,7 +42,7 @@ const OTHERWISE: [(&str, &str); 15] = [
 ];
 
 #[test]
-fn metadata_are_read_where_babeltrace2_reads_them() {
+fn metadata_are_accepted_if_babeltrace2_accepts_them() {
     let (mut wrong, mut judged) = (Vec::new(), [0, 0]);
     for case in CASES.split("\n== ").skip(1) {
         let (name, declarations) = case.split_once('\n').expect("a name and a text");

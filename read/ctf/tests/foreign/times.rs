@@ -61,7 +61,7 @@ const LAST_SECOND: u64 = i64::MAX as u64 / SECOND;
 const LAST_REST: u64 = i64::MAX as u64 % SECOND;
 
 #[test]
-fn a_clock_that_begins_too_late_is_named_once_and_gives_no_times() {
+fn a_clock_that_begins_too_late_is_reported_once_and_gives_no_times() {
     for has_begin in [true, false] {
         for (offset_s, hz) in [(10_000_000_000u64, SECOND), (LAST_SECOND + 1, 1_000_000), (i64::MAX as u64, 1)] {
             let clock = format!("freq = {hz}; offset_s = {offset_s};");
@@ -102,7 +102,7 @@ fn ticks_beyond_what_nanoseconds_count_do_not_become_earlier_times() {
 }
 
 #[test]
-fn times_before_the_first_that_fits_are_said_and_later_ones_read() {
+fn times_too_early_are_reported_and_later_ones_read() {
     let first = i64::MIN.unsigned_abs();
     let clock = format!("freq = {SECOND}; offset_s = -10000000000;");
     let begin = 10_000_000_000 * SECOND - first;

@@ -191,7 +191,7 @@ fn slices(found: &Json) -> Vec<(String, String, u64, Option<u64>, u64)> {
 }
 
 #[test]
-fn perfetto_reads_what_the_timeline_has() {
+fn perfetto_reads_the_whole_timeline() {
     let (bytes, totals) = export(Format::Perfetto, &options(), &builder().finish());
     let Some(found) = perfetto(&bytes) else { return };
     assert_eq!(found["clocks"], json!({"1": EPOCH_NS + 1_000_000_000, "3": 1_000_000_000}));
@@ -280,7 +280,7 @@ fn chrome(bytes: &[u8]) -> Vec<Json> {
 }
 
 #[test]
-fn chrome_has_what_the_timeline_has() {
+fn chrome_has_the_whole_timeline() {
     let (bytes, _) = export(Format::Chrome, &options(), &builder().finish());
     let text = String::from_utf8(bytes.clone()).unwrap();
     assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "control characters are escaped");
@@ -334,7 +334,7 @@ fn stacks_have_their_own_time() {
 
 /// The licence of inferno does not allow a dependency on it, so the test runs the program if it is installed.
 #[test]
-fn stacks_are_a_flame_graph() {
+fn stacks_make_a_flame_graph() {
     const PROGRAM: &str = "inferno-flamegraph";
     if !is_installed(PROGRAM) {
         return skip(Lack::machine("inferno-flamegraph is not installed", "`cargo install inferno`"));
@@ -394,7 +394,7 @@ fn spans_have_parents_attributes_and_events() {
 }
 
 #[test]
-fn spans_are_of_the_trace_that_their_fields_say() {
+fn spans_have_the_trace_id_of_their_fields() {
     let mut builder = TraceBuilder::new();
     let s = FieldType::scalar;
     let fields = [("trace_id", s(Kind::Str)), ("span_id", s(Kind::U64)), ("parent_span_id", s(Kind::Str))];
@@ -452,7 +452,7 @@ fn sizes(trace: &dormouse_traces::Trace) -> ([usize; 3], Totals) {
 }
 
 #[test]
-fn what_is_nested_deep_is_written_once() {
+fn deeply_nested_slices_are_written_once() {
     let count = 200_000;
     let ([lines, perfetto, folded], totals) = sizes(&many(count, |index| (0, usize::from(index >= count / 2))));
     let expected = Totals {
@@ -472,7 +472,7 @@ fn what_is_nested_deep_is_written_once() {
 }
 
 #[test]
-fn what_overlaps_is_written_a_bounded_number_of_times() {
+fn overlapping_slices_are_written_a_bounded_number_of_times() {
     // 1000 slices of one class, and within them 1000 of another; then the ends of the first, each of which encloses all
     // of the others.
     let order = |index: u64| [(0, 0), (1, 0), (0, 1), (1, 1)][(index / 1000 % 4) as usize];

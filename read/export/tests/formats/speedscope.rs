@@ -147,7 +147,7 @@ fn lines(bytes: &[u8]) -> Vec<String> {
 }
 
 #[test]
-fn it_reads_what_the_timeline_has() {
+fn speedscope_reads_the_whole_timeline() {
     let (bytes, _) = export(Format::Chrome, &options(), &builder().finish());
     let Some(read) = read("trace.json", &bytes) else { return };
     assert_eq!(read.serious_warnings(), [""; 0]);
@@ -178,7 +178,7 @@ fn it_reads_what_the_timeline_has() {
 }
 
 #[test]
-fn it_reads_folded_stacks() {
+fn speedscope_reads_folded_stacks() {
     let (bytes, _) = export(Format::Folded, &options(), &builder().finish());
     let Some(read) = read("trace.folded", &bytes) else { return };
     assert_eq!(read.serious_warnings(), [""; 0]);
@@ -189,7 +189,7 @@ fn it_reads_folded_stacks() {
 /// With nested and overlapping slices, slices on a lane, and a clock that stands still for a few events, speedscope's
 /// own time of each stack, read from Chrome's format, equals that of the folded stacks.
 #[test]
-fn times_of_a_coarse_clock_are_those_of_stacks() {
+fn own_times_with_a_coarse_clock_equal_those_of_folded_stacks() {
     let mut builder = TraceBuilder::new();
     let fields = [("id", FieldType::scalar(Kind::U64))];
     let classes = ["a", "b", "c", "d"].map(|name| ["begin", "end"].map(|end| builder.class(name, end, &fields)));

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn more_keys_than_the_memory_has_room_for() {
+    async fn rows_are_the_same_with_more_keys_than_fit_in_memory() {
         let all = batches(100_000, 8192, 40);
         let schema = all[0].schema();
         let child = MemorySourceConfig::try_new_exec(&[all], schema, None).unwrap();

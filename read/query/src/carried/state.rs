@@ -221,7 +221,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn values_of_no_type_are_null() {
+    fn untyped_values_are_null() {
         let nulls = new_null_array(&DataType::Null, 3);
         let batch = RecordBatch::try_from_iter([("x", nulls)]).unwrap();
         let spec = Arc::new(Spec { keys: Vec::new(), order: Vec::new(), values: vec![(0, "last".into())] });

@@ -1,4 +1,4 @@
--- memory that was allocated and not freed in the trace, by process and size
+-- memory that was allocated but not freed in the trace, by process and size
 -- needs: libc:malloc
 -- needs: libc:calloc
 -- needs: libc:realloc

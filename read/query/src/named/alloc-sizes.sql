@@ -1,4 +1,4 @@
--- how large the pieces of memory are that are allocated: powers of two, by process
+-- sizes of allocated memory, rounded up to powers of two, by process
 -- needs: libc:malloc
 select process, pid, power(2, ceil(log2(greatest(size, 1))))::bigint as up_to, count(*) as calls, sum(size) as bytes /*+, host*/
 from "libc:malloc"

@@ -1,4 +1,4 @@
--- which event classes come most often in which process
+-- the most frequent event classes, by process
 select class, process, pid, count(*) as events /*+, host*/
 from events
 group by class, process, pid /*+, host*/

@@ -1,4 +1,4 @@
--- how many events of each class there are in each second
+-- number of events of each class in each second
 select time_bucket('1s', time) as second, class, count(*) as events
 from events
 group by 1, 2

@@ -1,4 +1,4 @@
--- bytes and calls of read and write for each file, by the path that its descriptor was opened with
+-- bytes and calls of read and write for each file, by the path with which its descriptor was opened
 -- needs: libc:open
 -- needs: libc:openat
 -- needs: libc:fopen

@@ -1,5 +1,5 @@
--- how long each thing takes that begins and ends: count, middle, 99th percentile, longest, sum
--- Things are the names of the table pairs: X of X_begin and X_end, system calls, locks that are held, files that are open.
+-- durations of all pairs by name: count, median, 99th percentile, longest, sum
+-- Names are those of the table pairs: X for X_begin and X_end, system calls, held locks, open files.
 select name,
        count(*) as count,
        duration_text(quantile(duration_ns, 0.5)) as p50,

@@ -1,4 +1,4 @@
--- mutexes that several threads take: how often, how long they are held, how often one takes it from another
+-- mutexes that several threads take: how often, how long they are held, how often the taker changes
 -- needs: libc:mutex_lock
 -- needs: libc:mutex_unlock
 -- Who waits for a condition (pthread_cond_wait) does not hold the mutex meanwhile: each time that it takes it again counts as a lock.

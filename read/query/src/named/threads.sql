@@ -1,4 +1,4 @@
--- threads: how many events, from when until when, on how many CPUs
+-- number of events of each thread, its first and last event, and its CPUs
 select process, pid, tid, count(*) as events, count(distinct cpu) as cpus, min(time) as first, max(time) as last /*+, host*/
 from events
 group by process, pid, tid /*+, host*/

@@ -1,4 +1,4 @@
--- how long each file was open, by the path that it was opened with: how often, the longest and all together
+-- how long each file was open, by the path with which it was opened: count, longest, sum
 -- needs: libc:open
 -- needs: libc:openat
 -- needs: libc:fopen

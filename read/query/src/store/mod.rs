@@ -102,7 +102,7 @@ impl Stored {
         let store = Store::open(place)?;
         let manifests = store.manifests().await?;
         if manifests.is_empty() {
-            bail!("{place} has no manifests, so it is no store of traces; `dormouse ship` makes one");
+            bail!("{place} has no manifests, so it is not a store of traces; `dormouse ship` makes one");
         }
         let root = ObjectStoreUrl::parse(match store.url.scheme() {
             "file" => "file://",
@@ -130,16 +130,16 @@ impl Stored {
         let unpaired = [
             (
                 sum(|one| one.unpaired.across_losses),
-                "pairs are left out: events can have been lost between begin and end",
+                "pairs are left out: events may have been lost between begin and end",
             ),
-            (sum(|one| one.unpaired.not_followed), "events that begin something are left out: too many were open"),
+            (sum(|one| one.unpaired.not_followed), "begins are left out: too many were open at once"),
         ];
         let mut of = |table: &str, class: Option<&str>, parts, time| -> Result<Arc<StoreTable>> {
             let files = files.remove(&key(table, class)).unwrap_or_default();
             let (schema, unfit) = schemas::of(schemas.of(table, class));
             let name = class.unwrap_or(table);
             let lines = unfit.iter().map(|column| {
-                format!("the column {column} of {name} is left out: chunks have types of it that no type holds")
+                format!("the column {column} of {name} is left out: its types in different chunks have no common type")
             });
             let unpaired = unpaired.iter().filter(|(count, _)| table == "pairs" && *count > 0);
             let left_out = lines.chain(unpaired.map(|(count, what)| format!("{count} {what}"))).collect();

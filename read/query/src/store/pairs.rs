@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_are_dealt_to_parts_by_their_rows() {
+    fn hosts_are_distributed_to_partitions_by_their_rows() {
         let hosts = || vec![(None, 5), (Some("c"), 3), (Some("b"), 4), (Some("a"), 1)];
         assert_eq!(parts(hosts(), 2), [vec![Some("a"), None], vec![Some("b"), Some("c")]]);
         assert_eq!(parts(hosts(), 9).len(), 4);

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_of_chunks_are_brought_together() {
+    fn columns_of_all_chunks_are_unified() {
         let schema = |fields: &[(&str, DataType)]| {
             Arc::new(Schema::new(
                 fields.iter().map(|(name, of)| Field::new(*name, of.clone(), false)).collect::<Vec<_>>(),

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_page_itself_asks_for_is_taken() {
+    fn only_requests_of_the_page_are_accepted() {
         for (head, expected) in [
             ("GET /a HTTP/1.1\r\nHost: 127.0.0.1:7000\r\n\r\n", "200"),
             ("GET /a HTTP/1.1\r\nhost: localhost:7000\r\nSec-Fetch-Site: same-origin\r\n\r\n", "200"),

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn own_time_is_what_is_not_nested_and_trees_are_by_thread() {
+    fn own_time_excludes_nested_slices_and_trees_are_by_thread() {
         let items =
             [slice(0, 100, 0, 0), slice(10, 30, 1, 0), slice(15, 5, 2, 0), slice(50, 20, 1, 0), slice(20, 40, 1, 1)];
         let summary = of(&items, &[0, 1, 2, 3, 4], (0, 100));
@@ -241,7 +241,7 @@ mod tests {
 
     /// Slices with a key need not be nested: none takes time from a slice that it only overlaps.
     #[test]
-    fn what_overlaps_is_no_child() {
+    fn overlapping_slices_are_not_children() {
         let items = [slice(0, 100, 0, 0), slice(50, 100, 1, 0), slice(100, 10, 2, 0)];
         let summary = of(&items, &[0, 1, 2], (0, 150));
         assert_eq!(summary.nodes, [(0, 0, 1, 100, 100), (0, 1, 1, 100, 90), (2, 2, 1, 10, 10)]);

@@ -257,7 +257,7 @@ fn a_page_fits_windows_and_says_what_is_lost() {
 
 /// However many items there are, the page stays within its size limit, and reports what it leaves out.
 #[test]
-fn what_has_no_room_is_merged_and_counted() {
+fn items_beyond_the_size_limit_are_merged_and_counted() {
     let (whole_page, whole) = made("whole.html", 20_000, 24 << 20);
     assert_eq!(whole.left_out, dormouse_report::LeftOut::default());
     let size_max = 120_000;
@@ -313,7 +313,7 @@ fn frames_are_measured() {
 }
 
 #[test]
-fn a_report_of_nothing_is_a_page_too() {
+fn an_empty_report_is_a_valid_page() {
     let maker = Maker { contents: Contents::default(), names: [0; 4], threads: [0; 2], cpus: [0; 2] };
     let (page, written) = maker.write("nothing.html", 1 << 20);
     assert_eq!((written.slices, written.instants), (0, 0));

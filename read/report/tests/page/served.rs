@@ -179,7 +179,7 @@ fn small(count: u64, is_growing: bool) -> Served {
 }
 
 #[test]
-fn nothing_is_served_beyond_the_token() {
+fn nothing_is_served_without_the_token() {
     let running = Running::new(served(&files(10), MUCH, 1 << 20, false), None);
     let one_time = running.one_time().to_owned();
     let status = |target: &str| running.get(target).0.split(' ').nth(1).unwrap_or_default().to_owned();
@@ -283,7 +283,7 @@ fn nothing_is_served_beyond_the_token() {
 }
 
 #[test]
-fn a_connection_of_before_the_end_is_not_answered_after_it() {
+fn a_connection_is_not_answered_after_the_end() {
     let running = Running::new(served(&files(10), MUCH, 1 << 20, false), None);
     let request = format!("GET /{}/ HTTP/1.1\r\nHost: {}\r\n\r\n", running.one_time(), running.host());
     let (begin, rest) = request.as_bytes().split_at(9);
@@ -363,7 +363,7 @@ fn taken(bytes: &[u8]) -> (u64, Rows) {
 
 /// With little memory, items that are read again are the same as those that much memory keeps.
 #[test]
-fn what_is_read_again_is_what_there_was() {
+fn items_read_again_equal_the_first_reading() {
     let files = files(20_000);
     let [much, little] = [MUCH, LITTLE].map(|memory| served(&files, memory, 8 << 20, false));
     assert_eq!(much.resolution(), 0);
@@ -422,7 +422,7 @@ fn what_is_read_again_is_what_there_was() {
 }
 
 #[test]
-fn a_browser_asks_for_what_it_shows() {
+fn a_browser_requests_what_it_shows() {
     let Some(program) = browser::program() else { return };
     let again = || -> Result<Served, String> { Ok(small(20_000, false)) };
     let running = Running::new(small(20_000, true), Some(Box::new(again)));

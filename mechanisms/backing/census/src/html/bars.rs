@@ -82,14 +82,14 @@ mod tests {
     use crate::Pages;
 
     #[test]
-    fn twice_the_size_is_one_step_longer() {
+    fn doubling_a_size_adds_one_step_to_its_bar() {
         let steps: Vec<f64> = [4096, 8192, 16384, 32768].iter().map(|size| length(*size, 32768)).collect();
         assert_eq!(steps, [0.25, 0.5, 0.75, 1.0]);
         assert_eq!(length(0, 0), 1.0);
     }
 
     #[test]
-    fn parts_fill_the_bar_and_each_is_seen() {
+    fn parts_fill_the_bar_and_each_is_visible() {
         let pages = Pages { zero: 4096, small: 1 << 30, unbacked: 4096, ..Pages::default() };
         let row = Row { name: "a".into(), addresses: 0..8, size: (1 << 30) + 8192, pages };
         let bar = bar(&row, row.size);

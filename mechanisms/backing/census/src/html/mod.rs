@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_text() {
+    fn names_are_escaped_as_text() {
         let page = html(&census());
         assert!(!page.contains("<script") && !page.contains('\u{1b}') && !page.contains("<c>"), "{page}");
         assert!(page.contains("/a&quot;b&amp;&lt;c&gt;&#39;") && page.contains("a &lt; b"));
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_are_the_whole() {
+    fn kinds_of_pages_add_up_to_the_size() {
         let pages = census().total;
         assert_eq!(KINDS.iter().map(|(.., bytes)| bytes(&pages)).sum::<u64>(), 8 << 20);
         let pages = Pages { huge: 4 << 20, small: 4096, shared: 4 << 20, ..Pages::default() };
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_can_be_seen_in_both_schemes() {
+    fn colours_have_contrast_in_both_schemes() {
         for scheme in CSS.split("--scheme:").skip(1) {
             let of = |name: &str| {
                 let (_, value) = scheme.split_once(&format!("--{name}: #")).unwrap_or_else(|| panic!("--{name}"));

@@ -8,7 +8,7 @@ use crate::PAGES;
 static FRAME: [std::sync::atomic::AtomicU8; 1 << 20] = [const { std::sync::atomic::AtomicU8::new(0) }; 1 << 20];
 
 #[test]
-fn a_process_is_shown_with_what_is_behind_its_memory() {
+fn a_process_is_shown_with_the_backing_of_its_memory() {
     let sum: u64 = std::hint::black_box(&FRAME)
         .iter()
         .map(|byte| u64::from(byte.load(std::sync::atomic::Ordering::Relaxed)))
@@ -40,7 +40,7 @@ fn a_process_is_shown_with_what_is_behind_its_memory() {
 }
 
 #[test]
-fn who_is_not_there_is_refused() {
+fn a_missing_process_is_refused() {
     let mut child = Command::new("true").spawn().unwrap();
     let pid = child.id().to_string();
     child.wait().unwrap();

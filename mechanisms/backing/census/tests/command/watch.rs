@@ -114,7 +114,7 @@ fn sees_zero() -> bool {
 }
 
 #[test]
-fn the_mistake_is_found_and_its_repair_is_not() {
+fn a_buffer_on_the_zero_page_is_found_and_a_written_one_is_not() {
     if !sees_zero() {
         return;
     }
@@ -149,7 +149,7 @@ fn json(arguments: &[&str], command: &[&Path]) -> (Option<i32>, Value) {
 }
 
 #[test]
-fn the_report_for_machines_has_it_all() {
+fn the_json_report_is_complete() {
     if !sees_zero() {
         return;
     }
@@ -189,7 +189,7 @@ fn the_report_for_machines_has_it_all() {
 
 /// With a very long period, only the last look remains.
 #[test]
-fn the_last_look_is_just_before_the_end() {
+fn the_last_sample_is_just_before_the_end() {
     if !sees_zero() {
         return;
     }
@@ -221,7 +221,7 @@ fn the_last_look_is_just_before_the_end() {
 }
 
 #[test]
-fn without_ptrace_there_are_samples_alone() {
+fn without_ptrace_only_samples_are_taken() {
     let output = pages(&["--watch", "--no-ptrace"], &[Path::new("true")]);
     let report = text(&output.stderr);
     assert!(report.contains("not seen: the command is not traced"), "{report}");
@@ -289,7 +289,7 @@ impl Running {
 }
 
 #[test]
-fn signals_are_the_commands() {
+fn signals_reach_the_command() {
     let dir = tempfile::tempdir().unwrap();
     let patient = build(dir.path(), "patient", PATIENT, &[]);
     // The signal is sent to dormouse, and to the command.
@@ -312,7 +312,7 @@ fn signals_are_the_commands() {
 }
 
 #[test]
-fn a_stop_is_left_to_who_stopped_it() {
+fn a_stopped_command_stays_stopped() {
     let dir = tempfile::tempdir().unwrap();
     let patient = build(dir.path(), "patient", PATIENT, &[]);
     let mut running = Running::new(&[], &[&patient, Path::new("read")], dir.path());
@@ -342,7 +342,7 @@ fn a_stop_is_left_to_who_stopped_it() {
 
 /// A process that the command leaves behind runs on.
 #[test]
-fn who_outlives_the_command_is_let_go() {
+fn processes_that_outlive_the_command_are_detached() {
     let script = "exec 3<&0; cat <&3 & echo $!";
     let mut dormouse = Command::new(PAGES);
     dormouse.args(["--watch", "--", "sh", "-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -381,7 +381,7 @@ int main(int argc, char **argv) {
 "#;
 
 #[test]
-fn where_ptrace_is_forbidden_there_are_samples_alone() {
+fn if_ptrace_is_forbidden_only_samples_are_taken() {
     let dir = tempfile::tempdir().unwrap();
     let (refused, patient) = (build(dir.path(), "refused", REFUSED, &[]), build(dir.path(), "patient", PATIENT, &[]));
     let mut dormouse = Command::new(refused);
@@ -403,7 +403,7 @@ fn where_ptrace_is_forbidden_there_are_samples_alone() {
 }
 
 #[test]
-fn without_watch_the_census_at_the_end_is_told() {
+fn without_watch_the_census_at_the_end_is_printed() {
     let dir = tempfile::tempdir().unwrap();
     let codec = codec(dir.path());
     let page = dir.path().join("page.html");
@@ -425,7 +425,7 @@ fn without_watch_the_census_at_the_end_is_told() {
 }
 
 #[test]
-fn the_picture_of_a_run_has_its_time() {
+fn the_picture_of_a_run_has_a_time_axis() {
     if !sees_zero() {
         return;
     }
@@ -441,7 +441,7 @@ fn the_picture_of_a_run_has_its_time() {
 }
 
 #[test]
-fn mistakes_are_one_line() {
+fn wrong_arguments_are_one_line_errors() {
     let dormouse = |arguments: &[&str]| {
         let mut command = Command::new(PAGES);
         command.args(arguments);
@@ -470,7 +470,7 @@ fn mistakes_are_one_line() {
 /// Permissions and limits of the user `nobody`: a process of root is refused, and without PAGEMAP_SCAN the zero page
 /// cannot be told.
 #[test]
-fn another_user_is_told_what_is_not_seen() {
+fn an_unprivileged_user_is_told_what_is_not_visible() {
     const NOBODY: u32 = 65534;
     if !geteuid().is_root() {
         return skip(Lack::machine("only root can become another user", "run the tests as root"));

@@ -35,7 +35,7 @@ fn golden() {
 
 /// Both texts result in equal classes.
 #[test]
-fn both_formats_say_the_same() {
+fn both_formats_describe_the_same_model() {
     for kind in [RecordKind::Ids, RecordKind::Compact] {
         let [old, new] = [Format::Ctf18, Format::Ctf2].map(|format| Described::parse(&text(kind, format)).unwrap());
         assert_eq!(old.class.uuid, new.class.uuid);
@@ -55,7 +55,7 @@ fn both_formats_say_the_same() {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn written_metadata_are_read_back() {
     for record_kind in [RecordKind::Ids, RecordKind::Compact] {
         let options = MetadataOptions {
             uuid: [0xfe; 16],
@@ -85,7 +85,7 @@ fn what_is_written_is_read() {
 }
 
 #[test]
-fn a_fragment_that_is_cut_off_has_its_line() {
+fn a_truncated_fragment_is_reported_with_its_line() {
     let text = text(RecordKind::Ids, Format::Ctf2);
     let class = text.find("\u{1e}{\"type\":\"event-record-class\",\"id\":7,").unwrap();
     let line = text[..class].lines().count() + 1;
