@@ -12,14 +12,13 @@ use clap::{Args, ValueEnum};
 use dormouse_analysis::timeline::{Options, Totals};
 use dormouse_ctf::Trace;
 use dormouse_export::{Batch, Encoder, Exporter, Format};
-use dormouse_reader::{Item, Reading, Said};
+use dormouse_reader::{Hands, Item, Reading, Said};
 use dormouse_terminal::{Output, parse_size, say};
 use serde_json::json;
 
 use collector::Collector;
 
 use crate::external::become_program;
-use crate::hands::Hands;
 use crate::progress::Progress;
 use crate::stats::parse_pair;
 use crate::target::Target;

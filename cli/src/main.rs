@@ -8,7 +8,6 @@ mod clocks;
 mod doctor;
 mod export;
 mod external;
-mod hands;
 mod imv;
 mod live;
 mod open;

@@ -6,11 +6,10 @@ use std::thread::Scope;
 
 use dormouse_ctf::stream::Block;
 use dormouse_ctf::text::{Buffer, ClockFormat, Formatter};
-use dormouse_reader::Reading;
+use dormouse_reader::{Hands, Reading};
 
 use super::printer::utc_offset;
 use super::sink::Sink;
-use crate::hands::Hands;
 
 /// Number of events at which a block is full; `BYTES_MAX`: number of their bytes. Handing over a block of this size
 /// costs little, and all blocks fit into the caches.

@@ -14,10 +14,9 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use dormouse_ctf::{Merge, Position, Problem, Selection, StateRecord, StatedLosses, Writers};
 use dormouse_owner::is_owner_alive;
-use dormouse_reader::{Bounds, TraceFiles};
+use dormouse_reader::{Bounds, Horizon, TraceFiles};
 
 use super::View;
-use super::horizon::Horizon;
 use super::printer::Printer;
 use super::sink::Sink;
 

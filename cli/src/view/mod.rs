@@ -2,8 +2,6 @@
 
 mod crew;
 mod follow;
-mod horizon;
-mod order;
 mod printer;
 mod sink;
 
@@ -11,18 +9,17 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use dormouse_ctf::text::ClockFormat;
 use dormouse_ctf::{ClassRef, Notice, Problem, Selection};
-use dormouse_reader::{Item, Reading, TraceFiles};
+use dormouse_reader::{Item, Order, Reading, TraceFiles};
 use dormouse_terminal::{Output, parse_duration};
 
 use crate::patterns::instead;
 use crate::progress::Progress;
 use crate::wanted::{Verbose, Wanted, begin_ns};
 use crew::Crew;
-use order::Order;
 use printer::Printer;
 use sink::Sink;
 
@@ -247,7 +244,8 @@ impl View {
         mut crew: Option<Crew<'f>>,
         sink: &mut Sink<'_>,
     ) -> anyhow::Result<Printed> {
-        let mut order = Order::new(self.reverse, if self.reverse { self.tail_count() } else { self.tail })?;
+        let order = Order::new(self.reverse, if self.reverse { self.tail_count() } else { self.tail });
+        let mut order = order.context("cannot make a file for lines in reverse order")?;
         let mut left = if self.reverse { u64::MAX } else { self.count.unwrap_or(u64::MAX) };
         let is_all = left == u64::MAX;
         files.left_out.iter().for_each(|line| sink.say(format!("warning: {line}")));
@@ -275,7 +273,8 @@ impl View {
                     if !is_for_crew {
                         let (begin, ns) = (text.len(), event.time_ns);
                         printer.event(&event, writers, &mut text);
-                        order.take(&mut text, begin, ns)?;
+                        let taken = order.take(&mut text, begin, ns);
+                        taken.context("cannot write to the temporary file of --reverse")?;
                     }
                 }
                 Some(Item::Other(_)) => {}
@@ -317,10 +316,11 @@ impl View {
         if let Some(ns) = order.first_ns() {
             reading.begins_with(ns);
         }
-        order.finish(|line| {
+        let finished = order.finish(|line| {
             sink.write(line);
             !sink.is_over()
-        })?;
+        });
+        finished.context("cannot read the temporary file of --reverse")?;
         let missing = if is_all { reading.missing() } else { Vec::new() };
         missing.iter().for_each(|line| sink.say(format!("warning: {line}")));
         let said = reading.finish(is_all);

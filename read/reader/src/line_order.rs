@@ -2,13 +2,11 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, Result, Write};
 use std::os::unix::fs::FileExt;
 
-use anyhow::Context;
-
 /// The lines that are printed, and their order.
-pub(super) enum Order {
+pub enum Order {
     /// All lines, each at once.
     AsTheyCome,
     /// The last `count` lines, in reverse if `is_reverse`.
@@ -22,11 +20,15 @@ pub(super) enum Order {
 const LEN_BYTES: u64 = size_of::<u64>() as u64;
 
 impl Order {
-    pub(super) fn new(is_reverse: bool, count: Option<usize>) -> anyhow::Result<Order> {
+    /// Returns an empty order.
+    ///
+    /// # Errors
+    /// The file cannot be made.
+    pub fn new(is_reverse: bool, count: Option<usize>) -> Result<Order> {
         Ok(match count {
             Some(count) => Order::Last { count, is_reverse, lines: VecDeque::new(), has_dropped: false },
             None if is_reverse => {
-                let file = tempfile::tempfile().context("cannot make a file for lines in reverse order")?;
+                let file = tempfile::tempfile()?;
                 Order::Reverse { file: BufWriter::new(file), size_bytes: 0 }
             }
             None => Order::AsTheyCome,
@@ -34,7 +36,10 @@ impl Order {
     }
 
     /// Moves the line that starts at `begin` out of the text, unless it can be printed now. `ns`: time of its event.
-    pub(super) fn take(&mut self, text: &mut Vec<u8>, begin: usize, ns: Option<i64>) -> anyhow::Result<()> {
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn take(&mut self, text: &mut Vec<u8>, begin: usize, ns: Option<i64>) -> Result<()> {
         match self {
             Order::AsTheyCome => return Ok(()),
             Order::Last { count, lines, has_dropped, .. } => {
@@ -46,8 +51,8 @@ impl Order {
             }
             Order::Reverse { file, size_bytes } => {
                 let line = &text[begin..];
-                let written = file.write_all(line).and_then(|()| file.write_all(&(line.len() as u64).to_le_bytes()));
-                written.context("cannot write to the temporary file of --reverse")?;
+                file.write_all(line)?;
+                file.write_all(&(line.len() as u64).to_le_bytes())?;
                 *size_bytes += line.len() as u64 + LEN_BYTES;
             }
         }
@@ -56,7 +61,7 @@ impl Order {
     }
 
     /// Returns the time of the first line that is kept, if earlier lines were dropped.
-    pub(super) fn first_ns(&self) -> Option<i64> {
+    pub fn first_ns(&self) -> Option<i64> {
         match self {
             Order::Last { lines, has_dropped: true, .. } => Some(lines.front()?.0.unwrap_or(i64::MIN)),
             _ => None,
@@ -64,7 +69,10 @@ impl Order {
     }
 
     /// Calls `put` for each line that is kept, until it returns false because the reader is gone.
-    pub(super) fn finish(self, mut put: impl FnMut(&[u8]) -> bool) -> anyhow::Result<()> {
+    ///
+    /// # Errors
+    /// The file cannot be read, or its last lines cannot be written.
+    pub fn finish(self, mut put: impl FnMut(&[u8]) -> bool) -> Result<()> {
         match self {
             Order::AsTheyCome => {}
             Order::Last { is_reverse: false, lines, .. } => {
@@ -74,16 +82,15 @@ impl Order {
                 let _ = lines.iter().rev().all(|(_, line)| put(line));
             }
             Order::Reverse { file, size_bytes: mut end } => {
-                let file = file.into_inner().context("cannot write to the temporary file of --reverse")?;
+                let file = file.into_inner()?;
                 let mut line = Vec::new();
                 while end > 0 {
                     let mut len = [0; LEN_BYTES as usize];
-                    let unreadable = "cannot read the temporary file of --reverse";
-                    file.read_exact_at(&mut len, end - LEN_BYTES).context(unreadable)?;
+                    file.read_exact_at(&mut len, end - LEN_BYTES)?;
                     let len = u64::from_le_bytes(len);
                     end -= LEN_BYTES + len;
                     line.resize(len as usize, 0);
-                    file.read_exact_at(&mut line, end).context(unreadable)?;
+                    file.read_exact_at(&mut line, end)?;
                     if !put(&line) {
                         break;
                     }

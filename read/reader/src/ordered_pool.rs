@@ -14,7 +14,7 @@ use std::thread::Scope;
 const THREADS_MAX: usize = 4;
 
 /// A set of worker threads and their queues.
-pub(crate) struct Hands<J> {
+pub struct Hands<J> {
     hands: Vec<Hand<J>>,
     jobs_each: usize,
     spare: Vec<J>,
@@ -34,7 +34,7 @@ impl<J: Send + Default> Hands<J> {
     ///
     /// `prepare` is called for each thread by the caller. Its result is called in the thread, and returns the function
     /// that does the work.
-    pub(crate) fn start<'s, P, W>(
+    pub fn start<'s, P, W>(
         scope: &'s Scope<'s, '_>,
         jobs_each: usize,
         prepare: impl Fn() -> P,
@@ -66,7 +66,7 @@ impl<J: Send + Default> Hands<J> {
     }
 
     /// Hands a job to a thread, and returns an empty one. `done` is called with jobs that come back, and empties them.
-    pub(crate) fn give(&mut self, job: J, done: &mut impl FnMut(&mut J)) -> J {
+    pub fn give(&mut self, job: J, done: &mut impl FnMut(&mut J)) -> J {
         if self.given - self.taken >= self.jobs_each * self.hands.len() {
             self.take_back(done);
         }
@@ -85,7 +85,7 @@ impl<J: Send + Default> Hands<J> {
     }
 
     /// Waits for all jobs, and calls `done` with each.
-    pub(crate) fn finish(&mut self, done: &mut impl FnMut(&mut J)) {
+    pub fn finish(&mut self, done: &mut impl FnMut(&mut J)) {
         while self.taken < self.given {
             self.take_back(done);
         }
