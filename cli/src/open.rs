@@ -11,7 +11,7 @@ use anyhow::Context;
 use clap::Args;
 use dormouse_analysis::timeline::Timeline;
 use dormouse_ctf::Trace;
-use dormouse_reader::{Bounds, Item, Said, TraceFiles};
+use dormouse_reader::{Bounds, Item, ReadSummary, TraceFiles};
 use dormouse_report::serve::{Again, Ended, Server};
 use dormouse_report::{MEMORY_BYTES_MIN, PAGE_BYTES, Served, Show, Source, Survey};
 use dormouse_terminal::{Output, parse_duration, parse_size, say};
@@ -81,7 +81,7 @@ fn parse_memory(text: &str) -> Result<u64, String> {
 impl Open {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         let this = Arc::new(self);
-        let (served, said, is_growing) = survey(&this)?;
+        let (served, summary, is_growing) = survey(&this)?;
         let again: Option<Again> = is_growing.then(|| {
             let this = Arc::clone(&this);
             let again = move || survey(&this).map(|(served, ..)| served).map_err(|error| format!("{error:#}"));
@@ -108,12 +108,12 @@ impl Open {
                 say("nobody has looked for --idle-timeout");
             }
         }
-        Ok((!said.warnings.is_empty()).into())
+        Ok((!summary.warnings.is_empty()).into())
     }
 }
 
 /// Reads the traces once. The last value returned is whether more can be read later.
-fn survey(this: &Arc<Open>) -> anyhow::Result<(Served, Said, bool)> {
+fn survey(this: &Arc<Open>) -> anyhow::Result<(Served, ReadSummary, bool)> {
     let (files, is_growing, corrections) = opened(&this.dirs, &this.wanted)?;
     let mut reading = this.wanted.reading(&files)?;
     let (first_ns, last_ns) = (reading.bounds().first_ns, reading.bounds().last_ns);
@@ -135,12 +135,12 @@ fn survey(this: &Arc<Open>) -> anyhow::Result<(Served, Said, bool)> {
     }
     drop(progress);
     let (surveyed, totals) = survey.finish();
-    let said = reading.finish(true);
-    let notes = notes(&files, &said, corrections, "");
+    let summary = reading.finish(true);
+    let notes = notes(&files, &summary, corrections, "");
     let is_growing = is_growing && !are_closed(&files);
     let surveyed = surveyed.told(&totals, about(&traces), notes, is_growing);
     let source = Box::new(Files { files, this: Arc::clone(this), first_ns, last_ns });
-    Ok((Served::new(surveyed, source, PAGE_BYTES)?, said, is_growing))
+    Ok((Served::new(surveyed, source, PAGE_BYTES)?, summary, is_growing))
 }
 
 /// Traces that stay open, and the events and times that the command asked for.

@@ -22,6 +22,8 @@
 //!
 //! * Commands read in one loop, [`Reading`]: it separates selected events from others, tracks the writers of events,
 //!   and collects errors and the losses in the selected time.
+//! * A [`Follower`] reads a trace while it is recorded. A [`ParallelFormatter`] has several threads make text of events
+//!   that are read in order; a [`LineOrder`] holds back lines that are printed in reverse, or only at the end.
 //!
 //! # Memory
 //! At most 64 MiB, and 1 MiB for each stream. In addition: metadata and counts; while a record is longer than a window,
@@ -39,10 +41,12 @@ mod archive;
 mod bounds;
 mod counts;
 mod find;
+mod follower;
 mod horizon;
 mod line_order;
 mod lost;
 mod ordered_pool;
+mod parallel_formatter;
 mod parts;
 mod reading;
 mod streams;
@@ -53,9 +57,10 @@ pub use bounds::Bounds;
 pub use counts::{ClassCount, Counts};
 pub use dormouse_directory::{Dir, Error, is_stream_name, open_dir, read_metadata};
 pub use extent::Window;
-pub use horizon::Horizon;
-pub use line_order::Order;
-pub use ordered_pool::Hands;
+pub use follower::{FollowEnd, FollowOptions, Follower, Show};
+pub use line_order::LineOrder;
+pub use ordered_pool::OrderedPool;
+pub use parallel_formatter::ParallelFormatter;
 pub use parts::{Part, Parts};
-pub use reading::{Item, Reading, Said};
+pub use reading::{Item, ReadSummary, Reading};
 pub use traces::{Events, TraceFiles};
