@@ -37,8 +37,9 @@
 //!   begin                     a new session, with everything that its owners take up
 //!   end · owner               how long a session's end may take; a session from the time it is taken up to its end
 //!   command                   the traced command
-//!   inheritance · notify      arguments and messages of an owner process; messages to a service manager
+//!   inheritance · notify      what an owner process is started with, and its messages; messages to a service manager
 //!   supervisor · supervised   the owner as a process that is started again: its two sides
+//!   ownership                 the life of an owner's process
 //! ```
 //!
 //! # States of a session
@@ -91,6 +92,7 @@ mod memory;
 mod notify;
 mod options;
 mod owner;
+mod ownership;
 mod pages;
 mod points;
 mod quota;
@@ -109,13 +111,13 @@ mod trace;
 mod user_disk;
 
 pub use begin::{Entrance, NewSession};
-pub use command::{Ended, LIBC_LIBRARY, Traced, find_libc_library, on_ending_signals};
+pub use command::{CommandEnd, LIBC_LIBRARY, Traced, find_libc_library, on_ending_signals};
 pub use error::Error;
-pub use inheritance::Inheritance;
+pub use inheritance::{Inheritance, Recording};
 pub use options::{Cpus, Mode, Options};
 pub use owner::Session;
+pub use ownership::{EXIT_LOSS, Recorded, Report, detach_from_terminal, own};
 pub use salvage::{Salvage, salvage};
 pub use session_file::is_owner_alive;
-pub use summary::{Executed, NAMED_SHOWN_MAX, NotJoined, Running, Summary};
-pub use supervised::{Ending, SupervisedOwner};
-pub use supervisor::{COMMAND, Outcome, Remote, Supervisor};
+pub use summary::{Executed, NAMED_SHOWN_MAX, Running, Summary};
+pub use supervisor::{Outcome, Remote, Supervisor};
