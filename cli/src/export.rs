@@ -19,10 +19,10 @@ use serde_json::json;
 
 use crate::external::become_program;
 use crate::progress::Progress;
+use crate::selection::{SelectionOptions, begin_ns};
 use crate::stats::parse_pair;
 use crate::target::Target;
 use crate::view::{self, Printed, View};
-use crate::wanted::{Wanted, begin_ns};
 
 /// Write traces for the tools of others: timelines, flame graphs, tables
 #[derive(Debug, Args)]
@@ -39,7 +39,7 @@ pub(crate) struct Export {
     output: PathBuf,
 
     #[command(flatten)]
-    wanted: Wanted,
+    selection: SelectionOptions,
 
     /// Slices from an event to another of the same thread, besides those that names tell; may be given several times
     #[arg(long, value_name = "BEGIN..END", value_parser = parse_pair, help_heading = "What is drawn")]
@@ -237,7 +237,7 @@ impl Export {
         let summary = match format {
             Ok(format) => self.timeline(format, target.output())?,
             Err(format) => {
-                let Printed { is_damaged, events } = View::export(self.dirs, self.wanted, format, target.output())?;
+                let Printed { is_damaged, events } = View::export(self.dirs, self.selection, format, target.output())?;
                 ExportSummary {
                     is_damaged,
                     totals: None,
@@ -254,13 +254,13 @@ impl Export {
 
     /// Writes a copy of the trace with metadata in CTF 2.
     fn write_ctf2(self, out: &mut Output) -> anyhow::Result<u8> {
-        if !self.wanted.events.is_empty() || self.wanted.is_choosy() || self.wanted.clocks().is_some() {
+        if !self.selection.events.is_empty() || self.selection.is_choosy() || self.selection.clocks().is_some() {
             bail!("--to ctf2 writes all events with their times as they are: its streams are those of the trace");
         }
         if !self.pairs.is_empty() || !self.counter.is_empty() || self.output == Path::new("-") {
             bail!("--to ctf2 writes a directory, which -o names; --pairs and --counter are for timelines");
         }
-        let files = self.wanted.open(&self.dirs)?;
+        let files = self.selection.open(&self.dirs)?;
         let written_bytes = ctf2::write(&files, &self.output)?;
         files.left_out.iter().for_each(|line| say(format_args!("warning: {line}")));
         if self.json {
@@ -276,7 +276,7 @@ impl Export {
 
     /// Becomes `dormouse-query`, the program that writes Parquet and Arrow.
     fn hand_over(self) -> anyhow::Result<u8> {
-        if !self.wanted.events.is_empty() || self.wanted.is_choosy() {
+        if !self.selection.events.is_empty() || self.selection.is_choosy() {
             bail!(
                 "--to parquet and --to arrow write all events; `dormouse query TRACE 'select … where …' --format parquet -o FILE` writes some: docs/query.md"
             );
@@ -291,7 +291,7 @@ impl Export {
         if self.to == To::Arrow {
             arguments.extend(["--format", "arrow"].map(OsString::from));
         }
-        if let Some(clocks) = self.wanted.clocks() {
+        if let Some(clocks) = self.selection.clocks() {
             arguments.extend([OsString::from("--clocks"), clocks.into()]);
         }
         become_program("query", &arguments)?;
@@ -299,8 +299,8 @@ impl Export {
     }
 
     fn timeline(self, format: Format, out: &mut Output) -> anyhow::Result<ExportSummary> {
-        let files = self.wanted.open(&self.dirs)?;
-        let mut reading = self.wanted.reading(&files)?;
+        let files = self.selection.open(&self.dirs)?;
+        let mut reading = self.selection.reading(&files)?;
         let memory = usize::try_from(self.memory).unwrap_or(usize::MAX);
         // The reading keeps names too: as many as the timeline.
         reading.limit_names(memory / 16);

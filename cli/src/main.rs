@@ -18,13 +18,13 @@ mod record;
 mod recorded;
 mod report;
 mod salvage;
+mod selection;
 mod session_owner;
 mod snapshot;
 mod stats;
 mod status;
 mod target;
 mod view;
-mod wanted;
 
 use std::process::ExitCode;
 

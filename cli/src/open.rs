@@ -19,7 +19,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::progress::Progress;
 use crate::report::{Drawn, about, are_closed, notes, opened, title};
-use crate::wanted::Wanted;
+use crate::selection::SelectionOptions;
 
 /// Show a trace in a browser: the page of `dormouse report`, which asks for more as one zooms in
 #[derive(Debug, Args)]
@@ -48,7 +48,7 @@ pub(crate) struct Open {
     #[arg(required = true, value_name = "DIR")]
     dirs: Vec<PathBuf>,
     #[command(flatten)]
-    wanted: Wanted,
+    selection: SelectionOptions,
     #[command(flatten)]
     drawn: Drawn,
     /// Take so much memory, besides 64 MiB and 1 MiB for each stream that reading takes; at least 64M
@@ -114,8 +114,8 @@ impl Open {
 
 /// Reads the traces once. The last value returned is whether more can be read later.
 fn survey(this: &Arc<Open>) -> anyhow::Result<(Served, ReadSummary, bool)> {
-    let (files, is_growing, corrections) = opened(&this.dirs, &this.wanted)?;
-    let mut reading = this.wanted.reading(&files)?;
+    let (files, is_growing, corrections) = opened(&this.dirs, &this.selection)?;
+    let mut reading = this.selection.reading(&files)?;
     let (first_ns, last_ns) = (reading.bounds().first_ns, reading.bounds().last_ns);
     let traces: Vec<&Trace> = files.described().iter().collect();
     let streams = files.names().zip(files.readers().map(|(trace, _)| trace));
@@ -158,7 +158,7 @@ impl Source for Files {
             return Ok(());
         }
         let bounds = Bounds::new(&self.files, times, None, None);
-        let reading = self.this.wanted.reading_within(&self.files, bounds);
+        let reading = self.this.selection.reading_within(&self.files, bounds);
         let mut reading = reading.map_err(|error| format!("{error:#}"))?;
         while let Some(item) = reading.next_item() {
             match item {

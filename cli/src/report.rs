@@ -15,8 +15,8 @@ use dormouse_terminal::{Output, parse_size, say};
 use serde_json::json;
 
 use crate::progress::Progress;
+use crate::selection::SelectionOptions;
 use crate::target::Target;
-use crate::wanted::Wanted;
 
 /// Make a page of a trace: a timeline, tables and distributions, in one file that needs no network
 #[derive(Debug, Args)]
@@ -49,7 +49,7 @@ pub(crate) struct ReportCommand {
     #[arg(required = true, value_name = "DIR")]
     dirs: Vec<PathBuf>,
     #[command(flatten)]
-    wanted: Wanted,
+    selection: SelectionOptions,
     /// The page; `-`: standard output
     #[arg(short, long, value_name = "FILE", help_heading = "What is written")]
     output: PathBuf,
@@ -85,7 +85,10 @@ pub(crate) struct Drawn {
 }
 
 /// Opens traces. Returns them, whether they are still being written, and a line for each correction of a clock.
-pub(crate) fn opened(dirs: &[PathBuf], wanted: &Wanted) -> anyhow::Result<(TraceFiles, bool, Vec<String>)> {
+pub(crate) fn opened(
+    dirs: &[PathBuf],
+    selection: &SelectionOptions,
+) -> anyhow::Result<(TraceFiles, bool, Vec<String>)> {
     let growing = match dirs {
         [dir] if dir.is_dir() && is_owner_alive(dir) == Some(true) => Some(dir),
         _ => None,
@@ -94,7 +97,7 @@ pub(crate) fn opened(dirs: &[PathBuf], wanted: &Wanted) -> anyhow::Result<(Trace
         Some(dir) => TraceFiles::open_growing(dir)?,
         None => TraceFiles::open_all(dirs.iter().map(PathBuf::as_path))?,
     };
-    let corrections = wanted.correct(&mut files)?;
+    let corrections = selection.correct(&mut files)?;
     corrections.iter().for_each(say);
     Ok((files, growing.is_some(), corrections))
 }
@@ -134,9 +137,9 @@ impl Drawn {
 
 /// Reads traces for a report.
 fn gather(dirs: &[PathBuf], asked: &ReportCommand, side: Side) -> anyhow::Result<(Contents, ReadSummary)> {
-    let ReportCommand { wanted, drawn, memory, .. } = asked;
-    let (files, is_growing, corrections) = opened(dirs, wanted)?;
-    let mut reading = wanted.reading(&files)?;
+    let ReportCommand { selection, drawn, memory, .. } = asked;
+    let (files, is_growing, corrections) = opened(dirs, selection)?;
+    let mut reading = selection.reading(&files)?;
     // The reading keeps names too: as many as the timeline.
     let memory = usize::try_from(*memory).unwrap_or(usize::MAX);
     let memory = if matches!(side, Side::Alone) { memory } else { memory / 2 };

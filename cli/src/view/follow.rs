@@ -68,7 +68,7 @@ impl View {
         let mut follower = Follower::new(dir, files, bounds, options);
         let mut lines = Lines { printer, sink, text };
         let end = loop {
-            let end = follower.round(self.wanted.selection_of_live()?, &mut lines);
+            let end = follower.round(self.selection.selection_of_live()?, &mut lines);
             lines.sink.flush();
             if let Some(end) = end {
                 break end;

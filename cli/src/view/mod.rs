@@ -18,7 +18,7 @@ use dormouse_terminal::{Output, parse_duration};
 
 use crate::patterns::instead;
 use crate::progress::Progress;
-use crate::wanted::{Verbose, Wanted, begin_ns};
+use crate::selection::{SelectionOptions, Verbose, begin_ns};
 use printer::{Printer, utc_offset};
 use sink::Sink;
 
@@ -34,7 +34,7 @@ pub(crate) struct View {
     dirs: Vec<PathBuf>,
 
     #[command(flatten)]
-    wanted: Wanted,
+    selection: SelectionOptions,
     /// No more than the first N of them
     #[arg(short = 'n', long = "count", value_name = "N", help_heading = "Which events")]
     count: Option<u64>,
@@ -163,13 +163,13 @@ impl View {
     /// A trace cannot be opened or read, or an option names an event class or field that does not exist.
     pub(crate) fn export(
         dirs: Vec<PathBuf>,
-        wanted: Wanted,
+        selection: SelectionOptions,
         format: Format,
         out: &mut Output,
     ) -> anyhow::Result<Printed> {
         let view = View {
             dirs,
-            wanted,
+            selection,
             count: None,
             tail: None,
             reverse: false,
@@ -186,7 +186,7 @@ impl View {
     }
 
     fn print_to(self, out: &mut Output, is_terminal: bool) -> anyhow::Result<Printed> {
-        let files = self.wanted.open(&self.dirs)?;
+        let files = self.selection.open(&self.dirs)?;
         let format = self.format.unwrap_or(match is_terminal || self.fields.is_some() {
             true => Format::People,
             false => Format::Babeltrace,
@@ -195,10 +195,10 @@ impl View {
             bail!("--format babeltrace prints all fields; --fields is for people, json, csv and logfmt");
         }
         let reading = match self.follow {
-            true => Reading::new(&files, self.wanted.selection_of_live()?, self.wanted.bounds(&files)?),
+            true => Reading::new(&files, self.selection.selection_of_live()?, self.selection.bounds(&files)?),
             false => {
                 self.check_fields(&files)?;
-                self.wanted.reading(&files)?
+                self.selection.reading(&files)?
             }
         };
         let selection = reading.selection();
