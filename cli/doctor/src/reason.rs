@@ -2,13 +2,13 @@
 //!
 //! `dormouse-tools` finds the reasons. `docs/limits.md` has a table of them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use dormouse_abi::environment::{ENV_MEMORY, ENV_SESSION};
 use dormouse_abi::text::shown;
 use dormouse_tools::{
-    NoTracepoints, NotJoined, PreloadObstacle, Privileges, ProgramError, Reason, Still, Unjoined, UnjoinedReason,
-    Unreachable, WhyNotJoined, WhyUnreachable,
+    DirectoryObstacle, NoTracepoints, NotJoined, PreloadObstacle, Privileges, ProgramError, Reason, Still, Unjoined,
+    UnjoinedReason, Unreachable, WhyNotJoined, WhyUnreachable,
 };
 
 /// A reason in words.
@@ -123,7 +123,8 @@ fn explanation(reason: &Reason) -> Explanation {
             "give its user an id there, as `unshare --map-root-user` does",
         ),
         Reason::NoDirectory { surroundings, obstacles } => {
-            let obstacles: Vec<_> = obstacles.iter().map(|(dir, why)| format!("{} ({why})", path(dir))).collect();
+            let told = |(dir, why): &(PathBuf, _)| format!("{} ({})", path(dir), directory_obstacle(dir, why));
+            let obstacles: Vec<String> = obstacles.iter().map(told).collect();
             (
                 "no directory is suitable for its socket",
                 format!("has no directory for its socket{}: {}", within(surroundings), obstacles.join(", ")),
@@ -224,6 +225,22 @@ fn preload_obstacle(obstacle: &PreloadObstacle) -> String {
         PreloadObstacle::Musl => "uses musl as its libc".into(),
         PreloadObstacle::Static => "is statically linked".into(),
         PreloadObstacle::Foreign(name) => format!("is built for another architecture ({name})"),
+    }
+}
+
+/// Returns what prevents a socket in `dir`.
+fn directory_obstacle(dir: &Path, obstacle: &DirectoryObstacle) -> String {
+    let name = |place: &Path| if place == dir { "it".into() } else { path(place) };
+    match obstacle {
+        DirectoryObstacle::PathTooLong => "its path is too long for a socket".into(),
+        DirectoryObstacle::Missing(place) => format!("there is no {}", path(place)),
+        DirectoryObstacle::NotSearchable { user, path: place } => {
+            format!("user {user} may not look into {}", path(place))
+        }
+        DirectoryObstacle::OtherOwner(user) => format!("it belongs to user {user}"),
+        DirectoryObstacle::WritableByOthers => "others may write to it".into(),
+        DirectoryObstacle::ReadOnly(place) => format!("{} is read-only", name(place)),
+        DirectoryObstacle::NotWritable { user, path: place } => format!("user {user} may not write to {}", name(place)),
     }
 }
 
@@ -386,7 +403,11 @@ mod tests {
     /// Returns each reason in the order of the checks, with words that its line must contain.
     fn reasons() -> Vec<(Reason, &'static str)> {
         let texts = |texts: &[&str]| texts.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let obstacles = vec![("/tmp/dormouse-1000".into(), "it is read-only".into())];
+        let dir = || PathBuf::from("/tmp/dormouse-1000");
+        let obstacles = vec![
+            (dir(), DirectoryObstacle::ReadOnly(dir())),
+            ("/run/x/y".into(), DirectoryObstacle::ReadOnly("/run/x".into())),
+        ];
         let session = || "/run/a/dormouse/session-1-0.sock".to_string();
         let socket = || "/run/a/dormouse/7.1.sock".into();
         let mount = || texts(&["mount namespace"]);
@@ -438,7 +459,7 @@ mod tests {
             (Reason::UserUnmapped, "without an id in its user namespace"),
             (
                 Reason::NoDirectory { surroundings: mount(), obstacles },
-                "socket in its mount namespace: /tmp/dormouse-1000 (it is read-only); start it with XDG",
+                "in its mount namespace: /tmp/dormouse-1000 (it is read-only), /run/x/y (/run/x is read-only); start it with XDG",
             ),
             (
                 Reason::DirectoriesUnfit(texts(&["others may write"])),

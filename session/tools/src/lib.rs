@@ -50,6 +50,7 @@ mod unjoined;
 
 pub use client::{SessionSocket, ask_for_budget, ask_for_snapshot, ask_for_status, find_session, stop_session};
 pub use executable::Privileges;
+pub use facts::DirectoryObstacle;
 pub use program::{Program, Wait};
 pub use reason::{
     NoTracepoints, NotJoined, PreloadObstacle, ProgramError, Reason, Still, Unreachable, WhyNotJoined, WhyUnreachable,

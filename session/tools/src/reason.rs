@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::executable::{Command, Executable, Kind, Privileges};
-use crate::facts::{Process, process_of_thread};
+use crate::facts::{DirectoryObstacle, Process, process_of_thread};
 
 /// How long a look may take: it may access another user's file systems.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -76,7 +76,7 @@ pub enum Reason {
         /// Namespaces and chroot that it is in and the caller is not.
         surroundings: Vec<String>,
         /// Directories, each with what prevents a socket there.
-        obstacles: Vec<(PathBuf, String)>,
+        obstacles: Vec<(PathBuf, DirectoryObstacle)>,
     },
     /// None of its user's socket directories may be used: the problem of each.
     DirectoriesUnfit(Vec<String>),
@@ -668,13 +668,13 @@ mod tests {
             (with(|process| process.is_unmapped = true), Reason::UserUnmapped),
             (
                 with(|process| {
-                    process.places[0].1 = Some("it is read-only".into());
+                    process.places[0].1 = Some(DirectoryObstacle::PathTooLong);
                     process.namespaces = vec!["mount namespace"];
                     process.is_in_chroot = true;
                 }),
                 Reason::NoDirectory {
                     surroundings: texts(&["chroot", "mount namespace"]),
-                    obstacles: vec![("/tmp/dormouse-1000".into(), "it is read-only".into())],
+                    obstacles: vec![("/tmp/dormouse-1000".into(), DirectoryObstacle::PathTooLong)],
                 },
             ),
             (tried(unfit(&["others may write"], &[])), Reason::DirectoriesUnfit(texts(&["others may write"]))),
@@ -761,7 +761,7 @@ mod tests {
             with(|process| process.threads = Some((5, 4))),
             with(|process| process.memory_left = Some(1 << 30)),
             with(|process| (process.listen, process.session) = (Some("1".into()), Some("/x".into()))),
-            with(|process| process.places.push(("/run/x".into(), Some("it is read-only".into())))),
+            with(|process| process.places.push(("/run/x".into(), Some(DirectoryObstacle::WritableByOthers)))),
             // strace does not stop it.
             with(|process| process.debugger = Some((9, "strace".into()))),
         ] {
