@@ -6,6 +6,7 @@ use clap::Args;
 use dormouse_tools::{ask_for_budget, find_session};
 use serde_json::json;
 
+use crate::program::explained;
 use dormouse_terminal::{Output, parse_size};
 
 /// Show the memory of a live session, or change its size
@@ -33,7 +34,7 @@ pub(crate) struct Budget {
 
 impl Budget {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
-        let session = find_session(self.target.as_deref())?;
+        let session = find_session(self.target.as_deref()).map_err(explained)?;
         let state = ask_for_budget(&session, self.set)?;
         if self.json {
             let text = json!({

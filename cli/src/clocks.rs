@@ -74,8 +74,8 @@ impl Clocks {
             progress.step(&reading);
         }
         drop(progress);
-        let said = reading.finish(true);
-        said.lines().for_each(say);
+        let summary = reading.finish(true);
+        summary.lines().for_each(say);
         let found = messages.corrections(files.described().len());
         if messages.not_followed > 0 {
             say(format_args!(
@@ -94,7 +94,7 @@ impl Clocks {
         } else {
             self.print(files.described(), &found, out)?;
         }
-        let is_whole = found.iter().all(Result::is_ok) && said.warnings.is_empty();
+        let is_whole = found.iter().all(Result::is_ok) && summary.warnings.is_empty();
         Ok((!is_whole).into())
     }
 

@@ -1,30 +1,28 @@
 //! `dormouse export`: writes traces in formats of other tools.
 
-mod collector;
 mod ctf2;
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::Write;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use dormouse_analysis::timeline::{Options, Totals};
 use dormouse_ctf::Trace;
-use dormouse_export::{Batch, Encoder, Exporter, Format};
-use dormouse_reader::{Item, Reading, Said};
+use dormouse_export::{Batch, Collector, CollectorAnswers, Encoder, Exporter, Format};
+use dormouse_reader::{Item, OrderedPool, ReadSummary, Reading};
 use dormouse_terminal::{Output, parse_size, say};
 use serde_json::json;
 
-use collector::Collector;
-
 use crate::external::become_program;
-use crate::hands::Hands;
 use crate::progress::Progress;
+use crate::selection::{SelectionOptions, begin_ns};
 use crate::stats::parse_pair;
 use crate::target::Target;
 use crate::view::{self, Printed, View};
-use crate::wanted::{Wanted, begin_ns};
 
 /// Convert traces for other tools: timelines, flame graphs, tables
 #[derive(Debug, Args)]
@@ -41,7 +39,7 @@ pub(crate) struct Export {
     output: PathBuf,
 
     #[command(flatten)]
-    wanted: Wanted,
+    selection: SelectionOptions,
 
     /// Draw a slice from each BEGIN event to the END event on the same thread, besides the slices that names define; may be given several times
     #[arg(long, value_name = "BEGIN..END", value_parser = parse_pair, help_heading = "Slices and counters")]
@@ -137,7 +135,7 @@ impl To {
 const BATCHES_EACH: usize = 2;
 
 /// Result of an export, printed when everything is written.
-struct Told {
+struct ExportSummary {
     is_damaged: bool,
     /// Totals of a timeline; `None` for other formats.
     totals: Option<Totals>,
@@ -149,24 +147,24 @@ struct Told {
     left_out: Vec<String>,
 }
 
-impl Told {
+impl ExportSummary {
     /// Prints the result, as JSON too if `json` has the file, its format and its size in bytes. Returns the exit code.
     fn finish(
         self,
         out: &mut Output,
         json: Option<(&Path, To, u64)>,
-        sent: Option<&collector::Sent>,
+        answers: Option<&CollectorAnswers>,
     ) -> anyhow::Result<u8> {
         self.warnings.iter().for_each(|line| say(format_args!("warning: {line}")));
         self.left_out.iter().chain(&self.losses).for_each(say);
-        let rejected = sent.map_or(0, |sent| sent.rejected_spans);
-        match sent.map_or("", |sent| &sent.message) {
+        let rejected = answers.map_or(0, |answers| answers.rejected_spans);
+        match answers.map_or("", |answers| &answers.message) {
             "" if rejected == 0 => {}
             message if rejected == 0 => say(format_args!("warning: the collector says: {message}")),
             message => say(format_args!("warning: the collector rejected {rejected} spans: {message}")),
         }
         if let Some((path, to, written_bytes)) = json {
-            let mut told = json!({
+            let mut summary = json!({
                 "file": path.to_string_lossy(),
                 "format": to.to_possible_value().map(|value| value.get_name().to_owned()),
                 "written_bytes": written_bytes,
@@ -175,10 +173,10 @@ impl Told {
                 "losses": self.losses,
                 "warnings": self.warnings,
             });
-            if let Some(sent) = sent {
-                told["collector"] = sent.json();
+            if let Some(answers) = answers {
+                summary["collector"] = json!(answers);
             }
-            out.json(&told)?;
+            out.json(&summary)?;
         }
         Ok((self.is_damaged || rejected > 0).into())
     }
@@ -225,32 +223,45 @@ impl Export {
             bail!("--counter is for timelines; --to otlp writes spans");
         }
         let (path, is_json, to) = (self.output.clone(), self.json, self.to);
-        if let Some(mut collector) = Collector::of(&path)? {
+        let url = path.to_str().map_or(Ok(None), Collector::url).map_err(anyhow::Error::msg)?;
+        if let Some(url) = url {
             if format != Ok(Format::Otlp) {
                 bail!(
                     "{} is a collector, which takes only --to otlp; for another format name a file with -o",
                     path.display()
                 );
             }
-            let told = self.timeline(Format::Otlp, collector.output())?;
-            let (written_bytes, sent) = collector.finish()?;
-            return told.finish(out, is_json.then_some((&path, to, written_bytes)), Some(&sent));
+            let (collector, pipe) = Collector::start(url.clone()).context("cannot make a pipe")?;
+            let mut pipe = Output::to_file(File::from(OwnedFd::from(pipe)), url);
+            let summary = self.timeline(Format::Otlp, &mut pipe)?;
+            let (written_bytes, written) = (pipe.written_bytes(), pipe.finish());
+            // If the collector does not take the spans, the pipe is broken too: the collector's reason is the error.
+            let answers = collector.finish().map_err(anyhow::Error::msg)?;
+            written?;
+            return summary.finish(out, is_json.then_some((&path, to, written_bytes)), Some(&answers));
         }
         let mut target = Target::open(&path, is_text, out)?;
-        let told = match format {
+        let summary = match format {
             Ok(format) => self.timeline(format, target.output())?,
             Err(format) => {
-                let Printed { is_damaged, events } = View::export(self.dirs, self.wanted, format, target.output())?;
-                Told { is_damaged, totals: None, events, losses: None, warnings: Vec::new(), left_out: Vec::new() }
+                let Printed { is_damaged, events } = View::export(self.dirs, self.selection, format, target.output())?;
+                ExportSummary {
+                    is_damaged,
+                    totals: None,
+                    events,
+                    losses: None,
+                    warnings: Vec::new(),
+                    left_out: Vec::new(),
+                }
             }
         };
         let written_bytes = target.finish()?;
-        told.finish(out, is_json.then_some((&path, to, written_bytes)), None)
+        summary.finish(out, is_json.then_some((&path, to, written_bytes)), None)
     }
 
     /// Writes a copy of the trace with metadata in CTF 2.
     fn write_ctf2(self, out: &mut Output) -> anyhow::Result<u8> {
-        if !self.wanted.events.is_empty() || self.wanted.is_choosy() || self.wanted.clocks().is_some() {
+        if !self.selection.events.is_empty() || self.selection.is_choosy() || self.selection.clocks().is_some() {
             bail!(
                 "--to ctf2 copies the streams of the trace: it cannot select events or correct times; leave such options out"
             );
@@ -258,7 +269,7 @@ impl Export {
         if !self.pairs.is_empty() || !self.counter.is_empty() || self.output == Path::new("-") {
             bail!("--to ctf2 writes a directory; name it with -o; --pairs and --counter are for timelines");
         }
-        let files = self.wanted.open(&self.dirs)?;
+        let files = self.selection.open(&self.dirs)?;
         let written_bytes = ctf2::write(&files, &self.output)?;
         files.left_out.iter().for_each(|line| say(format_args!("warning: {line}")));
         if self.json {
@@ -274,7 +285,7 @@ impl Export {
 
     /// Becomes `dormouse-query`, the program that writes Parquet and Arrow.
     fn hand_over(self) -> anyhow::Result<u8> {
-        if !self.wanted.events.is_empty() || self.wanted.is_choosy() {
+        if !self.selection.events.is_empty() || self.selection.is_choosy() {
             bail!(
                 "--to parquet and --to arrow write all events; `dormouse query TRACE 'select … where …' --format parquet -o FILE` writes some: docs/query.md"
             );
@@ -289,16 +300,16 @@ impl Export {
         if self.to == To::Arrow {
             arguments.extend(["--format", "arrow"].map(OsString::from));
         }
-        if let Some(clocks) = self.wanted.clocks() {
+        if let Some(clocks) = self.selection.clocks() {
             arguments.extend([OsString::from("--clocks"), clocks.into()]);
         }
         become_program("query", &arguments)?;
         Ok(2)
     }
 
-    fn timeline(self, format: Format, out: &mut Output) -> anyhow::Result<Told> {
-        let files = self.wanted.open(&self.dirs)?;
-        let mut reading = self.wanted.reading(&files)?;
+    fn timeline(self, format: Format, out: &mut Output) -> anyhow::Result<ExportSummary> {
+        let files = self.selection.open(&self.dirs)?;
+        let mut reading = self.selection.reading(&files)?;
         let memory = usize::try_from(self.memory).unwrap_or(usize::MAX);
         // The reading keeps names too: as many as the timeline.
         reading.limit_names(memory / 16);
@@ -309,19 +320,23 @@ impl Export {
         let mut exporter = Exporter::new(format, &options, &traces, streams, base_ns).map_err(anyhow::Error::msg)?;
         exporter.limit(memory);
         std::thread::scope(|scope| {
-            let hands = exporter.encoder().and_then(|_| {
-                Hands::start(scope, BATCHES_EACH, || {
+            let pool = exporter.encoder().and_then(|_| {
+                OrderedPool::start(scope, BATCHES_EACH, || {
                     let mut encoder = exporter.encoder();
                     move || move |batch: &mut Batch<'_>| encoder.iter_mut().for_each(|encoder| encoder.encode(batch))
                 })
             });
-            let writing = Writing { batch: Batch::default(), hands, encoder: exporter.encoder(), out };
+            let writing = Writing { batch: Batch::default(), pool, encoder: exporter.encoder(), out };
             write(reading, exporter, writing)
         })
     }
 }
 
-fn write<'f>(mut reading: Reading<'f>, mut exporter: Exporter, mut writing: Writing<'f, '_>) -> anyhow::Result<Told> {
+fn write<'f>(
+    mut reading: Reading<'f>,
+    mut exporter: Exporter,
+    mut writing: Writing<'f, '_>,
+) -> anyhow::Result<ExportSummary> {
     let mut progress = Progress::of(&reading, true);
     writing.begin();
     loop {
@@ -358,9 +373,9 @@ fn write<'f>(mut reading: Reading<'f>, mut exporter: Exporter, mut writing: Writ
     drop(progress);
     refuse(&exporter)?;
     let totals = writing.end(exporter)?;
-    let Said { warnings, losses, .. } = reading.finish(!writing.out.is_over());
+    let ReadSummary { warnings, losses, .. } = reading.finish(!writing.out.is_over());
     let (is_damaged, left_out) = (!warnings.is_empty(), left_out(&totals));
-    Ok(Told { is_damaged, events: totals.events, totals: Some(totals), losses, warnings, left_out })
+    Ok(ExportSummary { is_damaged, events: totals.events, totals: Some(totals), losses, warnings, left_out })
 }
 
 /// Returns an error if the exporter refuses the trace.
@@ -372,7 +387,7 @@ fn refuse(exporter: &Exporter) -> anyhow::Result<()> {
 struct Writing<'f, 'o> {
     batch: Batch<'f>,
     /// Threads that encode batches; `None`: the calling thread encodes them.
-    hands: Option<Hands<Batch<'f>>>,
+    pool: Option<OrderedPool<Batch<'f>>>,
     /// Encoder of the format; `None` if the format is written only at the end.
     encoder: Option<Encoder>,
     out: &'o mut Output,
@@ -393,13 +408,13 @@ impl<'f> Writing<'f, '_> {
             // Stacks are written only at the end: the exporter has taken the events, and the batch holds no output.
             return self.batch.clear();
         }
-        let Writing { batch, hands, encoder, out } = self;
+        let Writing { batch, pool, encoder, out } = self;
         let mut done = |batch: &mut Batch<'f>| {
             let _ = out.write_all(batch.bytes());
             batch.clear();
         };
-        match (hands, encoder) {
-            (Some(hands), _) => *batch = hands.give(std::mem::take(batch), &mut done),
+        match (pool, encoder) {
+            (Some(pool), _) => *batch = pool.give(std::mem::take(batch), &mut done),
             (None, encoder) => {
                 encoder.iter_mut().for_each(|encoder| encoder.encode(batch));
                 done(batch);
@@ -411,9 +426,9 @@ impl<'f> Writing<'f, '_> {
     fn end(&mut self, exporter: Exporter) -> anyhow::Result<Totals> {
         let totals = exporter.finish(&mut self.batch, &mut std::io::BufWriter::new(&mut *self.out))?;
         self.flush();
-        let Writing { hands, encoder, out, .. } = self;
-        hands.iter_mut().for_each(|hands| {
-            hands.finish(&mut |batch: &mut Batch<'f>| {
+        let Writing { pool, encoder, out, .. } = self;
+        pool.iter_mut().for_each(|pool| {
+            pool.finish(&mut |batch: &mut Batch<'f>| {
                 let _ = out.write_all(batch.bytes());
                 batch.clear();
             });

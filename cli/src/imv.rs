@@ -10,7 +10,7 @@ use dormouse_abi::site::TunableType;
 use dormouse_abi::tunable::{TunableRange, TunableValue};
 use serde_json::{Value, json};
 
-use crate::reach::{Reach, SHORTLY};
+use crate::program::{SHORT_LIMIT, WaitOption, explained};
 use dormouse_terminal::Output;
 use dormouse_terminal::style::{BAD, BOLD};
 
@@ -51,7 +51,7 @@ struct List {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    reach: Reach,
+    wait: WaitOption,
 }
 
 /// Set tunables of a program, all or none
@@ -76,7 +76,7 @@ struct Set {
     #[arg(required = true, num_args = 2.., allow_negative_numbers = true, value_names = ["NAME", "VALUE"])]
     values: Vec<String>,
     #[command(flatten)]
-    reach: Reach,
+    wait: WaitOption,
 }
 
 impl Imv {
@@ -90,7 +90,7 @@ impl Imv {
 
 impl List {
     fn run(self, out: &mut Output) -> anyhow::Result<u8> {
-        let tracers = self.reach.find(self.pid, SHORTLY)?.tunables()?;
+        let tracers = self.wait.find(self.pid, SHORT_LIMIT)?.tunables().map_err(explained)?;
         if self.json {
             let tracers: Vec<Value> = tracers.iter().map(tracer_json).collect();
             out.json(&tracers)?;
@@ -188,7 +188,7 @@ impl Set {
             bail!("`{}` has no value: give NAME VALUE, once or several times", name.escape_debug());
         }
         let values: Vec<(String, String)> = pairs.iter().map(|[name, value]| (name.clone(), value.clone())).collect();
-        let changes = self.reach.find(self.pid, SHORTLY)?.set_tunables(&values)?;
+        let changes = self.wait.find(self.pid, SHORT_LIMIT)?.set_tunables(&values).map_err(explained)?;
         for change in changes {
             writeln!(out, "{}: {} → {}", change.name, change.former, change.value)?;
         }

@@ -1,6 +1,5 @@
 //! `dormouse list`, `arm` and `disarm`: list, arm and disarm the events of programs that already run.
 
-use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -15,8 +14,8 @@ use dormouse_tools::{Program, stop_session};
 use serde_json::{Value, json};
 
 use crate::patterns::{classes, instead, say_unmatched};
-use crate::reach::{FOR_EVER, Reach, SHORTLY};
-use crate::record::{Settings, default_dir};
+use crate::program::{NO_LIMIT, SHORT_LIMIT, WaitOption, explained};
+use crate::record::{GivenSettings, default_dir};
 use dormouse_terminal::{Output, printable_lines};
 
 /// List the events of a running program, and which of them are armed
@@ -29,7 +28,7 @@ pub(crate) struct List {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    reach: Reach,
+    wait: WaitOption,
 }
 
 /// Arm events of a running program
@@ -54,9 +53,9 @@ pub(crate) struct Arm {
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
     #[command(flatten)]
-    settings: Settings,
+    settings: GivenSettings,
     #[command(flatten)]
-    reach: Reach,
+    wait: WaitOption,
 }
 
 /// Disarm events of a running program
@@ -72,7 +71,7 @@ pub(crate) struct Disarm {
     #[arg(required = true, value_name = "PATTERN")]
     patterns: Vec<String>,
     #[command(flatten)]
-    reach: Reach,
+    wait: WaitOption,
 }
 
 fn type_name(field_type: FieldType) -> String {
@@ -82,10 +81,10 @@ fn type_name(field_type: FieldType) -> String {
 
 impl List {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
-        let program = self.reach.find(self.pid, SHORTLY)?;
+        let program = self.wait.find(self.pid, SHORT_LIMIT)?;
         let name = process_name(self.pid).unwrap_or_default();
         let mut tracers = Vec::new();
-        for answer in program.ask(&ToolToProgram::List)? {
+        for answer in program.ask(&ToolToProgram::List).map_err(explained)? {
             let ProgramToTool::Classes { session, mut classes, patching } = answer else {
                 return Err(program.refusal(answer).into());
             };
@@ -146,7 +145,7 @@ struct Changed {
 /// Has the program arm or disarm events, and prints which patterns match nothing.
 fn change(program: &Program, patterns: &[String], question: &ToolToProgram) -> anyhow::Result<Changed> {
     let mut total = Changed::default();
-    for answer in program.ask(question)? {
+    for answer in program.ask(question).map_err(explained)? {
         let ProgramToTool::Changed { matched, changed, armed, session } = answer else {
             return Err(program.refusal(answer).into());
         };
@@ -203,23 +202,17 @@ fn changed_text(verb: &str, pid: u32, total: &Changed, [none, others]: [&str; 2]
 }
 
 impl Arm {
-    /// Returns the given options that only a new session can have.
-    fn given(&self) -> Vec<(&'static str, Option<OsString>)> {
-        let mut given = self.settings.given();
-        given.extend(self.output.clone().map(|dir| ("--output", Some(dir.into()))));
-        given
-    }
-
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
-        let (pid, program) = (self.pid, self.reach.find(self.pid, FOR_EVER)?);
+        let (pid, program) = (self.pid, self.wait.find(self.pid, NO_LIMIT)?);
         // If the program is in no session, one is started, and the patterns are armed when the program joins it.
-        let session = program.ask(&ToolToProgram::List)?.into_iter().find_map(|answer| match answer {
-            ProgramToTool::Classes { session, .. } => program.session(&session),
-            _ => None,
-        });
+        let session =
+            program.ask(&ToolToProgram::List).map_err(explained)?.into_iter().find_map(|answer| match answer {
+                ProgramToTool::Classes { session, .. } => program.session(&session),
+                _ => None,
+            });
         let Some(session) = session else { return self.start_session(&program, out) };
         let session = session.path();
-        let given: Vec<&str> = self.given().into_iter().map(|(name, _)| name).collect();
+        let given: Vec<&str> = self.settings.names().chain(self.output.as_ref().map(|_| "--output")).collect();
         if !given.is_empty() {
             bail!(
                 "process {pid} is already in the session {}, whose options cannot change; leave out {}, or end that session \
@@ -234,17 +227,15 @@ impl Arm {
         Ok(0)
     }
 
-    fn start_session(mut self, program: &Program, out: &mut Output) -> anyhow::Result<u8> {
-        let dir = self.output.get_or_insert_with(|| default_dir("dormouse")).clone();
+    fn start_session(self, program: &Program, out: &mut Output) -> anyhow::Result<u8> {
+        let dir = self.output.unwrap_or_else(|| default_dir("dormouse"));
         let mut owner = Command::new(std::env::current_exe().context("cannot find the executable of dormouse")?);
         owner.args(["record", "--background", "--attach", &self.pid.to_string()]);
-        for (name, value) in self.given() {
-            owner.arg(name).args(value);
-        }
+        owner.args(self.settings.arguments()).arg("--output").arg(&dir);
         for pattern in &self.patterns {
             owner.arg("--event").arg(pattern);
         }
-        if let Some(wait) = self.reach.given() {
+        if let Some(wait) = self.wait.given() {
             owner.arg("--wait").arg(format!("{}ms", wait.as_millis()));
         }
         let mut owner = owner
@@ -280,7 +271,7 @@ impl Arm {
 
 impl Disarm {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
-        let program = self.reach.find(self.pid, SHORTLY)?;
+        let program = self.wait.find(self.pid, SHORT_LIMIT)?;
         let changed = change(&program, &self.patterns, &ToolToProgram::Disarm { patterns: self.patterns.clone() })?;
         let text = changed_text("disarmed", self.pid, &changed, ["none was armed", "the others were not armed"]);
         match changed {

@@ -8,28 +8,26 @@ mod clocks;
 mod doctor;
 mod export;
 mod external;
-mod hands;
 mod imv;
 mod live;
 mod open;
 mod patterns;
+mod program;
 mod progress;
-mod reach;
 mod record;
+mod recorded;
 mod report;
 mod salvage;
+mod selection;
 mod session_owner;
 mod snapshot;
 mod stats;
 mod status;
 mod target;
 mod view;
-mod wanted;
 
-use std::ffi::OsString;
 use std::process::ExitCode;
 
-use anyhow::bail;
 use clap::{CommandFactory, Parser, Subcommand};
 use dormouse_terminal::{EXIT_CODES, Output, say};
 
@@ -74,7 +72,7 @@ impl Arguments {
             Command::Budget(budget) => budget.run(out),
             Command::Status(status) => status.run(out),
             Command::Salvage(salvage) => salvage.run(out),
-            Command::SessionOwner(owner) => owner.run(recording),
+            Command::SessionOwner(owner) => owner.run(),
             Command::Imv(imv) => imv.run(out),
             Command::View(view) => view.run(out),
             Command::Stats(stats) => stats.run(out),
@@ -84,14 +82,6 @@ impl Arguments {
             Command::Clocks(clocks) => clocks.run(out),
             Command::Doctor(doctor) => doctor.run(out),
         }
-    }
-}
-
-/// Parses the arguments of `dormouse record`.
-fn recording(arguments: Vec<OsString>) -> anyhow::Result<record::Record> {
-    match Arguments::try_parse_from(arguments)?.command {
-        Command::Record(record) => Ok(record),
-        _ => bail!("only `dormouse record` has a session"),
     }
 }
 

@@ -11,7 +11,7 @@ use anyhow::Context;
 use clap::Args;
 use dormouse_analysis::timeline::Timeline;
 use dormouse_ctf::Trace;
-use dormouse_reader::{Bounds, Item, Said, TraceFiles};
+use dormouse_reader::{Bounds, Item, ReadSummary, TraceFiles};
 use dormouse_report::serve::{Again, Ended, Server};
 use dormouse_report::{MEMORY_BYTES_MIN, PAGE_BYTES, Served, Show, Source, Survey};
 use dormouse_terminal::{Output, parse_duration, parse_size, say};
@@ -19,7 +19,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::progress::Progress;
 use crate::report::{Drawn, about, are_closed, notes, opened, title};
-use crate::wanted::Wanted;
+use crate::selection::SelectionOptions;
 
 /// Show a trace in a browser: the page of `dormouse report`, which loads details as you zoom in
 #[derive(Debug, Args)]
@@ -48,7 +48,7 @@ pub(crate) struct Open {
     #[arg(required = true, value_name = "TRACE")]
     dirs: Vec<PathBuf>,
     #[command(flatten)]
-    wanted: Wanted,
+    selection: SelectionOptions,
     #[command(flatten)]
     drawn: Drawn,
     /// Maximum memory for the page's data, at least 64M; reading takes another 64 MiB, and 1 MiB for each stream
@@ -75,7 +75,7 @@ fn parse_memory(text: &str) -> Result<u64, String> {
 impl Open {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         let this = Arc::new(self);
-        let (served, said, is_growing) = survey(&this)?;
+        let (served, summary, is_growing) = survey(&this)?;
         let again: Option<Again> = is_growing.then(|| {
             let this = Arc::clone(&this);
             let again = move || survey(&this).map(|(served, ..)| served).map_err(|error| format!("{error:#}"));
@@ -102,14 +102,14 @@ impl Open {
                 say("no requests for --idle-timeout");
             }
         }
-        Ok((!said.warnings.is_empty()).into())
+        Ok((!summary.warnings.is_empty()).into())
     }
 }
 
 /// Reads the traces once. The last value returned is whether more can be read later.
-fn survey(this: &Arc<Open>) -> anyhow::Result<(Served, Said, bool)> {
-    let (files, is_growing, corrections) = opened(&this.dirs, &this.wanted)?;
-    let mut reading = this.wanted.reading(&files)?;
+fn survey(this: &Arc<Open>) -> anyhow::Result<(Served, ReadSummary, bool)> {
+    let (files, is_growing, corrections) = opened(&this.dirs, &this.selection)?;
+    let mut reading = this.selection.reading(&files)?;
     let (first_ns, last_ns) = (reading.bounds().first_ns, reading.bounds().last_ns);
     let traces: Vec<&Trace> = files.described().iter().collect();
     let streams = files.names().zip(files.readers().map(|(trace, _)| trace));
@@ -129,12 +129,12 @@ fn survey(this: &Arc<Open>) -> anyhow::Result<(Served, Said, bool)> {
     }
     drop(progress);
     let (surveyed, totals) = survey.finish();
-    let said = reading.finish(true);
-    let notes = notes(&files, &said, corrections, "");
+    let summary = reading.finish(true);
+    let notes = notes(&files, &summary, corrections, "");
     let is_growing = is_growing && !are_closed(&files);
     let surveyed = surveyed.told(&totals, about(&traces), notes, is_growing);
     let source = Box::new(Files { files, this: Arc::clone(this), first_ns, last_ns });
-    Ok((Served::new(surveyed, source, PAGE_BYTES)?, said, is_growing))
+    Ok((Served::new(surveyed, source, PAGE_BYTES)?, summary, is_growing))
 }
 
 /// Traces that stay open, and the events and times that the command asked for.
@@ -152,7 +152,7 @@ impl Source for Files {
             return Ok(());
         }
         let bounds = Bounds::new(&self.files, times, None, None);
-        let reading = self.this.wanted.reading_within(&self.files, bounds);
+        let reading = self.this.selection.reading_within(&self.files, bounds);
         let mut reading = reading.map_err(|error| format!("{error:#}"))?;
         while let Some(item) = reading.next_item() {
             match item {

@@ -2,26 +2,28 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{Seek, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
-use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Args, FromArgMatches};
 use dormouse_abi::environment::{ENV_DISK_MAX_USER, ENV_LISTEN};
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::trigger::{PATTERN_COUNT_MAX, Trigger};
 use dormouse_control::raise_descriptor_limit;
-use dormouse_owner::{
-    Cpus, Ended, Ending, Inheritance, Mode, NAMED_SHOWN_MAX, NewSession, Options, Outcome, Remote, Summary,
-    SupervisedOwner, Supervisor, Traced, find_libc_library, on_ending_signals,
-};
-use dormouse_tools::{why_not_joined, why_not_preloaded};
-
-use crate::patterns::{classes, say_unmatched, unmatched};
-use crate::reach::{FOR_EVER, Reach};
 use dormouse_ctf::Format;
+use dormouse_doctor::{explain, explain_not_preloaded};
+use dormouse_owner::{
+    CommandEnd, Cpus, Mode, NewSession, Options, Outcome, Recording, Remote, Supervisor, Traced, detach_from_terminal,
+    find_libc_library, on_ending_signals,
+};
 use dormouse_terminal::{Output, parse_size, say};
+use dormouse_tools::why_not_preloaded;
+
+use crate::patterns::classes;
+use crate::program::{NO_LIMIT, WaitOption, explained};
 
 /// Run a command and record the events of all its processes, or record a running program
 ///
@@ -96,7 +98,7 @@ pub(crate) struct Record {
     #[arg(long, value_name = "PID", conflicts_with_all = ["libc", "command"])]
     attach: Option<u32>,
     #[command(flatten)]
-    reach: Reach,
+    wait: WaitOption,
     /// Print `ready` on standard output once the program has joined, and detach from the terminal (for `dormouse arm`)
     #[arg(long, hide = true, requires = "attach")]
     background: bool,
@@ -128,7 +130,7 @@ fn parse_cpus(text: &str) -> Result<(u32, u32), String> {
 
 /// Options that only a new session can have.
 #[derive(Debug, Args)]
-pub(crate) struct Settings {
+struct Settings {
     /// Memory for events that are not yet on disk, such as 512K, 16M or 1G [default: 16M]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     budget: Option<u64>,
@@ -187,23 +189,59 @@ impl Settings {
         let named = named.map(|text| parse_size(&text).map_err(|error| anyhow!("{ENV_DISK_MAX_USER}: {error}")));
         Ok(self.disk_max_user.or(named.transpose()?))
     }
+}
 
-    /// Returns the options that were given, as arguments for another `dormouse`.
-    pub(crate) fn given(&self) -> Vec<(&'static str, Option<OsString>)> {
-        let pretended = self.pretend_cpus.map(|(possible, online)| format!("{possible}:{online}"));
-        let options = [
-            ("--budget", self.budget.map(|bytes| bytes.to_string().into())),
-            ("--budget-max", self.budget_max.map(|bytes| bytes.to_string().into())),
-            ("--pretend-cpus", pretended.map(OsString::from)),
-            ("--mode", self.mode.map(|mode| mode.name().into())),
-            ("--disk-max", self.disk_max.map(|bytes| bytes.to_string().into())),
-            ("--disk-max-user", self.disk_max_user.map(|bytes| bytes.to_string().into())),
-            ("--buffers", self.buffers.clone().map(OsString::from)),
-            ("--context", self.context.map(|context| context.name().into())),
-            ("--format", self.format.map(|format| format.name().into())),
-        ];
-        let with_value = options.into_iter().filter(|(_, value)| value.is_some());
-        with_value.chain(self.dump_buffers.then_some(("--dump-buffers", None))).collect()
+/// The [`Settings`] that the user has given, as arguments for another `dormouse`.
+#[derive(Debug)]
+pub(crate) struct GivenSettings(Vec<GivenOption>);
+
+/// An option that the user has given.
+#[derive(Debug)]
+struct GivenOption {
+    /// Its name, with dashes.
+    name: String,
+    /// Its values as the user wrote them; none if it takes none.
+    values: Vec<OsString>,
+}
+
+impl GivenSettings {
+    /// Returns the names of the options, with dashes.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|option| option.name.as_str())
+    }
+
+    /// Returns the options and their values as arguments.
+    pub(crate) fn arguments(&self) -> impl Iterator<Item = OsString> {
+        self.0.iter().flat_map(|option| [OsString::from(&option.name)].into_iter().chain(option.values.clone()))
+    }
+}
+
+impl FromArgMatches for GivenSettings {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<GivenSettings, clap::Error> {
+        let known = Settings::augment_args(clap::Command::new("settings"));
+        let given =
+            |argument: &&Arg| matches.value_source(argument.get_id().as_str()) == Some(ValueSource::CommandLine);
+        let option = |argument: &Arg| {
+            let values = matches.get_raw(argument.get_id().as_str()).filter(|_| argument.get_action().takes_values());
+            let values = values.into_iter().flatten().map(Into::into).collect();
+            Some(GivenOption { name: format!("--{}", argument.get_long()?), values })
+        };
+        Ok(GivenSettings(known.get_arguments().filter(given).filter_map(option).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = GivenSettings::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Args for GivenSettings {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        Settings::augment_args(command)
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Settings::augment_args_for_update(command)
     }
 }
 
@@ -228,7 +266,7 @@ impl Record {
         raise_descriptor_limit();
         match self.attach {
             Some(pid) => self.attach(pid, &dir, out),
-            None if self.reach.given().is_some() => {
+            None if self.wait.given().is_some() => {
                 bail!("--wait is only for --attach: a command that `dormouse record` runs joins by itself")
             }
             None => self.run_command(&dir),
@@ -263,19 +301,6 @@ impl Record {
         })
     }
 
-    /// Prints a line for each given pattern that matches no class that a program has announced.
-    fn say_unmatched(&self, names: &[String]) {
-        let events: Vec<&str> = self.events.iter().map(String::as_str).collect();
-        let (libc, events): (Vec<&str>, Vec<&str>) =
-            events.into_iter().partition(|pattern| pattern.starts_with("libc") && !self.libc);
-        say_unmatched(&events, names, "");
-        for pattern in unmatched(&libc, names) {
-            say(format_args!("no event matches {pattern}; add `--libc` to trace a command's calls of libc"));
-        }
-        let triggers: Vec<&str> = self.snapshot_on.iter().flat_map(Trigger::patterns).collect();
-        say_unmatched(&triggers, names, " of --snapshot-on");
-    }
-
     fn run_command(self, dir: &Path) -> anyhow::Result<u8> {
         if !self.snapshot_on.is_empty() && self.settings.mode() != Mode::Overwrite {
             bail!("--snapshot-on needs --mode overwrite: a session in discard mode keeps no events");
@@ -307,21 +332,20 @@ impl Record {
         let pid = traced.pid();
         supervisor.note_command(pid);
         let ended = traced.wait();
-        if let Some(why) = self.command.first().filter(|_| self.libc).and_then(|program| why_not_preloaded(program)) {
-            say(why);
-        }
+        let not_preloaded = self.command.first().filter(|_| self.libc).and_then(|program| why_not_preloaded(program));
+        not_preloaded.as_ref().and_then(explain_not_preloaded).iter().for_each(say);
         let code = match ended {
-            Ended::Exited(code) => code as u8,
-            Ended::Frozen(signal) => {
+            CommandEnd::Exited(code) => code as u8,
+            CommandEnd::Frozen(signal) => {
                 say(format_args!(
                     "process {pid} has not taken signal {signal}, because it is frozen, stopped or traced; it continues, but its recording \
                      has ended"
                 ));
                 (128 + signal) as u8
             }
-            Ended::Interrupted => 0,
+            CommandEnd::Interrupted => 0,
         };
-        if self.wait_all && matches!(ended, Ended::Exited(_)) {
+        if self.wait_all && matches!(ended, CommandEnd::Exited(_)) {
             let interrupted = remote.clone();
             remote.finish_with_the_last(code);
             traced.on_interrupt(move || interrupted.finish(code))?;
@@ -334,46 +358,21 @@ impl Record {
     /// Creates the session and starts an owner, which prints the summary at the end.
     fn supervise(&self, options: &Options, remote: &Remote) -> anyhow::Result<Supervisor> {
         let summary = self.summary_file()?;
-        // The owner runs the same command, with its inheritance as leading arguments.
-        let arguments = std::env::args_os().skip(1).collect();
-        Ok(Supervisor::start(NewSession::create(options)?, arguments, summary, remote)?)
+        let session = NewSession::create(options)?;
+        Supervisor::start(session, self.recording(), summary, remote).map_err(explained)
     }
 
-    /// Owns the session until it ends, in the owner's process. Returns the exit code.
-    pub(crate) fn own(self, inheritance: Inheritance) -> anyhow::Result<u8> {
-        raise_descriptor_limit();
-        let dir = inheritance.dir().to_owned();
-        // Errors are sent to the supervisor, which prints them.
-        let Ok(mut owner) = SupervisedOwner::take_up(inheritance) else { return Ok(EXIT_NOTHING) };
-        if let Some(pid) = self.attach {
-            let Ok((attached, armed)) = owner.attach(pid) else { return Ok(EXIT_NOTHING) };
-            owner = attached;
-            if self.background {
-                let_go_of_terminal()?;
-            }
-            owner.tell_armed(armed);
+    /// Returns what the owner must know.
+    fn recording(&self) -> Recording {
+        Recording {
+            attached: self.attach,
+            is_background: self.background,
+            fails_on_loss: self.fail_on_loss,
+            has_libc: self.libc,
+            patterns: self.events.clone(),
+            trigger_patterns: self.snapshot_on.iter().flat_map(Trigger::patterns).map(String::from).collect(),
+            command: self.command.clone(),
         }
-        let ending = owner.wait(self.attach.is_some());
-        if let Some(pid) = self.attach.filter(|_| ending == Ending::Deserted && !self.background) {
-            say(format_args!("process {pid} has ended"));
-        }
-        let (session, summary_file, tell_done) = owner.into_parts();
-        let names = session.class_names();
-        let summary = session.finish();
-        if !self.background {
-            self.report(&summary, &names, &dir);
-        }
-        let code = match ending {
-            Ending::Asked(code) => code,
-            Ending::Deserted => 0,
-        };
-        // An error is printed here: another owner could not write the summary either.
-        let code = self.conclude(&summary, summary_file, &dir, code).unwrap_or_else(|error| {
-            say(format_args!("{error:#}"));
-            2
-        });
-        tell_done(code);
-        Ok(code)
     }
 
     /// Opens the file of `--summary` before anything is recorded, so that an error is reported early.
@@ -382,61 +381,20 @@ impl Record {
         self.summary.as_ref().map(open).transpose()
     }
 
-    /// Writes the summary to the file of `--summary`, if there is one, and returns the exit code.
-    fn conclude(&self, summary: &Summary, file: Option<File>, dir: &Path, code: u8) -> anyhow::Result<u8> {
-        let code = if code == 0 && self.fail_on_loss && summary.losses.is_any() { EXIT_LOSS } else { code };
-        if let Some(mut file) = file {
-            // An earlier owner may have been killed while it wrote. On a pipe this fails, which does not matter.
-            let _ = file.set_len(0).and_then(|()| file.rewind());
-            let mut json = serde_json::to_value(summary)?;
-            json["dir"] = dir.to_string_lossy().into();
-            json["lost"] = summary.losses.lost().into();
-            json["is_lost_exact"] = summary.losses.is_exact().into();
-            json["exit_code"] = code.into();
-            let text = serde_json::to_string_pretty(&json)?;
-            writeln!(file, "{text}").context("cannot write the file of --summary")?;
-        }
-        Ok(code)
-    }
-
-    /// Prints messages about the recording, and the summary as the last line.
-    fn report(&self, summary: &Summary, names: &[String], dir: &Path) {
-        self.say_unmatched(names);
-        for refusal in &summary.classes_refused {
-            say(refusal);
-        }
-        say_first(summary.unjoined.iter().map(|unjoined| &unjoined.reason));
-        say_first(summary.executed.iter());
-        let dir = dir.display();
-        if summary.processes > 0 || !summary.classes_refused.is_empty() {
-            say(format_args!(
-                "{summary}; look at it with `dormouse stats {dir}`, `dormouse view {dir}` or babeltrace2"
-            ));
-        } else {
-            // If the command's file shows why the library is not preloaded, `run_command` has said so already.
-            let is_open = |program: &OsString| !self.libc || why_not_preloaded(program).is_none();
-            let is_told = !summary.unjoined.is_empty() || !self.command.first().is_some_and(is_open);
-            let library = if self.libc { find_libc_library().ok() } else { None };
-            let why = (!is_told).then(|| format!(": {}", why_not_joined(&self.command, library.as_deref())));
-            let why = why.unwrap_or_default();
-            say(format_args!("{summary}; no process joined{why}"));
-        }
-    }
-
     fn attach(self, pid: u32, dir: &Path, out: &mut Output) -> anyhow::Result<u8> {
         // The program is looked for before anything is created.
-        let program = self.reach.find(pid, FOR_EVER)?;
+        let program = self.wait.find(pid, NO_LIMIT)?;
         let remote = Remote::default();
         let interrupt = remote.clone();
         on_ending_signals(move || interrupt.finish(0), end_at_once(dir, remote.clone()))?;
         let options = self.options(dir, format!("--attach {pid}"))?;
-        let (supervisor, armed) = self.supervise(&options, &remote)?.attached()?;
+        let (supervisor, armed) = self.supervise(&options, &remote)?.attached().map_err(explained)?;
         // The owner has a connection of its own to the program, and watches it.
         drop(program);
         if self.background {
             writeln!(out, "ready {armed}")?;
             out.flush()?;
-            let_go_of_terminal()?;
+            detach_from_terminal()?;
         } else {
             let dir = dir.display();
             say(format_args!("recording {} of process {pid} into {dir}; Ctrl-C ends it", classes(armed)));
@@ -445,32 +403,17 @@ impl Record {
     }
 }
 
-/// Prints the first `NAMED_SHOWN_MAX` lines, and the number of the others.
-fn say_first(lines: impl ExactSizeIterator<Item = impl std::fmt::Display>) {
-    let others = lines.len().saturating_sub(NAMED_SHOWN_MAX);
-    lines.take(NAMED_SHOWN_MAX).for_each(say);
-    if others > 0 {
-        say(format_args!("and {others} others, which the file of --summary names"));
-    }
-}
-
 /// Returns the exit code of a recording with this outcome. Prints why, unless the recording is complete.
 fn concluded(outcome: Outcome, dir: &Path, code: u8) -> u8 {
-    match outcome {
-        Outcome::Done(code) => code,
-        Outcome::Failed(why) | Outcome::GivenUp(why) => {
-            let dir = dir.display();
-            say(format_args!("{why}; `dormouse salvage {dir}` makes a trace of what was recorded"));
-            if code == 0 { 2 } else { code }
-        }
-    }
+    let why = match outcome {
+        Outcome::Done(code) => return code,
+        Outcome::Failed(why) | Outcome::GivenUp(why) => why,
+        Outcome::Refused(error) => explain(&error),
+    };
+    let dir = dir.display();
+    say(format_args!("{why}; `dormouse salvage {dir}` makes a trace of what was recorded"));
+    if code == 0 { 2 } else { code }
 }
-
-/// Exit code if there was nothing to run or record.
-const EXIT_NOTHING: u8 = 2;
-
-/// Exit code with `--fail-on-loss` if events were lost, or may have been.
-pub(crate) const EXIT_LOSS: u8 = 3;
 
 /// Returns the handler of a second signal: it kills the owner and exits at once.
 fn end_at_once(dir: &Path, remote: Remote) -> impl Fn(i32) + Send + 'static {
@@ -483,15 +426,4 @@ fn end_at_once(dir: &Path, remote: Remote) -> impl Fn(i32) + Send + 'static {
         ));
         signal_hook::low_level::exit(128 + signal)
     }
-}
-
-/// Detaches the process from the terminal: it gets a session of its own, and `/dev/null` as standard streams.
-fn let_go_of_terminal() -> anyhow::Result<()> {
-    // This fails only for a group leader, and a newly started child is not one.
-    let _ = rustix::process::setsid();
-    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null").context("cannot open /dev/null")?;
-    rustix::stdio::dup2_stdin(&null)?;
-    rustix::stdio::dup2_stdout(&null)?;
-    rustix::stdio::dup2_stderr(&null)?;
-    Ok(())
 }

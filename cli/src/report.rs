@@ -9,14 +9,14 @@ use dormouse_analysis::timeline::{Options, Timeline};
 use dormouse_ctf::Trace;
 use dormouse_ctf::loss::NOT_CLOSED;
 use dormouse_owner::is_owner_alive;
-use dormouse_reader::{Item, Said, TraceFiles};
+use dormouse_reader::{Item, ReadSummary, TraceFiles};
 use dormouse_report::{Contents, Gather, Written};
 use dormouse_terminal::{Output, parse_size, say};
 use serde_json::json;
 
 use crate::progress::Progress;
+use crate::selection::SelectionOptions;
 use crate::target::Target;
-use crate::wanted::Wanted;
 
 /// Write a trace as one HTML page with a timeline, tables and distributions, which needs no network
 #[derive(Debug, Args)]
@@ -49,7 +49,7 @@ pub(crate) struct ReportCommand {
     #[arg(required = true, value_name = "TRACE")]
     dirs: Vec<PathBuf>,
     #[command(flatten)]
-    wanted: Wanted,
+    selection: SelectionOptions,
     /// File for the page; `-` is standard output
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     output: PathBuf,
@@ -85,7 +85,10 @@ pub(crate) struct Drawn {
 }
 
 /// Opens traces. Returns them, whether they are still being written, and a line for each correction of a clock.
-pub(crate) fn opened(dirs: &[PathBuf], wanted: &Wanted) -> anyhow::Result<(TraceFiles, bool, Vec<String>)> {
+pub(crate) fn opened(
+    dirs: &[PathBuf],
+    selection: &SelectionOptions,
+) -> anyhow::Result<(TraceFiles, bool, Vec<String>)> {
     let growing = match dirs {
         [dir] if dir.is_dir() && is_owner_alive(dir) == Some(true) => Some(dir),
         _ => None,
@@ -94,7 +97,7 @@ pub(crate) fn opened(dirs: &[PathBuf], wanted: &Wanted) -> anyhow::Result<(Trace
         Some(dir) => TraceFiles::open_growing(dir)?,
         None => TraceFiles::open_all(dirs.iter().map(PathBuf::as_path))?,
     };
-    let corrections = wanted.correct(&mut files)?;
+    let corrections = selection.correct(&mut files)?;
     corrections.iter().for_each(say);
     Ok((files, growing.is_some(), corrections))
 }
@@ -106,10 +109,10 @@ pub(crate) fn are_closed(files: &TraceFiles) -> bool {
 
 /// Prints notes on traces that have been read, each after the prefix `before`. Returns them without the prefix, after
 /// the corrections, for the page.
-pub(crate) fn notes(files: &TraceFiles, said: &Said, corrections: Vec<String>, before: &str) -> Vec<String> {
+pub(crate) fn notes(files: &TraceFiles, summary: &ReadSummary, corrections: Vec<String>, before: &str) -> Vec<String> {
     let not_closed =
         (!are_closed(files)).then(|| format!("{NOT_CLOSED}, and more events may be lost than were counted"));
-    let notes: Vec<String> = said.lines().chain(not_closed).collect();
+    let notes: Vec<String> = summary.lines().chain(not_closed).collect();
     notes.iter().for_each(|note| say(format_args!("{before}{note}")));
     corrections.into_iter().chain(notes).collect()
 }
@@ -134,10 +137,10 @@ impl Drawn {
 }
 
 /// Reads traces for a report.
-fn gather(dirs: &[PathBuf], asked: &ReportCommand, side: Side) -> anyhow::Result<(Contents, Said)> {
-    let ReportCommand { wanted, drawn, memory, .. } = asked;
-    let (files, is_growing, corrections) = opened(dirs, wanted)?;
-    let mut reading = wanted.reading(&files)?;
+fn gather(dirs: &[PathBuf], asked: &ReportCommand, side: Side) -> anyhow::Result<(Contents, ReadSummary)> {
+    let ReportCommand { selection, drawn, memory, .. } = asked;
+    let (files, is_growing, corrections) = opened(dirs, selection)?;
+    let mut reading = selection.reading(&files)?;
     // The reading keeps names too: as many as the timeline.
     let memory = usize::try_from(*memory).unwrap_or(usize::MAX);
     let memory = if matches!(side, Side::Alone) { memory } else { memory / 2 };
@@ -170,11 +173,11 @@ fn gather(dirs: &[PathBuf], asked: &ReportCommand, side: Side) -> anyhow::Result
     }
     drop(progress);
     let totals = timeline.finish(&mut gather);
-    let said = reading.finish(true);
-    let notes = notes(&files, &said, corrections, before);
+    let summary = reading.finish(true);
+    let notes = notes(&files, &summary, corrections, before);
     let mut contents = gather.finish(&totals, about(&traces), notes);
     contents.is_growing = is_growing && !are_closed(&files);
-    Ok((contents, said))
+    Ok((contents, summary))
 }
 
 impl ReportCommand {
@@ -186,27 +189,33 @@ impl ReportCommand {
             None => None,
         };
         let side = if other.is_some() { Side::First } else { Side::Alone };
-        let (mut contents, said) = gather(&self.dirs, &self, side)?;
-        let other = other.map(|(other, said)| {
+        let (mut contents, summary) = gather(&self.dirs, &self, side)?;
+        let other = other.map(|(other, summary)| {
             contents.compare(other.beside());
-            said
+            summary
         });
         let mut page = BufWriter::with_capacity(1 << 20, target.output());
         let written = contents.finish(self.max_size, &mut page)?;
         page.flush()?;
         drop(page);
         target.finish()?;
-        self.tell(&written, &said, other.as_ref(), out)?;
-        let is_whole = said.warnings.is_empty() && other.is_none_or(|other| other.warnings.is_empty());
+        self.tell(&written, &summary, other.as_ref(), out)?;
+        let is_whole = summary.warnings.is_empty() && other.is_none_or(|other| other.warnings.is_empty());
         Ok((!is_whole).into())
     }
 
-    fn tell(&self, written: &Written, said: &Said, other: Option<&Said>, out: &mut Output) -> anyhow::Result<()> {
+    fn tell(
+        &self,
+        written: &Written,
+        summary: &ReadSummary,
+        other: Option<&ReadSummary>,
+        out: &mut Output,
+    ) -> anyhow::Result<()> {
         if self.json && self.output != Path::new("-") {
             let mut value = serde_json::to_value(written)?;
             value["file"] = json!(self.output);
-            value["events_lost"] = json!(said.events_lost);
-            value["warnings"] = json!(said.warnings);
+            value["events_lost"] = json!(summary.events_lost);
+            value["warnings"] = json!(summary.warnings);
             if let Some(other) = other {
                 value["other"] = json!({ "events_lost": other.events_lost, "warnings": other.warnings });
             }

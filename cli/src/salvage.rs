@@ -6,9 +6,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::Args;
 use dormouse_abi::text::printable;
-use dormouse_owner::salvage;
-
-use crate::record::EXIT_LOSS;
+use dormouse_owner::{EXIT_LOSS, salvage};
 use dormouse_terminal::Output;
 
 /// Make a valid trace from the remains of a session whose `dormouse record` was killed

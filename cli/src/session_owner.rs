@@ -3,24 +3,20 @@
 use std::ffi::OsString;
 
 use clap::Args;
-use dormouse_owner::Inheritance;
+use dormouse_owner::{Inheritance, own};
 
-use crate::record::Record;
+use crate::recorded::Terminal;
 
 /// Own a session; `dormouse record` starts this process by itself
 #[derive(Debug, Args)]
 pub(crate) struct SessionOwner {
-    /// The inherited descriptors, then the arguments of `dormouse` with which the session was started
+    /// Descriptor of the file that says what is inherited; then the directory of the trace, for people who list processes
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<OsString>,
 }
 
 impl SessionOwner {
-    /// Owns the inherited session. `parse` turns the original arguments of `dormouse` into the recording's options.
-    pub(crate) fn run(self, parse: impl FnOnce(Vec<OsString>) -> anyhow::Result<Record>) -> anyhow::Result<u8> {
-        let count = Inheritance::ARGUMENT_COUNT.min(self.arguments.len());
-        let (inherited, given) = self.arguments.split_at(count);
-        let inheritance = Inheritance::from_arguments(inherited)?;
-        parse([OsString::from("dormouse")].iter().chain(given).cloned().collect())?.own(inheritance)
+    pub(crate) fn run(self) -> anyhow::Result<u8> {
+        Ok(own(Inheritance::from_arguments(&self.arguments)?, &Terminal)?)
     }
 }

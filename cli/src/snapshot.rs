@@ -9,6 +9,7 @@ use dormouse_control::Take;
 use dormouse_tools::{ask_for_snapshot, find_session};
 use serde_json::json;
 
+use crate::program::explained;
 use crate::record::default_dir;
 use dormouse_terminal::{Output, parse_duration, parse_size, say};
 
@@ -46,7 +47,7 @@ pub(crate) struct Snapshot {
 
 impl Snapshot {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
-        let session = find_session(self.target.as_deref())?;
+        let session = find_session(self.target.as_deref()).map_err(explained)?;
         let dir = self.output.unwrap_or_else(|| default_dir("dormouse-snapshot"));
         let wanted =
             Take { dir: Some(dir.clone()), last: self.last, bytes_max: self.max_size, trigger: "command".into() };

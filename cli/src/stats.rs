@@ -12,7 +12,7 @@ use dormouse_reader::Item;
 use dormouse_terminal::{Output, parse_duration, say, style};
 
 use crate::progress::{self, Progress};
-use crate::wanted::{Verbose, Wanted};
+use crate::selection::{SelectionOptions, Verbose};
 
 /// Print what a trace contains, and answer questions about its events
 #[derive(Debug, Args)]
@@ -78,7 +78,7 @@ pub(crate) struct StatsCommand {
     #[arg(required = true, value_name = "TRACE")]
     dirs: Vec<PathBuf>,
     #[command(flatten)]
-    wanted: Wanted,
+    selection: SelectionOptions,
     /// Group events by these
     #[arg(long, value_name = "FIELD", value_delimiter = ',', help_heading = "Question")]
     by: Vec<String>,
@@ -163,14 +163,14 @@ impl StatsCommand {
             }),
             (None, None) => Measure::Count,
         };
-        let is_asked = self.wanted.is_choosy()
-            || !self.wanted.events.is_empty()
+        let is_asked = self.selection.is_choosy()
+            || !self.selection.events.is_empty()
             || !self.by.is_empty()
             || !matches!(measure, Measure::Count);
         let is_shaped =
             self.interval.is_some() || self.top.is_some() || self.groups_max.is_some() || self.diff.is_some();
         (is_asked || is_shaped).then(|| Query {
-            events: self.wanted.events.clone(),
+            events: self.selection.events.clone(),
             by: self.by.clone(),
             measure,
             interval_ns: self.interval.map(|interval| u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX)),
@@ -181,7 +181,7 @@ impl StatsCommand {
     }
 
     fn whole(&self, out: &mut Output) -> anyhow::Result<u8> {
-        let files = self.wanted.open(&self.dirs)?;
+        let files = self.selection.open(&self.dirs)?;
         self.verbose.notes(&files, Vec::new()).for_each(say);
         let stats = progress::during("reading the trace", || files.stats());
         if self.json {
@@ -193,11 +193,11 @@ impl StatsCommand {
     }
 
     fn read(&self, dirs: &[PathBuf], query: &Query) -> anyhow::Result<Report> {
-        let files = self.wanted.open(dirs)?;
+        let files = self.selection.open(dirs)?;
         let traces: Vec<&Trace> = files.described().iter().collect();
         let streams = files.names().zip(files.readers().map(|(trace, _)| trace));
         let mut analysis = Analysis::new(query, &traces, streams).map_err(anyhow::Error::msg)?;
-        let mut reading = self.wanted.reading(&files)?;
+        let mut reading = self.selection.reading(&files)?;
         let bounds = reading.bounds();
         if bounds.are_set() {
             analysis.within(bounds.first_ns, bounds.last_ns);

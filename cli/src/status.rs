@@ -8,6 +8,7 @@ use dormouse_abi::text::printable;
 use dormouse_tools::{ask_for_status, find_session};
 use serde_json::json;
 
+use crate::program::explained;
 use dormouse_terminal::Output;
 
 /// Show the resources that a live session uses, and their limits
@@ -33,7 +34,7 @@ pub(crate) struct Status {
 
 impl Status {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
-        let session = find_session(self.target.as_deref())?;
+        let session = find_session(self.target.as_deref()).map_err(explained)?;
         let status = ask_for_status(&session)?;
         // Without this maximum, the session does not count the bytes of other sessions.
         let user_max = Some(status.disk_bytes_user_max).filter(|bytes| *bytes != 0);

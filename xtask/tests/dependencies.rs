@@ -136,7 +136,10 @@ const RULES: [Rule; 55] = [
     ("dormouse-census", &["dormouse-backing", "dormouse-terminal"]),
     // The command. Large or separate parts are programs that it runs.
     ("dormouse-terminal", &["dormouse-abi"]),
-    ("dormouse-doctor", &["dormouse-abi", "dormouse-control", "dormouse-imv", "dormouse-percpu", "dormouse-terminal"]),
+    (
+        "dormouse-doctor",
+        &["dormouse-abi", "dormouse-control", "dormouse-imv", "dormouse-percpu", "dormouse-terminal", "dormouse-tools"],
+    ),
     (
         "dormouse-cli",
         &[

@@ -1,9 +1,6 @@
 //! `dormouse view`: prints the events of traces.
 
-mod crew;
 mod follow;
-mod horizon;
-mod order;
 mod printer;
 mod sink;
 
@@ -11,19 +8,18 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use dormouse_ctf::text::ClockFormat;
+use dormouse_ctf::stream::Block;
+use dormouse_ctf::text::{Buffer, ClockFormat, Formatter};
 use dormouse_ctf::{ClassRef, Notice, Problem, Selection};
-use dormouse_reader::{Item, Reading, TraceFiles};
+use dormouse_reader::{Item, LineOrder, ParallelFormatter, Reading, TraceFiles};
 use dormouse_terminal::{Output, parse_duration};
 
 use crate::patterns::instead;
 use crate::progress::Progress;
-use crate::wanted::{Verbose, Wanted, begin_ns};
-use crew::Crew;
-use order::Order;
-use printer::Printer;
+use crate::selection::{SelectionOptions, Verbose, begin_ns};
+use printer::{Printer, utc_offset};
 use sink::Sink;
 
 /// Print the events of traces in order of time
@@ -38,7 +34,7 @@ pub(crate) struct View {
     dirs: Vec<PathBuf>,
 
     #[command(flatten)]
-    wanted: Wanted,
+    selection: SelectionOptions,
     /// Print only the first N selected events
     #[arg(short = 'n', long = "count", value_name = "N", help_heading = "Event selection")]
     count: Option<u64>,
@@ -167,13 +163,13 @@ impl View {
     /// A trace cannot be opened or read, or an option names an event class or field that does not exist.
     pub(crate) fn export(
         dirs: Vec<PathBuf>,
-        wanted: Wanted,
+        selection: SelectionOptions,
         format: Format,
         out: &mut Output,
     ) -> anyhow::Result<Printed> {
         let view = View {
             dirs,
-            wanted,
+            selection,
             count: None,
             tail: None,
             reverse: false,
@@ -190,7 +186,7 @@ impl View {
     }
 
     fn print_to(self, out: &mut Output, is_terminal: bool) -> anyhow::Result<Printed> {
-        let files = self.wanted.open(&self.dirs)?;
+        let files = self.selection.open(&self.dirs)?;
         let format = self.format.unwrap_or(match is_terminal || self.fields.is_some() {
             true => Format::People,
             false => Format::Babeltrace,
@@ -199,10 +195,10 @@ impl View {
             bail!("--format babeltrace prints all fields; use --fields with --format people, json, csv or logfmt");
         }
         let reading = match self.follow {
-            true => Reading::new(&files, self.wanted.selection_of_live()?, self.wanted.bounds(&files)?),
+            true => Reading::new(&files, self.selection.selection_of_live()?, self.selection.bounds(&files)?),
             false => {
                 self.check_fields(&files)?;
-                self.wanted.reading(&files)?
+                self.selection.reading(&files)?
             }
         };
         let selection = reading.selection();
@@ -232,8 +228,15 @@ impl View {
         }
         let is_simple = format == Format::Babeltrace && !self.reverse && self.tail.is_none();
         let result = std::thread::scope(|scope| {
-            let crew = if is_simple { Crew::start(scope, clock) } else { None };
-            self.print(&files, reading, &mut printer, crew, &mut sink)
+            let prepare = move || {
+                let mut formatter = Formatter::new(clock, utc_offset());
+                move |block: &Block<'_>, last_ns: Option<i64>, text: &mut Buffer| {
+                    text.clear();
+                    formatter.block(block, last_ns, text);
+                }
+            };
+            let parallel = if is_simple { ParallelFormatter::start(scope, prepare) } else { None };
+            self.print(&files, reading, &mut printer, parallel, &mut sink)
         });
         sink.finish();
         result
@@ -244,10 +247,11 @@ impl View {
         files: &'f TraceFiles,
         mut reading: Reading<'f>,
         printer: &mut Printer,
-        mut crew: Option<Crew<'f>>,
+        mut parallel: Option<ParallelFormatter<'f, Buffer>>,
         sink: &mut Sink<'_>,
     ) -> anyhow::Result<Printed> {
-        let mut order = Order::new(self.reverse, if self.reverse { self.tail_count() } else { self.tail })?;
+        let order = LineOrder::new(self.reverse, if self.reverse { self.tail_count() } else { self.tail });
+        let mut order = order.context("cannot create the temporary file of --reverse")?;
         let mut left = if self.reverse { u64::MAX } else { self.count.unwrap_or(u64::MAX) };
         let is_all = left == u64::MAX;
         files.left_out.iter().for_each(|line| sink.say(format!("warning: {line}")));
@@ -261,21 +265,28 @@ impl View {
         let (mut shown, mut last_ns, mut is_damaged) = (0, None, !files.left_out.is_empty());
         while left > 0 {
             // If all events are wanted, those of programs need not be checked one by one.
-            if let Some(crew) = crew.as_mut().filter(|_| is_all) {
-                crew.take_all(&mut reading, sink, |reading| progress.show(reading));
+            if let Some(parallel) = parallel.as_mut().filter(|_| is_all) {
+                while parallel.fill(&mut reading) {
+                    progress.show(&reading);
+                    parallel.hand_over(|text| sink.write(text.as_bytes()));
+                    if sink.is_over() {
+                        break;
+                    }
+                }
             }
-            let mut is_for_crew = false;
+            let mut is_parallel = false;
             match reading.next_item() {
                 None => break,
                 Some(Item::Wanted(event, writers)) => {
                     left -= 1;
                     shown += 1;
                     last_ns = event.time_ns.or(last_ns);
-                    is_for_crew = crew.is_some();
-                    if !is_for_crew {
+                    is_parallel = parallel.is_some();
+                    if !is_parallel {
                         let (begin, ns) = (text.len(), event.time_ns);
                         printer.event(&event, writers, &mut text);
-                        order.take(&mut text, begin, ns)?;
+                        let taken = order.take(&mut text, begin, ns);
+                        taken.context("cannot write to the temporary file of --reverse")?;
                     }
                 }
                 Some(Item::Other(_)) => {}
@@ -283,7 +294,7 @@ impl View {
                 Some(Item::Notice(Notice { problem: Problem::Discarded { .. }, .. })) if self.tail.is_some() => {}
                 Some(Item::Notice(notice)) => {
                     // Events before the notice are printed before it.
-                    crew.iter_mut().for_each(|crew| crew.finish(sink));
+                    parallel.iter_mut().for_each(|parallel| parallel.finish(|text| sink.write(text.as_bytes())));
                     sink.write(&text);
                     text.clear();
                     sink.flush();
@@ -296,8 +307,8 @@ impl View {
                     }
                 }
             }
-            if let Some(crew) = crew.as_mut().filter(|_| is_for_crew) {
-                crew.take(&reading, sink);
+            if let Some(parallel) = parallel.as_mut().filter(|_| is_parallel) {
+                parallel.take(&reading, |text| sink.write(text.as_bytes()));
             }
             if text.len() >= CHUNK_BYTES {
                 sink.write(&text);
@@ -309,7 +320,7 @@ impl View {
             progress.step(&reading);
         }
         drop(progress);
-        crew.iter_mut().for_each(|crew| crew.finish(sink));
+        parallel.iter_mut().for_each(|parallel| parallel.finish(|text| sink.write(text.as_bytes())));
         sink.write(&text);
         if let Some(ns) = last_ns.filter(|_| left == 0) {
             reading.ends_with(ns);
@@ -317,15 +328,16 @@ impl View {
         if let Some(ns) = order.first_ns() {
             reading.begins_with(ns);
         }
-        order.finish(|line| {
+        let finished = order.finish(|line| {
             sink.write(line);
             !sink.is_over()
-        })?;
+        });
+        finished.context("cannot read the temporary file of --reverse")?;
         let missing = if is_all { reading.missing() } else { Vec::new() };
         missing.iter().for_each(|line| sink.say(format!("warning: {line}")));
-        let said = reading.finish(is_all);
-        said.losses.into_iter().for_each(|line| sink.say(line));
-        Ok(Printed { is_damaged: !said.warnings.is_empty(), events: shown })
+        let summary = reading.finish(is_all);
+        summary.losses.into_iter().for_each(|line| sink.say(line));
+        Ok(Printed { is_damaged: !summary.warnings.is_empty(), events: shown })
     }
 
     /// Returns the number of events to print in reverse, counted from the end.

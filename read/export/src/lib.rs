@@ -14,6 +14,7 @@
 //! * [`Encoder`]: encodes a batch as bytes (`perfetto`, `chrome`).
 //! * `folded`: stacks of slices with their own time. `otlp`: spans of OpenTelemetry. Both are written by the thread
 //!   that reads.
+//! * [`Collector`]: sends spans to a collector while they are written.
 //!
 //! In Perfetto's and Chrome's formats an end closes the slice that began last on its track. If slices overlap without
 //! being nested, the inner one is cut: it ends with the outer one and begins again, marked as `continued` (`nest`).
@@ -34,6 +35,7 @@
 mod address;
 mod annotation;
 mod chrome;
+mod collector;
 mod encoder;
 mod exporter;
 mod fields;
@@ -44,6 +46,7 @@ mod otlp;
 mod perfetto;
 mod wire;
 
+pub use collector::{Collector, CollectorAnswers};
 pub use encoder::Encoder;
 pub use exporter::{Exporter, Format};
 pub use op::Batch;

@@ -22,6 +22,8 @@
 //!   [`TraceFiles::names`], then by position.
 //! * All commands share one loop, [`Reading`]: it separates selected events from others, finds out which process and
 //!   thread wrote each, and collects errors and the losses in the selected time range.
+//! * A [`Follower`] reads a trace while it is recorded. A [`ParallelFormatter`] has several threads make text of events
+//!   that are read in order; a [`LineOrder`] holds back lines that are printed in reverse, or only at the end.
 //!
 //! # Memory
 //! Reading takes at most 64 MiB plus 1 MiB for each stream, and in addition metadata and counts; twice the length of a
@@ -39,7 +41,12 @@ mod archive;
 mod bounds;
 mod counts;
 mod find;
+mod follower;
+mod horizon;
+mod line_order;
 mod lost;
+mod ordered_pool;
+mod parallel_formatter;
 mod parts;
 mod reading;
 mod streams;
@@ -50,6 +57,10 @@ pub use bounds::Bounds;
 pub use counts::{ClassCount, Counts};
 pub use dormouse_directory::{Dir, Error, is_stream_name, open_dir, read_metadata};
 pub use extent::Window;
+pub use follower::{FollowEnd, FollowOptions, Follower, Show};
+pub use line_order::LineOrder;
+pub use ordered_pool::OrderedPool;
+pub use parallel_formatter::ParallelFormatter;
 pub use parts::{Part, Parts};
-pub use reading::{Item, Reading, Said};
+pub use reading::{Item, ReadSummary, Reading};
 pub use traces::{Events, TraceFiles};

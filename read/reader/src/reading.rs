@@ -55,9 +55,9 @@ pub enum Item<'r> {
     Notice(Notice),
 }
 
-/// The report after everything was read.
+/// Damage and losses that were found while a trace was read.
 #[derive(Debug)]
-pub struct Said {
+pub struct ReadSummary {
     /// Damage, and files that are left out or missing, one line each.
     pub warnings: Vec<String>,
     /// Losses in the selected time, if there are any.
@@ -66,8 +66,8 @@ pub struct Said {
     pub events_lost: u64,
 }
 
-impl Said {
-    /// Returns the report as lines for people, losses last.
+impl ReadSummary {
+    /// Returns it as lines for people, losses last.
     pub fn lines(&self) -> impl Iterator<Item = String> {
         let warnings = self.warnings.iter().map(|line| format!("warning: {line}"));
         warnings.chain(self.losses.clone())
@@ -178,15 +178,15 @@ impl<'f> Reading<'f> {
         if self.bounds.are_set() { Vec::new() } else { self.files.missing(&self.events) }
     }
 
-    /// Returns the report. `is_at_end`: whether everything was read, so that missing parts are known.
-    pub fn finish(self, is_at_end: bool) -> Said {
+    /// Returns the damage and the losses that were found. `is_at_end`: whether everything was read, so that missing parts are known.
+    pub fn finish(self, is_at_end: bool) -> ReadSummary {
         let missing = if is_at_end { self.missing() } else { Vec::new() };
         let Wrong { warnings: wrong, more } = self.wrong;
         let is_damaged = !wrong.is_empty() || !missing.is_empty();
         let more = (more > 0).then(|| format!("{more} warnings more"));
         let warnings = self.files.left_out.iter().cloned().chain(wrong).chain(more).chain(missing).collect();
         let (losses, events_lost) = self.part.told(self.files, self.losses, is_damaged);
-        Said { warnings, losses, events_lost }
+        ReadSummary { warnings, losses, events_lost }
     }
 }
 

@@ -133,7 +133,7 @@ fn is_loaded(name: &OsStr) -> bool {
 #[derive(Debug)]
 pub struct Traced {
     pid: u32,
-    ended: Receiver<Ended>,
+    ended: Receiver<CommandEnd>,
     phase: Arc<Phase>,
 }
 
@@ -148,7 +148,7 @@ struct Phase {
 
 /// How a command, or its recording, has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
+pub enum CommandEnd {
     /// The command has exited with this code; as in shells, 128 plus the signal's number if a signal has ended it.
     Exited(i32),
     /// The command has not ended: this signal has asked for its end, but it cannot take the signal, because it is
@@ -167,7 +167,7 @@ const ENDING: [c_int; 3] = [SIGHUP, SIGINT, SIGTERM];
 
 /// Meaning of a signal that asks for the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Heard {
+enum EndRequest {
     First,
     /// Belongs to a request that was received before, or is meant for the command.
     Known,
@@ -177,33 +177,33 @@ enum Heard {
 
 /// Requests for the end by signals so far.
 #[derive(Debug)]
-struct Endings<C> {
+struct EndRequests<C> {
     /// Returns the time since a fixed moment.
     clock: C,
     requests: Requests,
     is_asked: bool,
 }
 
-impl Endings<()> {
-    fn new() -> Endings<impl Fn() -> Duration> {
+impl EndRequests<()> {
+    fn new() -> EndRequests<impl Fn() -> Duration> {
         let begun = Instant::now();
-        Endings { clock: move || begun.elapsed(), requests: Requests::default(), is_asked: false }
+        EndRequests { clock: move || begun.elapsed(), requests: Requests::default(), is_asked: false }
     }
 }
 
-impl<C: Fn() -> Duration> Endings<C> {
+impl<C: Fn() -> Duration> EndRequests<C> {
     /// Notes a signal that asks for the end.
     ///
     /// A terminal's signals while the command runs are meant for the command, however many there are, and so are those
     /// that a wrapper passes on.
-    fn hear(&mut self, is_from_terminal: bool, is_command_over: bool) -> Heard {
+    fn hear(&mut self, is_from_terminal: bool, is_command_over: bool) -> EndRequest {
         if !self.requests.is_new((self.clock)()) {
-            return Heard::Known;
+            return EndRequest::Known;
         }
         match std::mem::replace(&mut self.is_asked, true) {
-            false => Heard::First,
-            true if is_from_terminal && !is_command_over => Heard::Known,
-            true => Heard::AtOnce,
+            false => EndRequest::First,
+            true if is_from_terminal && !is_command_over => EndRequest::Known,
+            true => EndRequest::AtOnce,
         }
     }
 }
@@ -218,13 +218,13 @@ pub fn on_ending_signals(
     at_once: impl Fn(i32) + Send + 'static,
 ) -> Result<(), Error> {
     let mut signals = SignalsInfo::<WithOrigin>::new(ENDING).map_err(no_signals)?;
-    let mut endings = Endings::new();
+    let mut requests = EndRequests::new();
     let run = move || {
         for origin in signals.forever() {
-            match endings.hear(is_from_terminal(&origin), true) {
-                Heard::First => first(),
-                Heard::Known => {}
-                Heard::AtOnce => at_once(origin.signal),
+            match requests.hear(is_from_terminal(&origin), true) {
+                EndRequest::First => first(),
+                EndRequest::Known => {}
+                EndRequest::AtOnce => at_once(origin.signal),
             }
         }
     };
@@ -279,10 +279,10 @@ impl Traced {
         // SAFETY: between fork and exec, `inherit` only calls `dup2`, which is async-signal-safe, with numbers as
         // arguments.
         unsafe { process.pre_exec(move || inherit(memory, inherited)) };
-        let given = Given::of_this_thread();
+        let signals_before = SignalState::of_this_thread();
         // After that: the number may be above the command's own limit, which does not invalidate an open descriptor.
         // SAFETY: between fork and exec, `restore` only calls async-signal-safe functions.
-        unsafe { process.pre_exec(move || given.restore()) };
+        unsafe { process.pre_exec(move || signals_before.restore()) };
         let failed = |error| format!("cannot run `{}`: {error}", program.to_string_lossy());
         let mut child = process.spawn().map_err(failed)?;
         let (sender, ended) = channel();
@@ -290,7 +290,7 @@ impl Traced {
         let wait = move || {
             // No other thread waits for the child, so its exit code is available here.
             let code = child.wait().map_or(1, exit_code);
-            let _ = of_waiter.send(Ended::Exited(code));
+            let _ = of_waiter.send(CommandEnd::Exited(code));
         };
         std::thread::Builder::new().name("dormouse-wait".into()).spawn(wait).map_err(no_thread)?;
         let forwarder = Forwarder { pid, signals, phase: Arc::clone(&phase), ended: sender };
@@ -305,9 +305,9 @@ impl Traced {
     }
 
     /// Waits for the command's end, or for a request to end while it is frozen.
-    pub fn wait(&self) -> Ended {
+    pub fn wait(&self) -> CommandEnd {
         // The waiting thread sends its message before it ends.
-        let ended = self.ended.recv().unwrap_or(Ended::Exited(1));
+        let ended = self.ended.recv().unwrap_or(CommandEnd::Exited(1));
         self.phase.is_command_over.store(true, Ordering::Relaxed);
         ended
     }
@@ -320,7 +320,7 @@ impl Traced {
     pub fn on_interrupt(self, function: impl FnOnce() + Send + 'static) -> Result<(), Error> {
         self.phase.begins_anew.store(true, Ordering::Relaxed);
         let wait = move || {
-            if self.ended.iter().any(|ended| ended == Ended::Interrupted) {
+            if self.ended.iter().any(|ended| ended == CommandEnd::Interrupted) {
                 function();
             }
         };
@@ -361,27 +361,27 @@ struct Forwarder {
     pid: u32,
     signals: SignalsInfo<WithOrigin>,
     phase: Arc<Phase>,
-    ended: Sender<Ended>,
+    ended: Sender<CommandEnd>,
 }
 
 impl Forwarder {
     /// Passes signals on. A terminal's signals (to the whole foreground group) reach the command by themselves and are
     /// not repeated.
     fn run(mut self, at_once: &dyn Fn(i32)) {
-        let mut endings = Endings::new();
+        let mut requests = EndRequests::new();
         for origin in self.signals.forever() {
             let signal = origin.signal;
             let is_from_terminal = is_from_terminal(&origin);
             let is_over = self.phase.is_command_over.load(Ordering::Relaxed);
             if self.phase.begins_anew.swap(false, Ordering::Relaxed) {
-                endings.is_asked = false;
+                requests.is_asked = false;
             }
-            if ENDING.contains(&signal) && endings.hear(is_from_terminal, is_over) == Heard::AtOnce {
+            if ENDING.contains(&signal) && requests.hear(is_from_terminal, is_over) == EndRequest::AtOnce {
                 at_once(signal);
             }
             if is_over {
                 if ENDING.contains(&signal) {
-                    let _ = self.ended.send(Ended::Interrupted);
+                    let _ = self.ended.send(CommandEnd::Interrupted);
                 }
                 // Its process id may belong to another process by now.
                 continue;
@@ -398,7 +398,7 @@ impl Forwarder {
                     // The kernel does not report that a signal was not taken.
                     std::thread::sleep(SIGNAL_PENDING_MAX);
                     if is_left_pending(&status_of(pid), signal) {
-                        let _ = ended.send(Ended::Frozen(signal));
+                        let _ = ended.send(CommandEnd::Frozen(signal));
                     }
                 };
                 // Without a thread for it, only the command's own end is awaited.
@@ -424,7 +424,7 @@ fn is_left_pending(status: &str, signal: c_int) -> bool {
 
 /// Signal state that this process was started with, and that the command must find.
 #[derive(Debug, Clone, Copy)]
-struct Given {
+struct SignalState {
     mask: libc::sigset_t,
     ignored: [(c_int, bool); 3],
 }
@@ -448,9 +448,9 @@ extern "C" fn note_ignored() {
 #[unsafe(link_section = ".init_array")]
 static NOTE_IGNORED: extern "C" fn() = note_ignored;
 
-impl Given {
+impl SignalState {
     /// Reads the state. The mask is that of the calling thread; in the first thread it is unchanged.
-    fn of_this_thread() -> Given {
+    fn of_this_thread() -> SignalState {
         let mut mask = std::mem::MaybeUninit::uninit();
         // SAFETY: pthread_sigmask(3) without a new mask only fills `mask` with the old one, and does not fail.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), mask.as_mut_ptr()) };
@@ -462,7 +462,7 @@ impl Given {
             index += 1;
             (signal, word >> (index - 1) & 1 != 0)
         });
-        Given { mask, ignored }
+        SignalState { mask, ignored }
     }
 
     fn restore(self) -> std::io::Result<()> {
@@ -503,19 +503,19 @@ mod tests {
 
     /// Returns the meaning of each signal, given its time in milliseconds, whether it comes from a terminal, and
     /// whether the command is over.
-    fn heard(signals: &[(u64, bool, bool)]) -> Vec<Heard> {
+    fn heard(signals: &[(u64, bool, bool)]) -> Vec<EndRequest> {
         let now = std::cell::Cell::new(Duration::ZERO);
-        let mut endings = Endings { clock: || now.get(), requests: Requests::default(), is_asked: false };
+        let mut requests = EndRequests { clock: || now.get(), requests: Requests::default(), is_asked: false };
         let hear = |(ms, is_from_terminal, is_over): &(u64, bool, bool)| {
             now.set(Duration::from_millis(*ms));
-            endings.hear(*is_from_terminal, *is_over)
+            requests.hear(*is_from_terminal, *is_over)
         };
         signals.iter().map(hear).collect()
     }
 
     #[test]
     fn the_second_request_that_is_for_the_recording_ends_it() {
-        use Heard::{AtOnce, First, Known};
+        use EndRequest::{AtOnce, First, Known};
         const SENT: bool = false;
         const TERMINAL: bool = true;
         // The user presses Ctrl-C repeatedly at a prompt of the command; only a signal to the recorder itself counts.

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use dormouse_abi::message::{ProgramToTool, ToolToProgram};
 use dormouse_abi::text::printable;
 use dormouse_control::no_thread;
-use dormouse_tools::{Descendants, Program, Wait, has_tracepoints};
+use dormouse_tools::{Descendants, Program, ProgramError, Wait, has_tracepoints};
 
 use crate::error::Error;
 use crate::service::Shared;
@@ -91,15 +91,15 @@ fn called(pid: u32) -> Option<Program> {
 /// Makes a running program join and arm the session's classes. Returns the number of armed classes.
 ///
 /// # Errors
-/// One line with the reason if the program cannot be reached or refuses.
-pub(crate) fn attach(shared: &Shared, socket: &Path, program: &Program) -> Result<u32, Error> {
+/// The reason if the program cannot be reached or refuses.
+pub(crate) fn attach(shared: &Shared, socket: &Path, program: &Program) -> Result<u32, ProgramError> {
     let session = socket.to_string_lossy().into_owned();
     let mut total = 0;
     let (question, memory) = (ToolToProgram::Attach { session }, shared.memory.file());
     for index in 0..program.tracer_count() {
         match program.ask_with(index, &question, Some(memory), PATIENCE_TO_ATTACH)? {
             ProgramToTool::Changed { armed, .. } => total += armed,
-            other => return Err(program.refusal(other)),
+            other => return Err(program.refusal(other).into()),
         }
     }
     // The next query about it finds it.

@@ -1,24 +1,25 @@
-//! The arguments that an owner process is started with, and the messages between it and its supervisor.
+//! What an owner process is started with, and the messages between it and its supervisor.
 //!
-//! Both are the same program, so lines of text suffice:
+//! Both are the same program, so everything is JSON:
 //! ```text
-//!   owner ──▶ supervisor      ready                programs are served
-//!                             armed N              the program to be attached has joined
-//!                             refused TEXT         it cannot join, and the session has been removed
-//!                             failed TEXT          the session cannot be taken up
-//!                             done CODE            the trace is complete, and everything has been reported
-//!   supervisor ──▶ owner      finish CODE          the command has ended with this code, or the end was requested
-//!                             await CODE           the command has ended with this code; its descendants should end too
+//!   a file without a name     Inheritance: descriptors, paths, and what the owner must know of the command line
+//!   owner ──▶ supervisor      OwnerMessage, one in each line
+//!   supervisor ──▶ owner      SupervisorMessage, one in each line
 //! ```
-//! The end of the connection means that the other process has ended.
+//! The file is inherited: other processes cannot read it, unlike arguments, and it can have any length. The end of the
+//! connection means that the other process has ended.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{Read, Seek, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use dormouse_control::SessionListener;
+use dormouse_tools::ProgramError;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use crate::begin::SessionParts;
 use crate::dir::Dir;
@@ -27,89 +28,84 @@ use crate::ledger::Ledger;
 use crate::session_file::OwnerFiles;
 
 /// Messages of an owner.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Said {
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum OwnerMessage {
+    /// Programs are served.
     Ready,
+    /// The program to be attached has joined, with this number of armed events.
     Armed(u32),
-    Refused(String),
+    /// It cannot join, for this reason, and the session has been removed.
+    Refused(ProgramError),
+    /// The session cannot be taken up, for this reason.
     Failed(String),
+    /// The trace is complete, and everything has been reported. Contains the exit code.
     Done(u8),
 }
 
-impl Said {
-    pub(crate) fn to_line(&self) -> String {
-        match self {
-            Said::Ready => "ready\n".into(),
-            Said::Armed(count) => format!("armed {count}\n"),
-            // The text must be one line.
-            Said::Refused(text) => format!("refused {}\n", text.replace('\n', " ")),
-            Said::Failed(text) => format!("failed {}\n", text.replace('\n', " ")),
-            Said::Done(code) => format!("done {code}\n"),
-        }
-    }
-
-    pub(crate) fn from_line(line: &str) -> Option<Said> {
-        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
-        Some(match word {
-            "ready" => Said::Ready,
-            "armed" => Said::Armed(rest.parse().ok()?),
-            "refused" => Said::Refused(rest.into()),
-            "failed" => Said::Failed(rest.into()),
-            "done" => Said::Done(rest.parse().ok()?),
-            _ => return None,
-        })
-    }
-}
-
 /// Messages of a supervisor, with the exit code of the recorded command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asked {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum SupervisorMessage {
     /// The session must end.
     Finish(u8),
     /// The session must end once no process is in it.
-    Await(u8),
+    FinishWhenEmpty(u8),
 }
 
-impl Asked {
-    pub(crate) fn to_line(self) -> String {
-        match self {
-            Asked::Finish(code) => format!("finish {code}\n"),
-            Asked::Await(code) => format!("await {code}\n"),
-        }
-    }
-
-    pub(crate) fn from_line(line: &str) -> Option<Asked> {
-        let (word, code) = line.split_once(' ')?;
-        let code = code.parse().ok()?;
-        match word {
-            "finish" => Some(Asked::Finish(code)),
-            "await" => Some(Asked::Await(code)),
-            _ => None,
-        }
-    }
+/// Encodes a message as a line.
+pub(crate) fn to_line(message: &impl Serialize) -> String {
+    // These types have no map with keys that JSON does not have, so that encoding does not fail.
+    serde_json::to_string(message).unwrap_or_default() + "\n"
 }
 
-/// Number of descriptors that an owner inherits, in the order of its arguments: the session's, then the connection to
-/// the supervisor, then the file of the summary.
+/// Decodes a message. `None` if the line is not one.
+pub(crate) fn from_line<T: DeserializeOwned>(line: &str) -> Option<T> {
+    serde_json::from_str(line).ok()
+}
+
+/// What an owner process must know of the command line of `dormouse record`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recording {
+    /// Id of the running program that is recorded. `None`: a command is run.
+    pub attached: Option<u32>,
+    /// Whether the owner detaches from the terminal and reports nothing.
+    pub is_background: bool,
+    /// Whether the exit code says that events were lost.
+    pub fails_on_loss: bool,
+    /// Whether the functions of libc are traced.
+    pub has_libc: bool,
+    /// Patterns of event classes that the user has given.
+    pub patterns: Vec<String>,
+    /// Patterns of event classes in the triggers that the user has given.
+    pub trigger_patterns: Vec<String>,
+    /// The command and its arguments; empty for a running program.
+    pub command: Vec<OsString>,
+}
+
+/// Number of descriptors that an owner inherits: the session's, then the connection to the supervisor, then the file of
+/// the summary.
 const FD_COUNT: usize = 6;
 
-/// Arguments that an owner is started with, before those of the command that started it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What an owner process is started with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inheritance {
     fds: [RawFd; FD_COUNT],
-    dir: PathBuf,
-    socket: PathBuf,
-    buffers: Option<PathBuf>,
+    // As `OsString`: a path need not be UTF-8, and serde refuses such a `PathBuf`.
+    dir: OsString,
+    socket: OsString,
+    buffers: Option<OsString>,
+    recording: Recording,
 }
 
 /// Stands for a missing descriptor.
 const NO_FD: RawFd = -1;
 
 impl Inheritance {
-    /// Number of arguments.
-    pub const ARGUMENT_COUNT: usize = FD_COUNT + 3;
-
-    pub(crate) fn of(parts: &SessionParts, control: &UnixStream, summary: Option<&std::fs::File>) -> Inheritance {
+    pub(crate) fn of(
+        parts: &SessionParts,
+        control: &UnixStream,
+        summary: Option<&File>,
+        recording: &Recording,
+    ) -> Inheritance {
         let SessionParts { dir, memory, ledger, listener, buffers, .. } = parts;
         let fds = [
             dir.fd().as_raw_fd(),
@@ -119,12 +115,23 @@ impl Inheritance {
             control.as_raw_fd(),
             summary.map_or(NO_FD, AsRawFd::as_raw_fd),
         ];
-        Inheritance { fds, dir: dir.path.clone(), socket: listener.path(), buffers: buffers.clone() }
+        Inheritance {
+            fds,
+            dir: dir.path.clone().into(),
+            socket: listener.path().into(),
+            buffers: buffers.clone().map(OsString::from),
+            recording: recording.clone(),
+        }
     }
 
     /// Returns the trace's directory.
     pub fn dir(&self) -> &Path {
-        &self.dir
+        Path::new(&self.dir)
+    }
+
+    /// Returns what the owner must know of the command line.
+    pub fn recording(&self) -> &Recording {
+        &self.recording
     }
 
     /// Returns the descriptors that must stay open in the owner.
@@ -132,38 +139,41 @@ impl Inheritance {
         self.fds
     }
 
-    /// Encodes it as arguments.
-    pub(crate) fn to_arguments(&self) -> Vec<OsString> {
-        let buffers = self.buffers.as_ref().map_or(OsStr::new(""), |path| path.as_os_str());
-        let paths = [self.dir.as_os_str(), self.socket.as_os_str(), buffers].map(OsString::from);
-        self.fds.iter().map(|fd| fd.to_string().into()).chain(paths).collect()
+    /// Writes it to a new file without a name.
+    pub(crate) fn to_file(&self) -> std::io::Result<File> {
+        let file = rustix::fs::memfd_create("dormouse-inheritance", rustix::fs::MemfdFlags::CLOEXEC)?;
+        let mut file = File::from(file);
+        file.write_all(&serde_json::to_vec(self)?)?;
+        Ok(file)
     }
 
-    /// Decodes the arguments.
+    /// Reads it from the file that the first argument names by its descriptor. Must be called only once.
     ///
     /// # Errors
     /// One line: only a supervisor starts an owner.
     pub fn from_arguments(arguments: &[OsString]) -> Result<Inheritance, Error> {
-        let wrong = || Error::from("`dormouse record` starts this by itself".to_string());
-        let (fds, paths) = arguments.split_first_chunk::<FD_COUNT>().ok_or_else(wrong)?;
-        let fds = fds.each_ref().map(|fd| fd.to_str().and_then(|fd| fd.parse().ok()));
-        let [dir, socket, buffers] = paths else { return Err(wrong()) };
-        if fds.iter().any(Option::is_none) {
-            return Err(wrong());
-        }
-        let buffers = Some(buffers).filter(|path| !path.as_bytes().is_empty()).map(PathBuf::from);
-        Ok(Inheritance { fds: fds.map(|fd| fd.unwrap_or(NO_FD)), dir: dir.into(), socket: socket.into(), buffers })
+        let fd = arguments.first().and_then(|fd| fd.to_str()?.parse().ok());
+        let inheritance = fd.and_then(own).and_then(|file| Inheritance::from_file(file.into()));
+        inheritance.ok_or_else(|| "`dormouse record` starts this by itself".to_string().into())
+    }
+
+    fn from_file(mut file: File) -> Option<Inheritance> {
+        let mut bytes = Vec::new();
+        // The supervisor's descriptor has the same position, which is at the end.
+        file.rewind().ok()?;
+        file.read_to_end(&mut bytes).ok()?;
+        serde_json::from_slice(&bytes).ok()
     }
 
     /// Takes the inherited things. Must be called only once.
-    pub(crate) fn take(self) -> Result<(SessionParts, UnixStream, Option<std::fs::File>), Error> {
-        let Inheritance { fds, dir, socket, buffers } = self;
+    pub(crate) fn take(self) -> Result<(SessionParts, UnixStream, Option<File>), Error> {
+        let Inheritance { fds, dir, socket, buffers, .. } = self;
         let [dir_fd, memory, ledger, listener, control, summary] = fds.map(own);
         let wrong = || Error::from("a descriptor of the session was not inherited".to_string());
-        let dir = Dir::inherited(dir_fd.ok_or_else(wrong)?, &dir);
+        let (dir, buffers) = (Dir::inherited(dir_fd.ok_or_else(wrong)?, Path::new(&dir)), buffers.map(Into::into));
         let files = OwnerFiles::inherited(&dir, buffers.clone());
         let ledger = Ledger::inherited(ledger.ok_or_else(wrong)?)?;
-        let listener = SessionListener::inherited(&socket, listener.ok_or_else(wrong)?)?;
+        let listener = SessionListener::inherited(Path::new(&socket), listener.ok_or_else(wrong)?)?;
         let parts = SessionParts { dir, memory: memory.ok_or_else(wrong)?, ledger, listener, buffers, files };
         Ok((parts, control.ok_or_else(wrong)?.into(), summary.map(Into::into)))
     }
@@ -181,41 +191,39 @@ fn own(fd: RawFd) -> Option<OwnedFd> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStringExt;
+
     use super::*;
 
     #[test]
-    fn what_is_said_comes_back() {
-        for said in [
-            Said::Ready,
-            Said::Armed(7),
-            Said::Failed("no room, so none".into()),
-            Said::Refused("x".into()),
-            Said::Done(255),
+    fn messages_come_back_and_are_one_line() {
+        for message in [
+            OwnerMessage::Ready,
+            OwnerMessage::Armed(7),
+            OwnerMessage::Failed("no room\nat all".into()),
+            OwnerMessage::Refused("x".to_string().into()),
+            OwnerMessage::Done(255),
         ] {
-            assert_eq!(Said::from_line(said.to_line().trim_end()), Some(said));
+            let line = to_line(&message);
+            assert_eq!(line.find('\n'), Some(line.len() - 1));
+            assert_eq!(from_line(&line), Some(message));
         }
-        assert_eq!(Said::Failed("a\nb".into()).to_line(), "failed a b\n");
-        assert_eq!([Said::from_line("done 256"), Said::from_line("armed"), Said::from_line("")], [None, None, None]);
-        for asked in [Asked::Finish(130), Asked::Await(0)] {
-            assert_eq!(Asked::from_line(asked.to_line().trim_end()), Some(asked));
+        for message in [SupervisorMessage::Finish(130), SupervisorMessage::FinishWhenEmpty(0)] {
+            assert_eq!(from_line(&to_line(&message)), Some(message));
         }
-        assert_eq!([Asked::from_line("finish 300"), Asked::from_line("await"), Asked::from_line("x 1")], [None; 3]);
+        assert_eq!([r#"{"Done":256}"#, r#""Armed""#, "", "x"].map(from_line::<OwnerMessage>), [const { None }; 4]);
     }
 
     #[test]
-    fn arguments_come_back() {
-        let path = |text: &str| PathBuf::from(OsStr::from_bytes(text.as_bytes()));
-        let some = Inheritance {
-            fds: [3, 4, 5, 6, 7, NO_FD],
-            dir: path("a b"),
-            socket: PathBuf::from(OsStr::from_bytes(b"\xff")),
-            buffers: Some(path("/dev/shm/x")),
-        };
+    fn an_inheritance_comes_back_from_its_file() {
+        let not_utf8 = || OsString::from_vec(vec![b'/', 0xff]);
+        let recording = Recording { command: vec!["a b".into(), not_utf8()], ..Recording::default() };
+        let (dir, socket, buffers) = ("a\nb".into(), not_utf8(), Some("/dev/shm/x".into()));
+        let some = Inheritance { fds: [3, 4, 5, 6, 7, NO_FD], dir, socket, buffers, recording };
         for inheritance in [Inheritance { buffers: None, ..some.clone() }, some] {
-            let arguments = inheritance.to_arguments();
-            assert_eq!(arguments.len(), Inheritance::ARGUMENT_COUNT);
-            assert_eq!(Inheritance::from_arguments(&arguments).unwrap(), inheritance);
-            assert!(Inheritance::from_arguments(&arguments[1..]).is_err());
+            assert_eq!(Inheritance::from_file(inheritance.to_file().unwrap()), Some(inheritance));
         }
+        let wrong = [vec![], vec!["x".into()], vec!["-1".into()], vec!["99999".into()]];
+        assert!(wrong.iter().all(|arguments| Inheritance::from_arguments(arguments).is_err()));
     }
 }

@@ -14,7 +14,7 @@ use dormouse_abi::environment::{ENV_MEMORY, ENV_SESSION, memory_name};
 use dormouse_abi::message::{ProgramToTool, ToolToProgram};
 use dormouse_control::{Processes, SessionListener, SessionServer, is_dead, no_thread, process_name};
 use dormouse_ctf::{Cause, Losses};
-use dormouse_tools::Program;
+use dormouse_tools::{Program, ProgramError};
 
 use crate::begin::{NewSession, SessionParts};
 use crate::command::inheritable;
@@ -31,7 +31,7 @@ use crate::options::Options;
 use crate::register::{RegisterReader, ended_amid_write};
 use crate::service::{NAMED_COUNT_MAX, Shared};
 use crate::session_file::OwnerFiles;
-use crate::summary::{NAMED_SHOWN_MAX, NotJoined, Running, Summary};
+use crate::summary::{NAMED_SHOWN_MAX, Running, Summary};
 use crate::trace::Trace;
 
 /// Descriptors that a session needs beside those of its processes and streams: its own files, a snapshot's, those that
@@ -160,8 +160,8 @@ impl Session {
     /// Makes a running program join and arm the session's classes. Returns the number of armed classes.
     ///
     /// # Errors
-    /// One line with the reason if the program cannot be reached or refuses.
-    pub fn attach(&self, program: &Program) -> Result<u32, Error> {
+    /// The reason if the program cannot be reached or refuses.
+    pub fn attach(&self, program: &Program) -> Result<u32, ProgramError> {
         self.shared.followed.set_attached(program.pid);
         follow::attach(&self.shared, self.socket(), program)
     }
@@ -252,7 +252,7 @@ impl Session {
         let mut summary = Summary {
             still_running: alive.map(named).collect(),
             executed,
-            unjoined: unjoined.into_iter().map(NotJoined::from).collect(),
+            unjoined,
             processes: processes.joined().saturating_sub(late_count),
             snapshots_refused: ledger.counts().snapshots_refused.load(Ordering::Relaxed),
             owner_restarts: ledger.restarts(),

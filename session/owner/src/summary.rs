@@ -34,7 +34,7 @@ pub struct Summary {
     /// Processes that have executed another program since they were attached.
     pub executed: Vec<Executed>,
     /// Programs with tracepoints that the command has started and that have not joined, as far as they were seen.
-    pub unjoined: Vec<NotJoined>,
+    pub unjoined: Vec<Unjoined>,
 }
 
 /// A process that continues.
@@ -66,23 +66,6 @@ impl std::fmt::Display for Executed {
         } else {
             " and is not recorded any more; `dormouse record -- CMD` records a program from its start, with all that it executes"
         })
-    }
-}
-
-/// A program that has not joined.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct NotJoined {
-    /// Its process id.
-    pub pid: u32,
-    /// Its name.
-    pub name: String,
-    /// One line with the reason.
-    pub reason: String,
-}
-
-impl From<Unjoined> for NotJoined {
-    fn from(Unjoined { pid, name, reason }: Unjoined) -> NotJoined {
-        NotJoined { pid, name, reason }
     }
 }
 

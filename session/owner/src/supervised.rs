@@ -12,28 +12,28 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use dormouse_control::{is_dead, no_thread, open, start_of};
-use dormouse_tools::Program;
+use dormouse_tools::{Program, ProgramError};
 
 use crate::command::on_ending_signals;
 use crate::error::Error;
-use crate::inheritance::{Asked, Inheritance, Said};
+use crate::inheritance::{Inheritance, OwnerMessage, SupervisorMessage, from_line, to_line};
 use crate::owner::Session;
 
 /// Interval at which it checks for an end that no message announces: a tool has asked for it, or the session's programs
 /// have ended.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A message for the waiting owner.
+/// What ends the wait of an owner.
 #[derive(Debug)]
-enum Heard {
-    Asked(Asked),
+enum WakeUp {
+    Message(SupervisorMessage),
     /// The supervisor's connection is closed, or a signal asks for the end.
     End,
 }
 
 /// Why a session must end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ending {
+pub(crate) enum Ending {
     /// Its end was requested. Contains the exit code of the recorded command, or 0.
     Asked(u8),
     /// All its processes have ended.
@@ -42,11 +42,11 @@ pub enum Ending {
 
 /// A session's owner, and its connection to the supervisor.
 #[derive(Debug)]
-pub struct SupervisedOwner {
+pub(crate) struct SupervisedOwner {
     session: Session,
     control: UnixStream,
-    heard: Receiver<Heard>,
-    sender: Sender<Heard>,
+    wake_ups: Receiver<WakeUp>,
+    sender: Sender<WakeUp>,
     /// File that the summary is written to for other programs.
     summary: Option<File>,
 }
@@ -56,28 +56,27 @@ impl SupervisedOwner {
     ///
     /// # Errors
     /// One line with the reason, which has been sent to the supervisor.
-    pub fn take_up(inheritance: Inheritance) -> Result<SupervisedOwner, Error> {
+    pub(crate) fn take_up(inheritance: Inheritance) -> Result<SupervisedOwner, Error> {
         let (parts, mut control, summary) = inheritance.take()?;
         let session =
-            Session::take_up(parts).inspect_err(|error| tell(&mut control, &Said::Failed(error.to_string())))?;
-        let (sender, heard) = channel();
+            Session::take_up(parts).inspect_err(|error| tell(&mut control, &OwnerMessage::Failed(error.to_string())))?;
+        let (sender, wake_ups) = channel();
         let (lines, to) = (control.try_clone().map_err(|error| error.to_string())?, sender.clone());
         let hear = move || {
-            let asked = BufReader::new(lines).lines().map_while(Result::ok).filter_map(|line| Asked::from_line(&line));
-            asked.map(Heard::Asked).chain([Heard::End]).for_each(|heard| drop(to.send(heard)));
+            let messages = BufReader::new(lines).lines().map_while(Result::ok).filter_map(|line| from_line(&line));
+            messages.map(WakeUp::Message).chain([WakeUp::End]).for_each(|wake_up| drop(to.send(wake_up)));
         };
         std::thread::Builder::new().name("dormouse-hear".into()).spawn(hear).map_err(no_thread)?;
-        tell(&mut control, &Said::Ready);
-        Ok(SupervisedOwner { session, control, heard, sender, summary })
+        tell(&mut control, &OwnerMessage::Ready);
+        Ok(SupervisedOwner { session, control, wake_ups, sender, summary })
     }
 
     /// Makes the program join, unless an earlier owner has done so. Returns the number of its armed events, which
     /// [`SupervisedOwner::tell_armed`] sends to the supervisor.
     ///
     /// # Errors
-    /// One line with the reason why it cannot join, which has been sent to the supervisor; only an empty directory is
-    /// left.
-    pub fn attach(self, pid: u32) -> Result<(SupervisedOwner, u32), Error> {
+    /// The reason why it cannot join, which has been sent to the supervisor; only an empty directory is left.
+    pub(crate) fn attach(self, pid: u32) -> Result<(SupervisedOwner, u32), ProgramError> {
         let ledger = self.session.ledger();
         if let Some(count) = ledger.attached().checked_sub(1) {
             return Ok((self, count as u32));
@@ -90,27 +89,27 @@ impl SupervisedOwner {
             Err(error) => {
                 let SupervisedOwner { session, mut control, .. } = self;
                 session.abandon();
-                tell(&mut control, &Said::Refused(error.to_string()));
+                tell(&mut control, &OwnerMessage::Refused(error.clone()));
                 Err(error)
             }
         }
     }
 
     /// Tells the supervisor that the program has joined.
-    pub fn tell_armed(&mut self, count: u32) {
-        tell(&mut self.control, &Said::Armed(count));
+    pub(crate) fn tell_armed(&mut self, count: u32) {
+        tell(&mut self.control, &OwnerMessage::Armed(count));
     }
 
     /// Waits until the session must end. If `is_attached`, it ends with its processes.
-    pub fn wait(&self, is_attached: bool) -> Ending {
+    pub(crate) fn wait(&self, is_attached: bool) -> Ending {
         let mut orphan: Option<Orphan> = None;
         let mut awaited = None;
         loop {
-            match self.heard.recv_timeout(LOOK_INTERVAL) {
-                Ok(Heard::Asked(Asked::Finish(code))) => return Ending::Asked(code),
-                Ok(Heard::Asked(Asked::Await(code))) => awaited = Some(code),
-                Ok(Heard::End) if orphan.is_some() => return Ending::Asked(0),
-                Ok(Heard::End) | Err(RecvTimeoutError::Disconnected) => {
+            match self.wake_ups.recv_timeout(LOOK_INTERVAL) {
+                Ok(WakeUp::Message(SupervisorMessage::Finish(code))) => return Ending::Asked(code),
+                Ok(WakeUp::Message(SupervisorMessage::FinishWhenEmpty(code))) => awaited = Some(code),
+                Ok(WakeUp::End) if orphan.is_some() => return Ending::Asked(0),
+                Ok(WakeUp::End) | Err(RecvTimeoutError::Disconnected) => {
                     orphan.get_or_insert_with(|| Orphan::new(&self.session, self.sender.clone()));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -130,9 +129,9 @@ impl SupervisedOwner {
     }
 
     /// Returns the session, the file for the summary, and a function that tells the supervisor that everything is done.
-    pub fn into_parts(self) -> (Session, Option<File>, impl FnOnce(u8)) {
+    pub(crate) fn into_parts(self) -> (Session, Option<File>, impl FnOnce(u8)) {
         let SupervisedOwner { session, mut control, summary, .. } = self;
-        (session, summary, move |code| tell(&mut control, &Said::Done(code)))
+        (session, summary, move |code| tell(&mut control, &OwnerMessage::Done(code)))
     }
 }
 
@@ -143,7 +142,7 @@ struct Orphan {
 }
 
 impl Orphan {
-    fn new(session: &Session, sender: Sender<Heard>) -> Orphan {
+    fn new(session: &Session, sender: Sender<WakeUp>) -> Orphan {
         let ledger = session.ledger();
         let pid = u32::try_from(ledger.command()).ok().filter(|pid| *pid != 0);
         // Its id may belong to another process by now.
@@ -151,7 +150,7 @@ impl Orphan {
         let command = pid.and_then(|pid| open(pid).ok().filter(|_| is_same(&pid)));
         // Handles signals, which was the supervisor's task. If no thread can be created for it, the signals stay
         // ignored.
-        let _ = on_ending_signals(move || drop(sender.send(Heard::End)), |signal| std::process::exit(128 + signal));
+        let _ = on_ending_signals(move || drop(sender.send(WakeUp::End)), |signal| std::process::exit(128 + signal));
         Orphan { command }
     }
 
@@ -160,7 +159,7 @@ impl Orphan {
     }
 }
 
-fn tell(control: &mut UnixStream, said: &Said) {
+fn tell(control: &mut UnixStream, message: &OwnerMessage) {
     // An error means that the supervisor is gone; the session goes on.
-    let _ = control.write_all(said.to_line().as_bytes());
+    let _ = control.write_all(to_line(message).as_bytes());
 }

@@ -17,10 +17,9 @@
 //!
 //! An owner whose supervisor dies continues ([`crate::supervised`]).
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -30,11 +29,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use dormouse_control::{no_thread, open, start_of};
+use dormouse_tools::ProgramError;
 use rustix::process::{Signal, pidfd_send_signal};
 
 use crate::begin::{Entrance, NewSession};
 use crate::error::Error;
-use crate::inheritance::{Asked, Inheritance, Said};
+use crate::inheritance::{Inheritance, OwnerMessage, Recording, SupervisorMessage, from_line, to_line};
 use crate::ledger::Ledger;
 use crate::notify;
 
@@ -61,6 +61,8 @@ pub enum Outcome {
     Done(u8),
     /// The session could not begin. Only an empty directory is left.
     Failed(String),
+    /// The program to be attached cannot join. Only an empty directory is left.
+    Refused(ProgramError),
     /// Its owners have died without making progress. Everything that programs have committed can be salvaged.
     GivenUp(String),
 }
@@ -82,7 +84,7 @@ struct RemoteState {
     /// The connection to the current owner, and the pidfd by which it can be killed.
     owner: Option<(UnixStream, OwnedFd)>,
     /// The request that the owner has been sent, or that the next one will be sent.
-    asked: Option<Asked>,
+    asked: Option<SupervisorMessage>,
     /// No further owner may be started.
     is_over: bool,
 }
@@ -95,15 +97,15 @@ impl Remote {
     /// Asks for the session's end, with the exit code of the recorded command.
     pub fn finish(&self, code: u8) {
         notify::stopping();
-        self.ask(Asked::Finish(code));
+        self.ask(SupervisorMessage::Finish(code));
     }
 
     /// Asks for the session's end with this exit code once no process is in the session.
     pub fn finish_with_the_last(&self, code: u8) {
-        self.ask(Asked::Await(code));
+        self.ask(SupervisorMessage::FinishWhenEmpty(code));
     }
 
-    fn ask(&self, asked: Asked) {
+    fn ask(&self, asked: SupervisorMessage) {
         let mut state = self.lock();
         state.asked = Some(asked);
         state.tell();
@@ -123,7 +125,7 @@ impl RemoteState {
     fn tell(&mut self) {
         if let (Some((control, _)), Some(asked)) = (&mut self.owner, self.asked) {
             // If the owner is dead, the next one is told.
-            let _ = control.write_all(asked.to_line().as_bytes());
+            let _ = control.write_all(to_line(&asked).as_bytes());
         }
     }
 }
@@ -138,23 +140,23 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// Starts an owner and waits until it serves programs. The owner is this program itself, with `arguments` after
-    /// those for what it inherits. It inherits `summary` too.
+    /// Starts an owner and waits until it serves programs. The owner is this program itself. It learns `recording`, and
+    /// inherits the file `summary`.
     ///
     /// # Errors
-    /// One line with the reason; only an empty directory is left.
+    /// The reason; only an empty directory is left.
     pub fn start(
         mut session: NewSession,
-        arguments: Vec<OsString>,
+        recording: Recording,
         summary: Option<File>,
         remote: &Remote,
-    ) -> Result<Supervisor, Error> {
+    ) -> Result<Supervisor, ProgramError> {
         // The owner must remove them.
         session.parts.files.leave();
         let session = Arc::new(session);
         let (sender, events) = channel();
         let runner =
-            SupervisorThread { session: Arc::clone(&session), arguments, summary, remote: remote.clone(), sender };
+            SupervisorThread { session: Arc::clone(&session), recording, summary, remote: remote.clone(), sender };
         let thread = std::thread::Builder::new().name("dormouse-owner".into()).spawn(move || runner.run());
         let supervisor = Supervisor { session, remote: remote.clone(), events, thread: thread.map_err(no_thread)? };
         match supervisor.events.recv() {
@@ -164,13 +166,13 @@ impl Supervisor {
     }
 
     /// Returns why a session that is over has failed.
-    fn failed(self, outcome: Outcome) -> Error {
-        let text = match outcome {
-            Outcome::Failed(text) | Outcome::GivenUp(text) => text,
-            Outcome::Done(_) => "the session has ended before it began".into(),
-        };
+    fn failed(self, outcome: Outcome) -> ProgramError {
         self.abandon();
-        text.into()
+        match outcome {
+            Outcome::Refused(error) => error,
+            Outcome::Failed(text) | Outcome::GivenUp(text) => text.into(),
+            Outcome::Done(_) => "the session has ended before it began".to_string().into(),
+        }
     }
 
     /// Returns how programs join.
@@ -188,8 +190,8 @@ impl Supervisor {
     /// Waits until the program to be attached has joined. Returns the number of its armed events.
     ///
     /// # Errors
-    /// One line with the reason why it cannot join; only an empty directory is left.
-    pub fn attached(self) -> Result<(Supervisor, u32), Error> {
+    /// The reason why it cannot join; only an empty directory is left.
+    pub fn attached(self) -> Result<(Supervisor, u32), ProgramError> {
         loop {
             match self.events.recv() {
                 Ok(Event::Armed(count)) => return Ok((self, count)),
@@ -221,7 +223,7 @@ impl Supervisor {
 /// The supervisor's thread.
 struct SupervisorThread {
     session: Arc<NewSession>,
-    arguments: Vec<OsString>,
+    recording: Recording,
     summary: Option<File>,
     remote: Remote,
     sender: Sender<Event>,
@@ -269,15 +271,18 @@ impl SupervisorThread {
     fn start(&self) -> Result<(Child, UnixStream), Error> {
         let failed = |error: std::io::Error| Error::from(format!("cannot start the session's owner: {error}"));
         let (control, of_owner) = UnixStream::pair().map_err(failed)?;
-        let inheritance = Inheritance::of(&self.session.parts, &of_owner, self.summary.as_ref());
+        let inheritance =
+            Inheritance::of(&self.session.parts, &of_owner, self.summary.as_ref(), &self.recording);
+        let file = inheritance.to_file().map_err(failed)?;
         let mut command = Command::new("/proc/self/exe");
-        command.arg0("dormouse").arg(COMMAND).args(inheritance.to_arguments()).args(&self.arguments);
+        // The directory is there for people who list processes.
+        command.arg0("dormouse").arg(COMMAND).arg(file.as_raw_fd().to_string()).arg(inheritance.dir());
         // A terminal's signals are meant for the command, and the supervisor responds to them.
         command.stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
-        let descriptors = inheritance.descriptors();
+        let descriptors = inheritance.descriptors().into_iter().chain([file.as_raw_fd()]);
         // SAFETY: between fork and exec, `prepare` only calls fcntl(2) and signal(2), which are async-signal-safe, with
         // numbers as arguments.
-        unsafe { command.pre_exec(move || prepare(descriptors)) };
+        unsafe { command.pre_exec(move || prepare(descriptors.clone())) };
         let child = command.spawn().map_err(failed)?;
         Ok((child, control))
     }
@@ -301,20 +306,20 @@ impl SupervisorThread {
         state.tell();
         drop(state);
         let mut over = None;
-        for said in lines.into_iter().flatten().map_while(Result::ok).filter_map(|line| Said::from_line(&line)) {
-            match said {
-                Said::Ready => {
+        for message in lines.into_iter().flatten().map_while(Result::ok).filter_map(|line| from_line(&line)) {
+            match message {
+                OwnerMessage::Ready => {
                     if !std::mem::replace(was_ready, true) {
                         notify::ready(self.session.dir());
                         self.tell(Event::Ready);
                     }
                 }
-                Said::Armed(count) => self.tell(Event::Armed(count)),
-                Said::Refused(text) => over = Some(Outcome::Failed(text)),
-                Said::Failed(text) if !*was_ready => over = Some(Outcome::Failed(text)),
+                OwnerMessage::Armed(count) => self.tell(Event::Armed(count)),
+                OwnerMessage::Refused(error) => over = Some(Outcome::Refused(error)),
+                OwnerMessage::Failed(text) if !*was_ready => over = Some(Outcome::Failed(text)),
                 // The next owner may succeed.
-                Said::Failed(text) => *reason = text,
-                Said::Done(code) => over = Some(Outcome::Done(code)),
+                OwnerMessage::Failed(text) => *reason = text,
+                OwnerMessage::Done(code) => over = Some(Outcome::Done(code)),
             }
         }
         let status = child.wait();
@@ -327,7 +332,7 @@ impl SupervisorThread {
 }
 
 /// The hidden sub-command that runs an owner.
-pub const COMMAND: &str = "session-owner";
+const COMMAND: &str = "session-owner";
 
 /// Signals that a terminal, or a process that ends a process group, sends to all processes of a group. The owner
 /// ignores them: the supervisor decides.

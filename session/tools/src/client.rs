@@ -10,6 +10,7 @@ use dormouse_abi::message::{
 use dormouse_transport::{Conversation, Deadline, Peer};
 
 use crate::program::Program;
+use crate::reason::ProgramError;
 use dormouse_control::directory::{SocketDirectory, directories_named, directories_of, owner_of, within};
 use dormouse_control::{ENDS_WITH_COMMAND, Error, Take};
 
@@ -158,8 +159,8 @@ impl Program {
 /// its owner. With `None`, finds the only session that exists.
 ///
 /// # Errors
-/// One line that names the existing sessions.
-pub fn find_session(target: Option<&str>) -> Result<SessionSocket, Error> {
+/// The reason, with the names of the existing sessions.
+pub fn find_session(target: Option<&str>) -> Result<SessionSocket, ProgramError> {
     let Some(target) = target else {
         let mut all = sessions(None);
         return match all.len() {
@@ -170,8 +171,10 @@ pub fn find_session(target: Option<&str>) -> Result<SessionSocket, Error> {
     };
     let Ok(pid) = target.parse::<u32>() else {
         let path = PathBuf::from(target);
-        let none = || Error::from(format!("there is no session {target}{}", hint()));
-        return if path.exists() { SessionSocket::at(&path) } else { Err(none()) };
+        if !path.exists() {
+            return Err(format!("there is no session {target}{}", hint()).into());
+        }
+        return Ok(SessionSocket::at(&path)?);
     };
     if let Some(session) = sessions(Some(pid)).into_iter().next() {
         return Ok(session);

@@ -9,6 +9,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::StatVfsMountFlags;
+use serde::{Deserialize, Serialize};
 
 /// The section of every object with a tracer or tracepoints.
 const EVENTS_SECTION: &[u8] = b"dormouse_events";
@@ -56,6 +57,17 @@ pub(crate) struct Executable {
     pub(crate) is_go: bool,
 }
 
+/// Privileges that a program's file gives it and that the calling user does not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Privileges {
+    /// Those of this user (set-user-ID).
+    OfUser(u32),
+    /// Those of this group (set-group-ID).
+    OfGroup(u32),
+    /// Capabilities.
+    Capabilities,
+}
+
 /// A command's file; for a script, that of its interpreter.
 #[derive(Debug)]
 pub(crate) struct Command {
@@ -63,8 +75,8 @@ pub(crate) struct Command {
     /// The script that it runs, if any.
     pub(crate) script: Option<PathBuf>,
     pub(crate) executable: Executable,
-    /// Why the system runs it with privileges that the calling user does not have.
-    pub(crate) privileges: Option<String>,
+    /// Privileges that the system runs it with and that the calling user does not have.
+    pub(crate) privileges: Option<Privileges>,
 }
 
 impl Command {
@@ -104,8 +116,8 @@ fn interpreter(file: &File) -> Option<PathBuf> {
     Some(word.into())
 }
 
-/// Returns why executing this file gives privileges that the caller does not have; `None` if it does not.
-fn privileges(file: &File) -> Option<String> {
+/// Returns the privileges that executing this file gives and that the caller does not have.
+fn privileges(file: &File) -> Option<Privileges> {
     let metadata = file.metadata().ok()?;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mount = rustix::fs::fstatvfs(file).ok()?;
@@ -115,14 +127,14 @@ fn privileges(file: &File) -> Option<String> {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let has = |bits| metadata.mode() & bits == bits;
     if has(libc::S_ISUID) && metadata.uid() != uid {
-        return Some(format!("set-user-ID, of user {}", metadata.uid()));
+        return Some(Privileges::OfUser(metadata.uid()));
     }
     if has(libc::S_ISGID | libc::S_IXGRP) && metadata.gid() != gid {
-        return Some(format!("set-group-ID, of group {}", metadata.gid()));
+        return Some(Privileges::OfGroup(metadata.gid()));
     }
     // Only the length of the value matters.
     let len = rustix::fs::fgetxattr(file, "security.capability", &mut [0_u8; 0]).unwrap_or(0);
-    (len > 0 && uid != 0).then(|| "given capabilities by its file".into())
+    (len > 0 && uid != 0).then_some(Privileges::Capabilities)
 }
 
 impl Executable {

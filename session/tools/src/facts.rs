@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use dormouse_abi::environment::{self, ENV_LISTEN, ENV_SESSION};
 use rustix::fs::{FileType, Mode, OFlags, Stat as FileStat, StatVfsMountFlags};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 use crate::call::cheapest_thread;
 use crate::executable::Executable;
@@ -34,6 +35,35 @@ const AT_SECURE: u64 = 23;
 const LISTENER: &str = "dormouse";
 /// Memory that a thread of the tracer needs, in bytes: its stack, and what libc adds.
 const THREAD_BYTES: u64 = 1 << 20;
+
+/// What prevents a process from making its socket in a directory, as far as it can be seen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DirectoryObstacle {
+    /// Its path is too long for a socket.
+    PathTooLong,
+    /// This directory above it does not exist.
+    Missing(PathBuf),
+    /// The user may not search this directory, which is the directory itself or above it.
+    NotSearchable {
+        /// The user.
+        user: u32,
+        /// The directory.
+        path: PathBuf,
+    },
+    /// It belongs to this other user.
+    OtherOwner(u32),
+    /// Others may write to it.
+    WritableByOthers,
+    /// The directory itself, or the one in which it must be made, is on a file system that is mounted read-only.
+    ReadOnly(PathBuf),
+    /// The user may not write to the directory itself, or to the one in which it must be made.
+    NotWritable {
+        /// The user.
+        user: u32,
+        /// The directory.
+        path: PathBuf,
+    },
+}
 
 /// Facts about a process. Those that could not be seen are left out, and `unseen` gives the reason.
 #[derive(Debug, Default)]
@@ -81,7 +111,7 @@ pub(crate) struct Process {
     pub(crate) has_thread: bool,
     pub(crate) listens_at: Option<String>,
     /// Directories where it would make its socket, each with what prevents it.
-    pub(crate) places: Vec<(PathBuf, Option<String>)>,
+    pub(crate) places: Vec<(PathBuf, Option<DirectoryObstacle>)>,
     /// Threads that its user may have, and has.
     pub(crate) threads: Option<(u64, u64)>,
     /// Bytes that it may still map.
@@ -331,9 +361,9 @@ struct User {
 impl User {
     /// Returns what prevents a process of this user from making its socket in a directory below its root, or from
     /// making that directory; `None` if nothing visible does.
-    fn obstacle(&self, root: &ProcessRoot, dir: &Path) -> Option<String> {
+    fn obstacle(&self, root: &ProcessRoot, dir: &Path) -> Option<DirectoryObstacle> {
         if dir.as_os_str().len() > 80 {
-            return Some("its path is too long for a socket".into());
+            return Some(DirectoryObstacle::PathTooLong);
         }
         let mut last = None;
         for path in dir.ancestors().collect::<Vec<_>>().into_iter().rev() {
@@ -344,9 +374,9 @@ impl User {
                     // The program creates its socket directory, but not the directories above it.
                     let parent: &OwnedFd = last.as_ref()?;
                     return if path == dir {
-                        self.cannot_write(parent, &shown(path.parent()?))
+                        self.cannot_write(parent, path.parent()?)
                     } else {
-                        Some(format!("there is no {}", shown(path)))
+                        Some(DirectoryObstacle::Missing(path.into()))
                     };
                 }
                 // A symbolic link is on the way, and links are not followed here; the program itself may get past it.
@@ -354,29 +384,29 @@ impl User {
             };
             let stat = rustix::fs::fstat(&file).ok()?;
             if !self.may(&stat, 1) {
-                return Some(format!("user {} may not look into {}", self.uid, shown(path)));
+                return Some(DirectoryObstacle::NotSearchable { user: self.uid, path: path.into() });
             }
             if path == dir {
                 if stat.st_uid != self.uid {
-                    return Some(format!("it belongs to user {}", stat.st_uid));
+                    return Some(DirectoryObstacle::OtherOwner(stat.st_uid));
                 }
                 if stat.st_mode & 0o022 != 0 {
-                    return Some("others may write to it".into());
+                    return Some(DirectoryObstacle::WritableByOthers);
                 }
-                return self.cannot_write(&file, "it");
+                return self.cannot_write(&file, path);
             }
             last = Some(file);
         }
         None
     }
 
-    fn cannot_write(&self, directory: &OwnedFd, name: &str) -> Option<String> {
+    fn cannot_write(&self, directory: &OwnedFd, path: &Path) -> Option<DirectoryObstacle> {
         let mount = rustix::fs::fstatvfs(directory).ok()?;
         if mount.f_flag.contains(StatVfsMountFlags::RDONLY) {
-            return Some(format!("{name} is read-only"));
+            return Some(DirectoryObstacle::ReadOnly(path.into()));
         }
         let stat = rustix::fs::fstat(directory).ok()?;
-        (!self.may(&stat, 2)).then(|| format!("user {} may not write to {name}", self.uid))
+        (!self.may(&stat, 2)).then(|| DirectoryObstacle::NotWritable { user: self.uid, path: path.into() })
     }
 
     /// Whether the permissions of a file grant the user this bit (path_resolution(7)). Root may do everything.
@@ -390,10 +420,6 @@ impl User {
         };
         self.uid == 0 || stat.st_mode >> shift & bit != 0
     }
-}
-
-fn shown(path: &Path) -> String {
-    dormouse_abi::text::shown(&path.to_string_lossy())
 }
 
 /// Whether the kernel runs a process in secure-execution mode (`AT_SECURE`), in which it must not trust its
@@ -461,23 +487,22 @@ mod tests {
         let mode = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
         let obstacle = |uid, dir: &Path| User { uid, groups: Vec::new() }.obstacle(&root, dir);
         let (dir, stranger) = (place.join("dormouse"), 4_242);
-        let says = |text: Option<String>, words: &str| {
-            assert!(text.as_deref().is_some_and(|text| text.contains(words)), "{text:?}")
-        };
+        let (user, missing) = (stranger, place.join("none"));
+        let is = |found, obstacle| assert_eq!(found, Some(obstacle));
         // The directory can be created.
         assert_eq!(obstacle(me, &dir), None);
         mode(&place, 0o755);
-        says(obstacle(stranger, &dir), "user 4242 may not write to");
+        is(obstacle(stranger, &dir), DirectoryObstacle::NotWritable { user, path: place.clone() });
         mode(&place, 0o700);
-        says(obstacle(stranger, &dir), "user 4242 may not look into");
+        is(obstacle(stranger, &dir), DirectoryObstacle::NotSearchable { user, path: place.clone() });
         mode(&place, 0o755);
-        says(obstacle(me, &place.join("none/dormouse")), "there is no ");
-        says(obstacle(me, &place.join("x".repeat(80))), "too long");
+        is(obstacle(me, &missing.join("dormouse")), DirectoryObstacle::Missing(missing));
+        is(obstacle(me, &place.join("x".repeat(80))), DirectoryObstacle::PathTooLong);
         std::fs::create_dir(&dir).unwrap();
         mode(&dir, 0o755);
         assert_eq!(obstacle(me, &dir), None);
-        says(obstacle(stranger, &dir), &format!("it belongs to user {me}"));
+        is(obstacle(stranger, &dir), DirectoryObstacle::OtherOwner(me));
         mode(&dir, 0o777);
-        says(obstacle(me, &dir), "others may write to it");
+        is(obstacle(me, &dir), DirectoryObstacle::WritableByOthers);
     }
 }

@@ -19,7 +19,7 @@
 //!   call                    which thread of a program is sent the signal that has it make a socket
 //!   facts                   what can be seen of a process that does not answer
 //!   unjoined                programs with tracepoints that have not joined
-//!   why                     which fact is the reason, and what to do about it
+//!   reason                  which fact is the reason
 //!   program · tunable       a program that runs: its sockets, questions to it, its variables
 //!   client                  what tools ask an owner for
 //! ```
@@ -44,11 +44,16 @@ mod client;
 mod executable;
 mod facts;
 mod program;
+mod reason;
 mod tunable;
 mod unjoined;
-mod why;
 
 pub use client::{SessionSocket, ask_for_budget, ask_for_snapshot, ask_for_status, find_session, stop_session};
+pub use executable::Privileges;
+pub use facts::DirectoryObstacle;
 pub use program::{Program, Wait};
-pub use unjoined::{Descendants, Unjoined, has_tracepoints};
-pub use why::{why_not_joined, why_not_preloaded};
+pub use reason::{
+    NoTracepoints, NotJoined, PreloadObstacle, ProgramError, Reason, Still, Unreachable, WhyNotJoined, WhyUnreachable,
+    why_not_joined, why_not_preloaded,
+};
+pub use unjoined::{Descendants, Unjoined, UnjoinedReason, has_tracepoints};

@@ -11,7 +11,9 @@ use rustix::io::Errno;
 
 use crate::call::{Cost, PATIENCE_FOR_MOMENT, cheapest_thread, send};
 use crate::facts::{has_listener, inner_directories, names_otherwise};
-use crate::why::{Looked, Silence, why_none, why_silent, why_unreachable};
+use crate::reason::{
+    ProgramError, Silence, TriedSockets, Unreachable, WhyUnreachable, why_none, why_silent, why_unreachable,
+};
 use dormouse_control::Error;
 use dormouse_control::directory::{ProcessRoot, Refusal, SocketDirectory, directories_of, directory_besides};
 use dormouse_control::peer;
@@ -58,7 +60,7 @@ pub struct Program {
 }
 
 /// Repeats a failed look while the process is young, since the result may change.
-fn while_young<T>(mut look: impl FnMut() -> Result<T, Error>, mut is_young: impl FnMut() -> bool) -> Result<T, Error> {
+fn while_young<T, E>(mut look: impl FnMut() -> Result<T, E>, mut is_young: impl FnMut() -> bool) -> Result<T, E> {
     loop {
         match look() {
             // No event signals that it begins to listen. The loop ends when the process is older than `YOUNG`.
@@ -73,8 +75,8 @@ impl Program {
     /// may be. A program that listens by a signal is called, and has five seconds to pass a tracepoint.
     ///
     /// # Errors
-    /// One line with the reason.
-    pub fn find(pid: u32) -> Result<Program, Error> {
+    /// The reason.
+    pub fn find(pid: u32) -> Result<Program, ProgramError> {
         Program::find_by(pid, Identity::of, directories_of, &mut Wait { limit: Some(PATIENCE), on_wait: &mut |_| {} })
     }
 
@@ -82,8 +84,8 @@ impl Program {
     /// says, and gives a process that has just started time to listen.
     ///
     /// # Errors
-    /// One line with the reason.
-    pub fn find_soon(pid: u32, wait: &mut Wait<'_>) -> Result<Program, Error> {
+    /// The reason.
+    pub fn find_soon(pid: u32, wait: &mut Wait<'_>) -> Result<Program, ProgramError> {
         while_young(|| Program::find_by(pid, Identity::of, directories_of, wait), || process::is_young(pid, YOUNG))
     }
 
@@ -101,13 +103,13 @@ impl Program {
         lookup: Lookup,
         directories_of: impl Fn(u32) -> Vec<PathBuf>,
         wait: &mut Wait<'_>,
-    ) -> Result<Program, Error> {
+    ) -> Result<Program, ProgramError> {
         let started = Instant::now();
         let mut call = Call::default();
         let mut is_said = false;
         let mut listens_since = Instant::now();
         loop {
-            let (program, looked) = Program::look_for(pid, lookup, &directories_of)?.ok_or_else(|| why_none(pid))?;
+            let (program, tried) = Program::look_for(pid, lookup, &directories_of)?.ok_or_else(|| why_none(pid))?;
             if program.has_socket() {
                 return Ok(program);
             }
@@ -120,8 +122,8 @@ impl Program {
             // The reason is looked for before the first call, after the process has executed another program, when its
             // socket is not found, and at the end.
             if is_late || listens_elsewhere || !call.is_under_way(pid) {
-                match why_unreachable(pid, looked) {
-                    Silence::Callable(why) if is_late => return Err(why),
+                match why_unreachable(pid, tried) {
+                    Silence::Callable(why) if is_late => return Err(why.into()),
                     Silence::Callable(_) if call.is_under_way(pid) => {}
                     Silence::Callable(_) => call = Call::to(pid),
                     // Its socket is being made or removed, which no event signals; `PATIENCE_FOR_SOCKET` limits the
@@ -130,7 +132,7 @@ impl Program {
                         std::thread::sleep(LOOK_FOR_SOCKET);
                         continue;
                     }
-                    Silence::Because(why) => return Err(why),
+                    Silence::Because(why) => return Err(why.into()),
                 }
             }
             if !is_said && started.elapsed() >= SAID_AFTER {
@@ -147,19 +149,18 @@ impl Program {
         pid: u32,
         lookup: Lookup,
         directories_of: impl Fn(u32) -> Vec<PathBuf>,
-    ) -> Result<Option<(Program, Looked)>, Error> {
+    ) -> Result<Option<(Program, TriedSockets)>, ProgramError> {
         // The pidfd is opened first: later look-ups by the id concern the same process as long as it is alive.
         let Ok(pidfd) = process::open(pid) else { return Ok(None) };
         let Some(identity) = lookup(pid).filter(|_| !is_dead(&pidfd)) else { return Ok(None) };
         let (uid, me) = (identity.uid, rustix::process::geteuid());
         if uid != me.as_raw() && !me.is_root() {
-            let text = format!("process {pid} belongs to user {uid}; run dormouse as that user or as root");
-            return Err(text.into());
+            return Err(Unreachable::new(pid, WhyUnreachable::OtherUser(uid)).into());
         }
         let mut program = Program { pid, identity, pidfd, lookup, sockets: Vec::new() };
-        let mut looked = Looked { paths: directories_of(uid), ..Looked::default() };
-        for path in looked.paths.clone() {
-            program.look_into(SocketDirectory::open(&path, uid), &mut looked);
+        let mut tried = TriedSockets { paths: directories_of(uid), ..TriedSockets::default() };
+        for path in tried.paths.clone() {
+            program.look_into(SocketDirectory::open(&path, uid), &mut tried);
         }
         // The names may mean something else to the process: in another mount namespace, below another root, or with
         // another user id.
@@ -168,11 +169,11 @@ impl Program {
             && let Ok(root) = ProcessRoot::of(pid)
         {
             for path in inner_directories(pid, uid).into_iter().chain(directory_besides()) {
-                program.look_into(SocketDirectory::open_in(&root, &path, uid), &mut looked);
-                looked.paths.push(path);
+                program.look_into(SocketDirectory::open_in(&root, &path, uid), &mut tried);
+                tried.paths.push(path);
             }
         }
-        Ok(Some((program, looked)))
+        Ok(Some((program, tried)))
     }
 
     fn has_socket(&self) -> bool {
@@ -180,11 +181,11 @@ impl Program {
     }
 
     /// Adds its sockets in a directory.
-    fn look_into(&mut self, directory: Result<Option<SocketDirectory>, Error>, looked: &mut Looked) {
+    fn look_into(&mut self, directory: Result<Option<SocketDirectory>, Error>, tried: &mut TriedSockets) {
         let directory = match directory {
             Ok(Some(directory)) => Arc::new(directory),
             Ok(None) => return,
-            Err(error) => return looked.directories_unfit.push(error.into()),
+            Err(error) => return tried.directories_unfit.push(error.into()),
         };
         let mut names = directory.names();
         names.retain(|name| self.identity.may_have(name));
@@ -195,7 +196,7 @@ impl Program {
                 // The socket was left by a dead process of this id, or belongs to a process that has this id in another
                 // PID namespace.
                 Err(Refusal::Failed(Failure::System(Errno::CONNREFUSED)) | Refusal::Namesake) => {}
-                Err(error) => looked
+                Err(error) => tried
                     .sockets_unfit
                     .push(format!("its socket {} was not used: {error}", directory.path_of(&socket.1).display())),
             }
@@ -233,22 +234,22 @@ impl Program {
     /// Asks one of the tracers in the process, by its index in the answers of [`Program::ask`].
     ///
     /// # Errors
-    /// One line with the reason, if it does not answer.
-    pub fn ask_one(&self, index: usize, question: &ToolToProgram) -> Result<ProgramToTool, Error> {
+    /// The reason, if it does not answer.
+    pub fn ask_one(&self, index: usize, question: &ToolToProgram) -> Result<ProgramToTool, ProgramError> {
         self.ask_with(index, question, None, PATIENCE)
     }
 
     /// Asks one of the tracers, passes a descriptor along if given, and waits for at most `patience`.
     ///
     /// # Errors
-    /// One line with the reason, if it does not answer.
+    /// The reason, if it does not answer.
     pub fn ask_with(
         &self,
         index: usize,
         question: &ToolToProgram,
         with: Option<BorrowedFd<'_>>,
         patience: Duration,
-    ) -> Result<ProgramToTool, Error> {
+    ) -> Result<ProgramToTool, ProgramError> {
         let deadline = Deadline::after(patience);
         let converse = || {
             let mut conversation =
@@ -262,7 +263,7 @@ impl Program {
             }
         };
         converse().map_err(|refusal| match refusal {
-            Refusal::Failed(Failure::TimedOut) => why_silent(self.pid, patience),
+            Refusal::Failed(Failure::TimedOut) => why_silent(self.pid, patience).into(),
             refusal => format!("process {}: {refusal}", self.pid).into(),
         })
     }
@@ -270,8 +271,8 @@ impl Program {
     /// Asks every tracer in the process, and returns the answers in the order of its sockets.
     ///
     /// # Errors
-    /// One line with the reason, if one does not answer.
-    pub fn ask(&self, question: &ToolToProgram) -> Result<Vec<ProgramToTool>, Error> {
+    /// The reason, if one does not answer.
+    pub fn ask(&self, question: &ToolToProgram) -> Result<Vec<ProgramToTool>, ProgramError> {
         (0..self.sockets.len()).map(|index| self.ask_one(index, question)).collect()
     }
 
@@ -366,10 +367,23 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::reason::{NoTracepoints, Reason};
 
-    fn find_by(pid: u32, lookup: Lookup, dir: &Path) -> Result<Program, Error> {
+    fn find_by(pid: u32, lookup: Lookup, dir: &Path) -> Result<Program, ProgramError> {
         let wait = &mut Wait { limit: Some(Duration::ZERO), on_wait: &mut |_| {} };
         Program::find_by(pid, lookup, |_| vec![dir.to_owned()], wait)
+    }
+
+    /// Returns why a process does not listen, and the problems besides the reason.
+    fn why_unreached(found: Result<Program, ProgramError>) -> (Reason, Vec<String>) {
+        let error = found.unwrap_err();
+        match error {
+            ProgramError::Unreachable(unreachable) => match unreachable.why {
+                WhyUnreachable::DoesNotListen { reason, problems, .. } => (reason, problems),
+                why => panic!("{why:?}"),
+            },
+            error => panic!("{error:?}"),
+        }
     }
 
     fn listen(dir: &Path, name: &str) -> UnixListener {
@@ -453,12 +467,13 @@ mod tests {
         let me = std::process::id();
         let _listener = listen(place.path(), &format!("{me}.0.sock"));
         let program = find_by(me, lookup, place.path()).unwrap();
-        let error = program.ask(&ToolToProgram::List).unwrap_err().to_string();
-        assert!(error.contains("the process has ended meanwhile"), "{error}");
+        let error = program.ask(&ToolToProgram::List).unwrap_err();
+        let ended = "the process has ended meanwhile";
+        assert!(matches!(&error, ProgramError::Failed(text) if text.contains(ended)), "{error:?}");
         // The process is replaced between its look-up and the first connection.
         LOOKED.set(1);
-        let error = find_by(me, lookup, place.path()).unwrap_err().to_string();
-        assert!(error.contains("the process has ended meanwhile"), "{error}");
+        let (_, problems) = why_unreached(find_by(me, lookup, place.path()));
+        assert!(problems.iter().any(|problem| problem.contains(ended)), "{problems:?}");
     }
 
     #[test]
@@ -466,11 +481,11 @@ mod tests {
         let mut looks = 0;
         let mut look = |enough: u32| {
             looks += 1;
-            if looks < enough { Err(Error::from(format!("look {looks}"))) } else { Ok(looks) }
+            if looks < enough { Err(looks) } else { Ok(looks) }
         };
-        assert_eq!(while_young(|| look(3), || true).unwrap(), 3);
+        assert_eq!(while_young(|| look(3), || true), Ok(3));
         let mut ages = [true, false].into_iter();
-        assert_eq!(while_young(|| look(99), || ages.next().unwrap()).unwrap_err().to_string(), "look 5");
+        assert_eq!(while_young(|| look(99), || ages.next().unwrap()), Err(5));
         let mut child = std::process::Command::new("sleep").arg("infinity").spawn().unwrap();
         let year = Duration::from_secs(365 * 86_400);
         assert!(process::is_young(child.id(), year) && !process::is_young(child.id(), Duration::ZERO));
@@ -484,24 +499,20 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let mut child = std::process::Command::new("sleep").arg("infinity").spawn().unwrap();
         let _listener = listen(place.path(), &format!("{}.0.sock", child.id()));
-        let error = find_by(child.id(), Identity::of, place.path()).map(drop);
+        let unreached = why_unreached(find_by(child.id(), Identity::of, place.path()));
         child.kill().unwrap();
         // The child is a zombie now.
         let dead = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT;
         let child_pid = rustix::process::Pid::from_child(&child);
         rustix::process::waitid(rustix::process::WaitId::Pid(child_pid), dead).unwrap();
-        let zombie = Program::find(child.id()).unwrap_err().to_string();
-        assert!(zombie.contains("has ended, and its parent has not waited for it"), "{zombie}");
-        let error = error.unwrap_err().to_string();
-        let me = std::process::id();
-        assert!(
-            error.contains("has no Dormouse tracepoints")
-                && error.contains(&format!("it is process {me} that listens there")),
-            "{error}"
-        );
+        assert_eq!(why_unreached(Program::find(child.id())).0, Reason::Zombie);
+        let (reason, problems) = unreached;
+        assert_eq!(reason, Reason::NoTracepoints(NoTracepoints::InProcess(0)));
+        let stranger = format!("it is process {} that listens there", std::process::id());
+        assert!(problems.iter().any(|problem| problem.contains(&stranger)), "{problems:?}");
         child.wait().unwrap();
-        let error = Program::find(child.id()).unwrap_err().to_string();
-        assert!(error.contains("there is no process"), "{error}");
+        let none = Unreachable::new(child.id(), WhyUnreachable::NoProcess);
+        assert_eq!(Program::find(child.id()).unwrap_err(), ProgramError::Unreachable(none));
     }
 
     #[test]

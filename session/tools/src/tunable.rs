@@ -3,7 +3,7 @@
 use dormouse_abi::message::{ProgramToTool, ToolToProgram, TunableChange, TunableStatus, Tunables};
 
 use crate::program::Program;
-use dormouse_control::Error;
+use crate::reason::ProgramError;
 
 /// Maximum number of names in an error message; for more, it refers to `dormouse imv list`.
 const NAME_COUNT_MAX: usize = 8;
@@ -12,8 +12,8 @@ impl Program {
     /// Returns the tunables of each tracer in the process, by name, then in the order of their objects.
     ///
     /// # Errors
-    /// One line with the reason.
-    pub fn tunables(&self) -> Result<Vec<Tunables>, Error> {
+    /// The reason.
+    pub fn tunables(&self) -> Result<Vec<Tunables>, ProgramError> {
         let answers = self.ask(&ToolToProgram::ListTunables)?.into_iter();
         answers
             .map(|answer| match answer {
@@ -21,7 +21,7 @@ impl Program {
                     tracer.tunables.sort_by(|a, b| a.name.cmp(&b.name));
                     Ok(tracer)
                 }
-                other => Err(self.refusal(other)),
+                other => Err(self.refusal(other).into()),
             })
             .collect()
     }
@@ -30,8 +30,8 @@ impl Program {
     /// was changed, in the order of `values`.
     ///
     /// # Errors
-    /// One line with the reason; nothing was set then, unless the program did not answer.
-    pub fn set_tunables(&self, values: &[(String, String)]) -> Result<Vec<TunableChange>, Error> {
+    /// The reason; nothing was set then, unless the program did not answer.
+    pub fn set_tunables(&self, values: &[(String, String)]) -> Result<Vec<TunableChange>, ProgramError> {
         let tracers = self.tunables()?;
         let mut chosen: Option<(usize, &str)> = None;
         for (name, _) in values {
@@ -48,12 +48,12 @@ impl Program {
         let Some((index, _)) = chosen else { return Ok(Vec::new()) };
         match self.ask_one(index, &ToolToProgram::SetTunables { values: values.to_vec() })? {
             ProgramToTool::TunablesSet { changes } => Ok(changes),
-            other => Err(self.refusal(other)),
+            other => Err(self.refusal(other).into()),
         }
     }
 
     /// Returns the index of the tracer that knows a name.
-    fn tracer_of(&self, tracers: &[Tunables], name: &str) -> Result<usize, Error> {
+    fn tracer_of(&self, tracers: &[Tunables], name: &str) -> Result<usize, ProgramError> {
         let named: Vec<(usize, &TunableStatus)> = tracers
             .iter()
             .enumerate()

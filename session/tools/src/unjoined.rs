@@ -1,15 +1,15 @@
 //! Programs with tracepoints that a recorded command has started and that have not joined its session. They are found
 //! by looks at the command's descendants, each with the reason, as far as it can be seen from outside.
+//! `dormouse-doctor` has a sentence for each reason.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use dormouse_abi::environment::{ENV_MEMORY, ENV_SESSION};
-use dormouse_abi::text::shown;
-
-use crate::facts::Process;
 use dormouse_control::MappedFile;
 use dormouse_control::Processes;
 use dormouse_control::process::image_place;
+use serde::Serialize;
+
+use crate::facts::Process;
 
 /// Maximum number of descendants inspected in one look, and of close inspections among them.
 const DESCENDANT_COUNT_MAX: usize = 10_000;
@@ -19,14 +19,33 @@ const CLOSE_COUNT_MAX: usize = 16;
 const NAMED_COUNT_MAX: usize = 100;
 
 /// A program that has not joined.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Unjoined {
     /// Its process id.
     pub pid: u32,
     /// Its name.
     pub name: String,
-    /// Why it has not joined, with a remedy.
-    pub reason: String,
+    /// Why it has not joined.
+    pub reason: UnjoinedReason,
+}
+
+/// Why a program has not joined.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub enum UnjoinedReason {
+    /// It runs with privileges that its caller did not have, and ignores its environment.
+    Privileged,
+    /// Its environment does not name the session.
+    EnvironmentCleared,
+    /// It runs as another user than the session's owner.
+    OtherUser {
+        /// User that it runs as.
+        runs_as: u32,
+        /// User of the session.
+        session_of: u32,
+    },
+    /// It has closed the descriptor of the session's memory, and cannot find the session's socket in its mount namespace
+    /// or chroot.
+    OtherMountNamespace,
 }
 
 /// State of the search over several looks.
@@ -90,34 +109,19 @@ fn unjoined(process: &Process) -> Option<Unjoined> {
         return None;
     }
     let me = rustix::process::geteuid().as_raw();
-    let named =
-        format!("process {} ({}) has Dormouse tracepoints and has not joined", process.pid, shown(&process.name));
-    let why = if process.is_secure {
-        "it runs with privileges that its caller had not, and obeys no environment; start it as the user whose privileges it has".into()
+    let reason = if process.is_secure {
+        UnjoinedReason::Privileged
     } else if process.session.is_none() {
-        format!("its environment was cleared, and lacks {ENV_SESSION}; {}", keep_environment())
+        UnjoinedReason::EnvironmentCleared
     } else if process.uid != me {
-        let uid = process.uid;
-        format!(
-            "it runs as user {uid}, and the session is user {me}'s; run dormouse as user {uid}, below what changes the user"
-        )
+        UnjoinedReason::OtherUser { runs_as: process.uid, session_of: me }
     } else if process.namespaces.contains(&"mount namespace") || process.is_in_chroot {
-        "it has closed the descriptor of the session's memory, and is in another mount namespace, where the session's socket is not; run \
-         dormouse inside of it"
-            .into()
+        UnjoinedReason::OtherMountNamespace
     } else {
         // The session has told it the reason, or it has not got so far yet.
         return None;
     };
-    Some(Unjoined { pid: process.pid, name: process.name.clone(), reason: format!("{named}: {why}") })
-}
-
-/// Returns the remedy that lets a program's children keep what they need to join.
-pub(crate) fn keep_environment() -> String {
-    format!(
-        "have what starts it keep that and {ENV_MEMORY}, as `sudo --preserve-env={ENV_SESSION},{ENV_MEMORY}` does, or run dormouse behind what clears \
-         the environment (`env -i dormouse record -- CMD`)"
-    )
+    Some(Unjoined { pid: process.pid, name: process.name.clone(), reason })
 }
 
 #[cfg(test)]
@@ -133,18 +137,17 @@ mod tests {
     }
 
     #[test]
-    fn what_keeps_a_program_from_the_session_is_said_where_it_is_seen() {
+    fn what_keeps_a_program_from_the_session_is_found_where_it_is_seen() {
         type Change = fn(&mut Process);
-        let cases: [(Change, &str); 4] = [
-            (|process| process.session = None, "its environment was cleared, and lacks DORMOUSE_SESSION"),
-            (|process| process.uid += 1, "the session is user"),
-            (|process| process.namespaces.push("mount namespace"), "another mount namespace"),
-            (|process| process.is_secure = true, "obeys no environment"),
+        let me = rustix::process::geteuid().as_raw();
+        let cases: [(Change, UnjoinedReason); 4] = [
+            (|process| process.session = None, UnjoinedReason::EnvironmentCleared),
+            (|process| process.uid += 1, UnjoinedReason::OtherUser { runs_as: me + 1, session_of: me }),
+            (|process| process.namespaces.push("mount namespace"), UnjoinedReason::OtherMountNamespace),
+            (|process| process.is_secure = true, UnjoinedReason::Privileged),
         ];
-        for (change, words) in cases {
-            let said = with(change).unwrap().reason;
-            assert!(said.starts_with("process 7 (shop) has Dormouse tracepoints") && said.contains(words), "{said}");
-            assert!(!said.contains('\n'));
+        for (change, reason) in cases {
+            assert_eq!(with(change), Some(Unjoined { pid: 7, name: "shop".into(), reason }));
         }
         assert_eq!(with(|_| ()), None);
         assert_eq!(with(|process| (process.session, process.tracers) = (None, Vec::new())), None);

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use dormouse_abi::environment::{program_socket_name, socket_dir};
 use dormouse_abi::message::{Edge, ProgramToTool, ToolToProgram};
 use dormouse_testing::{Lack, has, skip};
-use dormouse_tools::Program;
+use dormouse_tools::{Program, ProgramError};
 use dormouse_transport::{Conversation, Deadline};
 
 /// Environment variable: the part of the test that this process plays.
@@ -77,8 +77,8 @@ fn tool() {
     assert!(matches!(answer, ProgramToTool::Error { .. }), "{answer:?}");
     end(first);
     let second = start(&run, PID);
-    let error = found.ask_one(0, &ToolToProgram::Detach).unwrap_err().to_string();
-    assert_eq!(error, format!("process {PID}: the process has ended meanwhile"));
+    let error = found.ask_one(0, &ToolToProgram::Detach).unwrap_err();
+    assert_eq!(error, ProgramError::Failed(format!("process {PID}: the process has ended meanwhile")));
     // The second process exists and would have answered.
     let answer = Program::find(PID).unwrap().ask_one(0, &ToolToProgram::Detach).unwrap();
     assert!(matches!(answer, ProgramToTool::Error { .. }), "{answer:?}");

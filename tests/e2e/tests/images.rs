@@ -255,6 +255,6 @@ fn a_program_that_knows_of_no_session_is_named() {
 fn a_program_that_a_command_was_given_is_named_where_nothing_has_joined() {
     let recording = Record::new().run(&["true", IMAGES]).succeeded();
     let line = recording.stderr.lines().last().unwrap();
-    assert!(line.contains(&format!("`{IMAGES}`, which `true` was given, has Dormouse tracepoints")), "{line}");
+    assert!(line.contains(&format!("`{IMAGES}`, an argument of `true`, has Dormouse tracepoints")), "{line}");
     assert!(line.contains("lacks DORMOUSE_SESSION") && !line.contains("--libc"), "{line}");
 }

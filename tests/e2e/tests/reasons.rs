@@ -114,7 +114,7 @@ fn what_is_no_program_is_told() {
     check("4194304", "there is no process 4194304; `pgrep -a NAME`");
     // Outside of a PID namespace, this is a kernel thread.
     if std::fs::read_to_string("/proc/2/comm").is_ok_and(|name| name.trim_end() == "kthreadd") {
-        check("2", "process 2 (kthreadd) is a thread of the kernel; ");
+        check("2", "process 2 (kthreadd) is a kernel thread; ");
     }
     let (sender, tid) = std::sync::mpsc::channel();
     let (_ends, end) = std::sync::mpsc::channel::<()>();
@@ -156,7 +156,7 @@ fn programs_without_tracepoints_are_told_by_what_they_are() {
     check(&gone.pid(), "(gone) has no Dormouse tracepoints; ");
     if let Some((_place, path)) = compiled("#include <unistd.h>\nint main() { return pause(); }", &["-static"]) {
         let fixed = Process::start(&[&path]).called("program");
-        check(&fixed.pid(), "(program) is static and has no Dormouse tracepoints; ");
+        check(&fixed.pid(), "(program) is statically linked and has no Dormouse tracepoints; ");
     }
 }
 
@@ -172,7 +172,7 @@ fn programs_that_do_not_listen_are_told_by_why() {
         kill_process(pid, Signal::STOP).expect("a process");
         let text = refused(&stopped);
         kill_process(pid, Signal::CONT).expect("a process");
-        assert!(text.contains(&format!("{said}; have it go on (`kill -CONT {}`", stopped.pid())), "{text}");
+        assert!(text.contains(&format!("{said}; let it continue (`kill -CONT {}`", stopped.pid())), "{text}");
     }
     // It listens in a directory where the tool does not look.
     let program = boxed(&["DORMOUSE_LISTEN=thread"]);
@@ -180,12 +180,12 @@ fn programs_that_do_not_listen_are_told_by_why() {
     let elsewhere = refusal(&["list", &pid], &[], program.place());
     let dir = run.join("dormouse").display().to_string();
     assert!(elsewhere.contains(&format!("(e2e-box) listens at {dir}/{pid}.")), "{elsewhere}");
-    assert!(elsewhere.contains(&format!("; DORMOUSE_SOCKET_DIR={dir} has dormouse look there")), "{elsewhere}");
+    assert!(elsewhere.contains(&format!("; set DORMOUSE_SOCKET_DIR={dir} for dormouse")), "{elsewhere}");
     let mut named = Command::new(dormouse());
     named.args(["list", &pid]).env("XDG_RUNTIME_DIR", program.place()).env("DORMOUSE_SOCKET_DIR", &dir);
     assert!(watched(&mut named, PATIENCE).status.success());
     std::fs::remove_dir_all(&dir).expect("a directory");
-    assert!(refused(&program).contains("and that file is not to be found there; "));
+    assert!(refused(&program).contains("but that file is gone; "));
 }
 
 /// Programs that `record` starts do not listen. The message names their session, which is recording or over.
@@ -198,7 +198,7 @@ fn programs_of_a_recording_are_told_by_their_session() {
     recorded.wait_for_ready();
     let text = refused(&recorded);
     let told = "(e2e-box) was started by `dormouse record`, whose programs do not listen (session ";
-    assert!(text.contains(told) && text.contains(", which records); DORMOUSE_LISTEN=thread "), "{text}");
+    assert!(text.contains(told) && text.contains(", which is recording); set DORMOUSE_LISTEN=thread "), "{text}");
     drop(recorded);
     std::fs::remove_dir_all(&trace).expect("a trace");
     // A recording that its program outlives. The recording ends once the program has joined: a program that joins later
@@ -217,11 +217,11 @@ fn programs_of_a_recording_are_told_by_their_session() {
     // The owner's socket is removed a moment later.
     let text = loop {
         let text = refusal(&["list", pid.trim()], &[], &left.place().join("run"));
-        if !text.contains(", which records)") {
+        if !text.contains(", which is recording)") {
             break text;
         }
     };
-    assert!(text.contains(told) && text.contains(", which is over); "), "{text}");
+    assert!(text.contains(told) && text.contains(", which has ended); "), "{text}");
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn who_may_not_look_is_told_so() {
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o711)).expect("it is ours");
     let hidden = Process::start(&nobodys(&path)).called("program");
     let text = refusal(&["list", &hidden.pid()], &NOBODY, run.path());
-    assert!(text.contains("and user 65534 may not look at it (Permission denied"), "{text}");
+    assert!(text.contains("and user 65534 may not inspect it (Permission denied"), "{text}");
     assert!(text.contains("; run dormouse as root"), "{text}");
     check(&hidden.pid(), "(program) has no Dormouse tracepoints; ");
     // With root's privileges, started by another user.
@@ -259,7 +259,7 @@ fn who_may_not_look_is_told_so() {
     let mut raised: Program = Program::start::<OsString>(&words, PATIENCE);
     raised.wait_for_ready();
     assert!(
-        refused(&raised).contains("(program) runs with privileges that its caller had not "),
+        refused(&raised).contains("(program) runs with privileges that its caller did not have "),
         "{}",
         refused(&raised)
     );
@@ -281,18 +281,22 @@ fn a_recording_that_nobody_joins_says_what_its_command_is() {
         "{text}"
     );
     assert!(
-        text.ends_with("; `dormouse record --libc -- CMD` traces what an unmodified program calls of libc"),
+        text.ends_with("; `dormouse record --libc -- CMD` traces the libc calls of an unmodified program"),
         "{text}"
     );
     let Some((place, path)) = compiled("int main() { return 0; }", &["-static"]) else { return };
     let shown = path.display();
     let text = unjoined(&Record::new().patience(PATIENCE).run(&[&path]));
-    assert!(text.contains(&format!("joined: `{shown}` is static and has no Dormouse tracepoints, ")), "{text}");
+    assert!(
+        text.contains(&format!("joined: `{shown}` is statically linked and has no Dormouse tracepoints, ")),
+        "{text}"
+    );
     let script = place.path().join("script");
     dormouse_testing::write_script(&script, &format!("#!{shown}\n"));
-    for (command, subject) in
-        [(&path, format!("`{shown}` is static: ")), (&script, format!("is run by `{shown}`, which is static: "))]
-    {
+    for (command, subject) in [
+        (&path, format!("`{shown}` is statically linked: ")),
+        (&script, format!("is run by `{shown}`, which is statically linked: ")),
+    ] {
         let recording = Record::new().patience(PATIENCE).option("--libc").run(&[command]);
         assert!(recording.stderr.contains(&subject), "{}", recording.stderr);
         assert!(unjoined(&recording).ends_with("; no process joined"), "{}", recording.stderr);

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use dormouse_abi::message::{MEMORY_PART_SIZE_BYTES_MAX, ProgramToTool, ToolToProgram};
 use dormouse_abi::session::SessionLayout;
 use dormouse_backing::maps::{self, Map};
-use dormouse_tools::Program;
+use dormouse_tools::{Program, ProgramError};
 
 /// A session's memory without its owner, and where its bytes are read from.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl OwnerlessMemory {
     /// # Errors
     /// One line with the reason.
     pub(crate) fn of_program(pid: u32, uuid: [u8; 16]) -> Result<OwnerlessMemory, String> {
-        let program = Program::find(pid)?;
+        let program = Program::find(pid).map_err(why_not_read)?;
         let mut reason = String::new();
         for index in 0..program.tracer_count() {
             match part(&program, index, uuid, 0, 0) {
@@ -192,9 +192,18 @@ fn part(
     offset: u64,
     size_bytes: u32,
 ) -> Result<(u64, Vec<u8>), String> {
-    match program.ask_one(index, &ToolToProgram::ReadMemory { uuid, offset, size_bytes })? {
+    let answer = program.ask_one(index, &ToolToProgram::ReadMemory { uuid, offset, size_bytes });
+    match answer.map_err(why_not_read)? {
         ProgramToTool::MemoryPart { memory_size_bytes, bytes } => Ok((memory_size_bytes, bytes)),
         other => Err(program.refusal(other).into()),
+    }
+}
+
+/// Returns, for the trace, why a program's memory is not read through the program.
+fn why_not_read(error: ProgramError) -> String {
+    match error {
+        ProgramError::Unreachable(unreachable) => format!("process {} does not answer", unreachable.pid),
+        ProgramError::Failed(text) => text,
     }
 }
 

@@ -1,4 +1,4 @@
-//! The time up to which events of a growing trace are printed.
+//! The time up to which events of a growing trace are shown.
 //!
 //! The packets of a stream are written in order, but each only when it is full, so one stream can be far behind
 //! another. Events are held back until every stream has shown a later time. A stream without new events for a while
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// Progress of the streams of a trace.
 #[derive(Debug)]
-pub(super) struct Horizon {
+pub(crate) struct Horizon {
     delay: Duration,
     streams: HashMap<String, Shown>,
 }
@@ -24,13 +24,13 @@ struct Shown {
 
 impl Horizon {
     /// Returns a horizon that ignores streams without new events for `delay`.
-    pub(super) fn new(delay: Duration) -> Horizon {
+    pub(crate) fn new(delay: Duration) -> Horizon {
         Horizon { delay, streams: HashMap::new() }
     }
 
     /// Notes the size of a stream at `now`. If the stream has grown, `last_ns` is called for the time of the last event
     /// in it. Packets without events and unreadable packets return `None`, and count as idle.
-    pub(super) fn see(&mut self, name: &str, size_bytes: u64, now: Duration, last_ns: impl FnOnce() -> Option<i64>) {
+    pub(crate) fn see(&mut self, name: &str, size_bytes: u64, now: Duration, last_ns: impl FnOnce() -> Option<i64>) {
         let shown = self.streams.entry(name.to_string()).or_default();
         if size_bytes > std::mem::replace(&mut shown.size_bytes, size_bytes)
             && let Some(last_ns) = last_ns()
@@ -40,7 +40,7 @@ impl Horizon {
     }
 
     /// Events up to this time, in nanoseconds since the epoch, need not be held back.
-    pub(super) fn until_ns(&self, now: Duration) -> i64 {
+    pub(crate) fn until_ns(&self, now: Duration) -> i64 {
         let holds = |shown: &&Shown| now.saturating_sub(shown.came) < self.delay;
         self.streams.values().filter(holds).filter_map(|shown| shown.last_ns).min().unwrap_or(i64::MAX)
     }

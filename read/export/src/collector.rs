@@ -10,16 +10,11 @@
 //! # Source
 //! "OpenTelemetry Protocol Specification", OTLP/HTTP: path, retryable statuses, `Retry-After`, partial success.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, ErrorKind, Read};
-use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::io::{BufRead, BufReader, ErrorKind, PipeWriter, Read};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, bail};
-use dormouse_terminal::Output;
-use serde_json::{Value, json};
+use serde::Serialize;
 
 /// Maximum size of a request, in bytes, unless a single message is longer. Collectors accept 20 MiB, proxies in front
 /// of them often less.
@@ -37,87 +32,79 @@ const WAIT_S_MAX: u64 = 30;
 const RESOURCE_SPANS: u64 = (1 << 3) | 2;
 
 /// The collector's answers to all requests.
-#[derive(Debug, Default)]
-pub(super) struct Sent {
-    requests: u64,
-    pub(super) rejected_spans: u64,
+#[derive(Debug, Default, Serialize)]
+pub struct CollectorAnswers {
+    /// Number of requests that the collector has accepted.
+    pub requests: u64,
+    /// Number of spans in them that it has rejected.
+    pub rejected_spans: u64,
     /// Why spans were rejected, or another message of the collector.
-    pub(super) message: String,
+    pub message: String,
 }
 
-impl Sent {
-    pub(super) fn json(&self) -> Value {
-        json!({ "requests": self.requests, "rejected_spans": self.rejected_spans, "message": self.message })
-    }
-}
-
-/// A connection to a collector, which receives spans.
-pub(super) struct Collector {
-    output: Output,
-    sending: JoinHandle<anyhow::Result<Sent>>,
+/// A thread that sends spans to a collector.
+pub struct Collector {
+    sending: JoinHandle<Result<CollectorAnswers, String>>,
 }
 
 impl Collector {
-    /// Starts sending to the collector at an address; `None` if `path` is a file name.
+    /// Returns the address that spans are sent to, if `output` names a collector.
     ///
     /// # Errors
-    /// The address has the scheme `https`, which is not supported, or the pipe or the thread cannot be created.
-    pub(super) fn of(path: &Path) -> anyhow::Result<Option<Collector>> {
-        let Some(url) = path.to_str() else { return Ok(None) };
-        if url.starts_with("https://") {
-            bail!(
-                "{url}: spans are sent by http alone, to a collector that is near; or write a file by -o, and send it by curl"
-            );
+    /// It is an address that spans cannot be sent to.
+    pub fn url(output: &str) -> Result<Option<String>, String> {
+        if output.starts_with("https://") {
+            return Err(format!(
+                "{output}: spans are sent by http alone, to a collector that is near; or write a file by -o, and send it by curl"
+            ));
         }
-        let Some(rest) = url.strip_prefix("http://") else { return Ok(None) };
+        let Some(rest) = output.strip_prefix("http://") else { return Ok(None) };
         // A base URL without a path gets the path that the specification defines for traces.
-        let url = match rest.split_once('/') {
-            None => format!("{url}/v1/traces"),
-            Some((_, "")) => format!("{url}v1/traces"),
-            Some(_) => url.to_owned(),
-        };
-        let (reader, writer) = std::io::pipe().context("cannot make a pipe")?;
-        let output = Output::to_file(File::from(OwnedFd::from(writer)), url.clone());
+        Ok(Some(match rest.split_once('/') {
+            None => format!("{output}/v1/traces"),
+            Some((_, "")) => format!("{output}v1/traces"),
+            Some(_) => output.to_owned(),
+        }))
+    }
+
+    /// Starts the thread. Returns it with the pipe that spans are written to, as [`crate::Format::Otlp`] has them.
+    ///
+    /// # Errors
+    /// There is no pipe or no thread for it.
+    pub fn start(url: String) -> std::io::Result<(Collector, PipeWriter)> {
+        let (reader, writer) = std::io::pipe()?;
         // The thread sleeps before it retries a request: at most four times, none longer than `WAIT_S_MAX`; see `post`.
         let sending = std::thread::Builder::new().spawn(move || send(&url, reader, std::thread::sleep))?;
-        Ok(Some(Collector { output, sending }))
+        Ok((Collector { sending }, writer))
     }
 
-    /// Returns the output to which spans are written.
-    pub(super) fn output(&mut self) -> &mut Output {
-        &mut self.output
-    }
-
-    /// Waits until all spans are sent. Returns their size in bytes, and the collector's answers.
+    /// Waits until all spans are sent. The pipe must be closed. Returns the collector's answers.
     ///
     /// # Errors
     /// The collector could not be reached, or does not accept the spans.
-    pub(super) fn finish(self) -> anyhow::Result<(u64, Sent)> {
-        let written_bytes = self.output.written_bytes();
-        let written = self.output.finish();
-        let sent = self.sending.join().map_err(|_| anyhow!("sending has failed"))??;
-        written.map(|()| (written_bytes, sent))
+    pub fn finish(self) -> Result<CollectorAnswers, String> {
+        self.sending.join().map_err(|_| "sending has failed".to_owned())?
     }
 }
 
 /// Sends the messages from the pipe, with pauses before retries. When it returns, the pipe is closed for writing.
-fn send(url: &str, pipe: impl Read, mut pause: impl FnMut(Duration)) -> anyhow::Result<Sent> {
+fn send(url: &str, pipe: impl Read, mut pause: impl FnMut(Duration)) -> Result<CollectorAnswers, String> {
     let config = ureq::Agent::config_builder()
         .http_status_as_error(false)
         .proxy(None)
         .timeout_connect(Some(CONNECT_PATIENCE))
         .timeout_global(Some(ANSWER_PATIENCE));
     let agent = config.build().into();
-    let (mut pipe, mut body, mut sent) = (BufReader::new(pipe), Vec::new(), Sent::default());
+    let (mut pipe, mut body, mut sent) = (BufReader::new(pipe), Vec::new(), CollectorAnswers::default());
     loop {
         let begin = body.len();
-        let is_there = read_message(&mut pipe, &mut body).context("cannot read spans")?;
+        let is_there = read_message(&mut pipe, &mut body).map_err(|error| format!("cannot read spans: {error}"))?;
         let is_full = body.len() > REQUEST_BYTES;
         if begin > 0 && (is_full || !is_there) {
             let rest = body.split_off(begin);
-            post(&agent, url, &body, &mut sent, &mut pause).with_context(|| match sent.requests {
-                0 => format!("cannot send spans to {url}"),
-                count => format!("cannot send spans to {url}, which took {count} requests before"),
+            post(&agent, url, &body, &mut sent, &mut pause).map_err(|why| match sent.requests {
+                0 => format!("cannot send spans to {url}: {why}"),
+                count => format!("cannot send spans to {url}, which took {count} requests before: {why}"),
             })?;
             body = rest;
         }
@@ -157,13 +144,13 @@ fn post(
     agent: &ureq::Agent,
     url: &str,
     body: &[u8],
-    sent: &mut Sent,
+    sent: &mut CollectorAnswers,
     pause: &mut impl FnMut(Duration),
-) -> anyhow::Result<()> {
+) -> Result<(), String> {
     let mut waits = WAITS_S.iter();
     loop {
         let request = agent.post(url).content_type(PROTOBUF);
-        let mut answer = request.send(body).map_err(|error| anyhow!("{error}; {REMEDY}"))?;
+        let mut answer = request.send(body).map_err(|error| format!("{error}; {REMEDY}"))?;
         let status = answer.status();
         let wait = answer.headers().get("retry-after").and_then(|wait| wait.to_str().ok()?.parse::<u64>().ok());
         let is_protobuf = answer.body().mime_type() == Some(PROTOBUF);
@@ -183,11 +170,11 @@ fn post(
             // wait is longer than `WAIT_S_MAX`.
             (429 | 502 | 503 | 504, Some(next)) => pause(Duration::from_secs(wait.unwrap_or(*next).min(WAIT_S_MAX))),
             (429 | 502 | 503 | 504, None) => {
-                bail!("it answers {status}{}, {} times; try again later", why(), WAITS_S.len() + 1)
+                return Err(format!("it answers {status}{}, {} times; try again later", why(), WAITS_S.len() + 1));
             }
             // Only a collector answers in protobuf.
-            _ if is_protobuf => bail!("it answers {status}{}; the collector's log says more", why()),
-            _ => bail!("it answers {status}{}; {REMEDY}", why()),
+            _ if is_protobuf => return Err(format!("it answers {status}{}; the collector's log says more", why())),
+            _ => return Err(format!("it answers {status}{}; {REMEDY}", why())),
         }
     }
 }
@@ -197,7 +184,7 @@ const REMEDY: &str = "is a collector there that takes OTLP over HTTP? It has por
 
 /// Notes the partial success in an `ExportTraceServiceResponse`: its field 1 has the number of rejected spans (1), and
 /// the reason (2).
-fn note_partial(answer: &[u8], sent: &mut Sent) {
+fn note_partial(answer: &[u8], sent: &mut CollectorAnswers) {
     each_field(answer, |number, _, partial| {
         if number == 1 {
             each_field(partial, |number, value, text| match number {
@@ -248,7 +235,7 @@ mod tests {
 
     /// Sends one message to a collector that gives `answers` in turn: status and headers, body. Returns the pauses, in
     /// seconds, and the result.
-    fn send_to(answers: &[(&str, &str)]) -> (Vec<u64>, anyhow::Result<Sent>) {
+    fn send_to(answers: &[(&str, &str)]) -> (Vec<u64>, Result<CollectorAnswers, String>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let url = format!("http://{address}/v1/traces");
@@ -274,10 +261,6 @@ mod tests {
         (pauses, sent.unwrap())
     }
 
-    fn error(sent: &anyhow::Result<Sent>) -> String {
-        format!("{:#}", sent.as_ref().unwrap_err())
-    }
-
     #[test]
     fn retries_wait_as_long_as_the_collector_says() {
         let (pauses, sent) = send_to(&[
@@ -297,7 +280,7 @@ mod tests {
         let busy = "503 Service Unavailable\r\nContent-Type: application/x-protobuf";
         let (pauses, sent) = send_to(&[(busy, "\x08\x0E\x12\x08too much"); 5]);
         assert_eq!(pauses, WAITS_S);
-        let error = error(&sent);
+        let error = sent.unwrap_err();
         assert!(error.ends_with("it answers 503 Service Unavailable (too much), 5 times; try again later"), "{error}");
     }
 
@@ -306,7 +289,7 @@ mod tests {
         let refused = ("400 Bad Request\r\nContent-Type: application/x-protobuf", "\x08\x03\x12\x09too large");
         let (pauses, sent) = send_to(&[refused]);
         assert_eq!(pauses, [0; 0]);
-        let error = error(&sent);
+        let error = sent.unwrap_err();
         assert!(error.ends_with("it answers 400 Bad Request (too large); the collector's log says more"), "{error}");
     }
 }

@@ -1,25 +1,27 @@
-//! The time that a command waits for a program, which may answer only once it passes a tracepoint.
+//! How commands find a program, which may answer only once it passes a tracepoint, and explain why they cannot.
 
 use std::time::Duration;
 
 use clap::Args;
+use dormouse_doctor::explain;
 use dormouse_terminal::{parse_duration, say};
-use dormouse_tools::{Program, Wait};
+use dormouse_tools::{Program, ProgramError, Wait};
 
 /// Default wait for a program that lists its event classes, disarms them, or lists or sets tunables.
-pub(crate) const SHORTLY: Option<Duration> = Some(Duration::from_secs(5));
+pub(crate) const SHORT_LIMIT: Option<Duration> = Some(Duration::from_secs(5));
 /// Default wait for a program whose events are to be armed: no limit.
-pub(crate) const FOR_EVER: Option<Duration> = None;
+pub(crate) const NO_LIMIT: Option<Duration> = None;
 
+/// The option `--wait`.
 #[derive(Debug, Args)]
-pub(crate) struct Reach {
+pub(crate) struct WaitOption {
     /// How long to wait for the program's answer; it answers at its next tracepoint, unless one of its threads listens [default: 5s; when arming, until
     /// it answers]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     wait: Option<Duration>,
 }
 
-impl Reach {
+impl WaitOption {
     /// Returns the time that was given with `--wait`.
     pub(crate) fn given(&self) -> Option<Duration> {
         self.wait
@@ -30,6 +32,11 @@ impl Reach {
         let on_wait = &mut |pid| {
             say(format_args!("waiting for process {pid}, which answers at its next tracepoint (Ctrl-C stops waiting)"));
         };
-        Ok(Program::find_soon(pid, &mut Wait { limit: self.wait.or(default), on_wait })?)
+        Program::find_soon(pid, &mut Wait { limit: self.wait.or(default), on_wait }).map_err(explained)
     }
+}
+
+/// Returns the error with its explanation and remedy.
+pub(crate) fn explained(error: ProgramError) -> anyhow::Error {
+    anyhow::Error::msg(explain(&error))
 }

@@ -1,6 +1,6 @@
 //! The options that select events, shared by the commands that read traces.
 
-mod when;
+mod time;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,13 +14,13 @@ use dormouse_reader::{Bounds, Reading, TraceFiles};
 use dormouse_terminal::{parse_duration, say};
 
 use crate::patterns::{instead, unmatched};
-use when::When;
-pub(crate) use when::begin_ns;
+use time::TimeOption;
+pub(crate) use time::begin_ns;
 
 /// Options that select events.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Event selection")]
-pub(crate) struct Wanted {
+pub(crate) struct SelectionOptions {
     /// Select events of classes whose name matches, such as 'http:*'; may be given several times
     #[arg(short, long = "event", value_name = "PATTERN")]
     pub events: Vec<String>,
@@ -28,11 +28,11 @@ pub(crate) struct Wanted {
     #[arg(long = "where", value_name = "EXPR")]
     conditions: Vec<String>,
     /// Select events from this time on: `10:15`, `2026-11-26 10:15:00.5`, `1700000000.25`, `+1.5s` (from the beginning), `-2s` (from the end), `event:NAME`
-    #[arg(long, value_name = "TIME", value_parser = when::parse, allow_hyphen_values = true)]
-    since: Option<When>,
+    #[arg(long, value_name = "TIME", value_parser = time::parse, allow_hyphen_values = true)]
+    since: Option<TimeOption>,
     /// Select events up to this time, in the same forms
-    #[arg(long, value_name = "TIME", value_parser = when::parse, allow_hyphen_values = true)]
-    until: Option<When>,
+    #[arg(long, value_name = "TIME", value_parser = time::parse, allow_hyphen_values = true)]
+    until: Option<TimeOption>,
     /// Select events of the last DURATION of the trace: `500ms`, `10s`, `2m`
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, conflicts_with = "since")]
     last: Option<Duration>,
@@ -53,7 +53,7 @@ pub(crate) struct Wanted {
     clocks: Option<PathBuf>,
 }
 
-impl Wanted {
+impl SelectionOptions {
     /// Returns the file of clock corrections, if one was given.
     pub(crate) fn clocks(&self) -> Option<&PathBuf> {
         self.clocks.as_ref()
@@ -94,7 +94,7 @@ impl Wanted {
             files.traces().flat_map(ClassRef::all).map(|class| class.class.full_name.clone()).collect();
         names.sort();
         names.dedup();
-        let of_times = [&self.since, &self.until].into_iter().flatten().filter_map(When::event);
+        let of_times = [&self.since, &self.until].into_iter().flatten().filter_map(TimeOption::event);
         let patterns: Vec<&str> = self.events.iter().map(String::as_str).chain(of_times).collect();
         if let Some(pattern) = unmatched(&patterns, &names).first() {
             bail!("no event class of this trace matches {pattern}; {}", instead(&[pattern], &names));
@@ -141,7 +141,7 @@ impl Wanted {
 
     /// Returns the time range in which events are wanted.
     pub(crate) fn bounds(&self, files: &TraceFiles) -> anyhow::Result<Bounds> {
-        when::bounds(files, self.since.as_ref(), self.until.as_ref(), self.last)
+        time::bounds(files, self.since.as_ref(), self.until.as_ref(), self.last)
     }
 
     /// Begins to read the wanted events. Returns an error if a pattern matches no event class.

@@ -13,7 +13,7 @@ use jiff::{Timestamp, ToSpan};
 
 /// A time as the user writes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum When {
+pub(super) enum TimeOption {
     /// Nanoseconds since the epoch.
     At(i64),
     /// Time of day, local.
@@ -28,14 +28,14 @@ pub(super) enum When {
 
 const NS: i64 = 1_000_000_000;
 
-impl When {
+impl TimeOption {
     /// Returns the pattern of an event class, if the time is given by an event.
     pub(super) fn event(&self) -> Option<&str> {
-        if let When::Event(pattern) = self { Some(pattern) } else { None }
+        if let TimeOption::Event(pattern) = self { Some(pattern) } else { None }
     }
 }
 
-pub(super) fn parse(text: &str) -> Result<When, String> {
+pub(super) fn parse(text: &str) -> Result<TimeOption, String> {
     let wrong = || {
         format!(
             "`{text}` is not a time; write 14:03:05.5, 2026-11-26, \"2026-11-26 14:03\", 2026-11-26T14:03:05Z, 1700000000.25 (seconds since 1970), \
@@ -47,26 +47,26 @@ pub(super) fn parse(text: &str) -> Result<When, String> {
         i64::try_from(duration.as_nanos()).map_err(|_| wrong())
     };
     if let Some(pattern) = text.strip_prefix("event:") {
-        return Ok(When::Event(pattern.into()));
+        return Ok(TimeOption::Event(pattern.into()));
     }
     if let Some(text) = text.strip_prefix('+') {
-        return duration(text).map(When::FromBegin);
+        return duration(text).map(TimeOption::FromBegin);
     }
     if let Some(text) = text.strip_prefix('-') {
-        return duration(text).map(When::FromEnd);
+        return duration(text).map(TimeOption::FromEnd);
     }
     if let Some(ns) = seconds(text) {
-        return Ok(When::At(ns));
+        return Ok(TimeOption::At(ns));
     }
     let ns = |time: Timestamp| i64::try_from(time.as_nanosecond()).map_err(|_| wrong());
     if let Ok(time) = text.parse::<Timestamp>() {
-        return ns(time).map(When::At);
+        return ns(time).map(TimeOption::At);
     }
     if let Ok(time) = text.parse::<DateTime>() {
         let zoned = time.to_zoned(TimeZone::system()).map_err(|_| wrong())?;
-        return ns(zoned.timestamp()).map(When::At);
+        return ns(zoned.timestamp()).map(TimeOption::At);
     }
-    text.parse().map(When::TimeOfDay).map_err(|_| wrong())
+    text.parse().map(TimeOption::TimeOfDay).map_err(|_| wrong())
 }
 
 /// Parses seconds with up to nine decimals, such as `1700000000.25`, into nanoseconds, without rounding.
@@ -107,29 +107,29 @@ fn no_time(files: &TraceFiles) -> anyhow::Error {
 /// Returns the time range in which events are wanted.
 pub(super) fn bounds(
     files: &TraceFiles,
-    since: Option<&When>,
-    until: Option<&When>,
+    since: Option<&TimeOption>,
+    until: Option<&TimeOption>,
     last: Option<Duration>,
 ) -> anyhow::Result<Bounds> {
-    let last = last.map(|last| When::FromEnd(i64::try_from(last.as_nanos()).unwrap_or(i64::MAX)));
+    let last = last.map(|last| TimeOption::FromEnd(i64::try_from(last.as_nanos()).unwrap_or(i64::MAX)));
     let since = since.or(last.as_ref());
-    let ns = |when: Option<&When>, without: i64| when.map_or(Ok(without), |when| resolve(files, when, without));
+    let ns = |when: Option<&TimeOption>, without: i64| when.map_or(Ok(without), |when| resolve(files, when, without));
     let times = (ns(since, i64::MIN)?, ns(until, i64::MAX)?);
-    let bounds = Bounds::new(files, times, since.and_then(When::event), until.and_then(When::event));
+    let bounds = Bounds::new(files, times, since.and_then(TimeOption::event), until.and_then(TimeOption::event));
     if bounds.first_ns > bounds.last_ns {
         bail!("--since is later than --until; swap them");
     }
     Ok(bounds)
 }
 
-fn resolve(files: &TraceFiles, when: &When, without: i64) -> anyhow::Result<i64> {
+fn resolve(files: &TraceFiles, when: &TimeOption, without: i64) -> anyhow::Result<i64> {
     let known = |ns: Option<i64>| ns.ok_or_else(|| no_time(files));
     Ok(match *when {
-        When::At(ns) => ns,
-        When::FromBegin(ns) => known(begin_ns(files))?.saturating_add(ns),
-        When::FromEnd(ns) => known(files.end_ns())?.saturating_sub(ns),
-        When::TimeOfDay(time) => time_of_day(time, known(begin_ns(files))?, files.end_ns())?,
-        When::Event(_) => without,
+        TimeOption::At(ns) => ns,
+        TimeOption::FromBegin(ns) => known(begin_ns(files))?.saturating_add(ns),
+        TimeOption::FromEnd(ns) => known(files.end_ns())?.saturating_sub(ns),
+        TimeOption::TimeOfDay(time) => time_of_day(time, known(begin_ns(files))?, files.end_ns())?,
+        TimeOption::Event(_) => without,
     })
 }
 
@@ -157,15 +157,15 @@ mod tests {
     #[test]
     fn every_form_of_a_time_is_parsed() {
         for (text, expected) in [
-            ("1700000000.000000001", When::At(1_700_000_000_000_000_001)),
-            ("5", When::At(5 * NS)),
-            ("2023-11-14T22:13:20Z", When::At(1_700_000_000 * NS)),
-            ("2023-11-14T23:13:20.5+01:00", When::At(1_700_000_000 * NS + NS / 2)),
-            ("+1.5s", When::FromBegin(NS * 3 / 2)),
-            ("-2ms", When::FromEnd(2_000_000)),
-            ("event:a:b", When::Event("a:b".into())),
-            ("14:03", When::TimeOfDay(jiff::civil::time(14, 3, 0, 0))),
-            ("14:03:05.000000007", When::TimeOfDay(jiff::civil::time(14, 3, 5, 7))),
+            ("1700000000.000000001", TimeOption::At(1_700_000_000_000_000_001)),
+            ("5", TimeOption::At(5 * NS)),
+            ("2023-11-14T22:13:20Z", TimeOption::At(1_700_000_000 * NS)),
+            ("2023-11-14T23:13:20.5+01:00", TimeOption::At(1_700_000_000 * NS + NS / 2)),
+            ("+1.5s", TimeOption::FromBegin(NS * 3 / 2)),
+            ("-2ms", TimeOption::FromEnd(2_000_000)),
+            ("event:a:b", TimeOption::Event("a:b".into())),
+            ("14:03", TimeOption::TimeOfDay(jiff::civil::time(14, 3, 0, 0))),
+            ("14:03:05.000000007", TimeOption::TimeOfDay(jiff::civil::time(14, 3, 5, 7))),
         ] {
             assert_eq!(parse(text), Ok(expected), "{text}");
         }
