@@ -221,7 +221,7 @@ impl Progress {
                 // This event and the remaining ones of all streams are left for a later round.
                 Ok(event) if event.time_ns.is_some_and(|ns| ns > until_ns) => break,
                 Ok(event) => {
-                    if let Some(record) = StateRecord::decode(&event) {
+                    if let Some(record) = event.state_record() {
                         self.losses.note(&record);
                         self.writers.note(&event, &record);
                     }

@@ -333,7 +333,7 @@ impl<'q> Analysis<'q> {
     }
 
     fn state(&mut self, event: &Event<'_>, trace: usize) {
-        let Some(record) = StateRecord::decode(event) else { return };
+        let Some(record) = event.state_record() else { return };
         self.losses.note(&record);
         match record {
             StateRecord::Process { process, vpid, name, .. } => self.processes.join(trace, process, vpid, name),

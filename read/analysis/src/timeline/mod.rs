@@ -355,7 +355,7 @@ impl<K> Timeline<K> {
     /// Takes the next event without making an item of it. It advances the time; a state record also updates writers and
     /// names of processes.
     pub fn pass(&mut self, event: &Event<'_>, sink: &mut impl Sink<Kept = K>) {
-        if let Some(record) = StateRecord::decode(event) {
+        if let Some(record) = event.state_record() {
             return self.state(event, &record, sink);
         }
         if let Some(ns) = event.time_ns {

@@ -7,12 +7,12 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use dormouse_filter::{Name, Part};
+use dormouse_format::StateRecord;
 
 use super::ClassRef;
 use crate::hash::QuickMap;
 use crate::model::EnvValue;
 use crate::plan::{Pick, Picked};
-use crate::state::StateRecord;
 use crate::stream::{Event, EventFields, Scratch, TraceRef};
 
 /// Writer of an event.

@@ -4,15 +4,14 @@
 use std::collections::BTreeMap;
 
 use dormouse_abi::page::CPU_UNKNOWN;
+use dormouse_format::loss::{DAMAGED, NOT_CLOSED};
+use dormouse_format::{Refusal, StateRecord, StatedLosses, StreamTotals};
 
 use super::missing::of_totals;
 use super::processes::Processes;
 use super::tally::Tally;
-use super::{ClassStats, CpuStats, LossPlaces, LostStats, Refusal, Span, Stats};
-use crate::loss::{DAMAGED, NOT_CLOSED, StatedLosses};
-use crate::state::StateRecord;
+use super::{ClassStats, CpuStats, LossPlaces, LostStats, Span, Stats};
 use crate::stream::{Notice, Problem, Source, StreamReader, TraceRef};
-use crate::totals::StreamTotals;
 
 /// Content of the state streams of traces. It assigns events to processes and combines the counts.
 pub struct Collector<'a> {
@@ -222,7 +221,7 @@ impl<'a> Collector<'a> {
         let place = self.place(trace, Some(u64::MAX));
         let Some(event) = stream.event() else { return };
         self.state_events += 1;
-        let record = StateRecord::decode(&event);
+        let record = event.state_record();
         record.iter().for_each(|record| self.losses.note(record));
         match record {
             Some(StateRecord::Process { process, vpid, name, program, .. }) => {
