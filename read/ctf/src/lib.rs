@@ -25,6 +25,7 @@
 //! * [`stream`]: packets and events of one stream.
 //! * [`merge`]: events of all streams in time order. Their files are read by `dormouse-reader`.
 //! * [`select`]: selection of events, and the writers of events.
+//! * [`processes`]: the programs that process ids stood for, by time.
 //! * [`text`]: events in the format of `babeltrace2`, in a format for people, and as JSON, CSV and logfmt.
 //! * [`stats`]: statistics of whole traces, without merging them.
 //! * [`time`]: clocks and dates.
@@ -68,6 +69,7 @@ pub mod metadata;
 pub mod model;
 mod own_classes;
 pub mod plan;
+pub mod processes;
 pub mod select;
 pub mod stats;
 pub mod stream;
@@ -89,6 +91,7 @@ pub use dormouse_format::{
 pub use merge::Merge;
 pub use metadata::{Metadata, MetadataError};
 pub use own_classes::{Class, Classes};
+pub use processes::Processes;
 pub use select::{ClassRef, Selection, Writer, Writers};
 pub use stats::Stats;
 pub use stream::{

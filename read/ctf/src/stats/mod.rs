@@ -3,7 +3,7 @@
 mod collect;
 mod missing;
 mod places;
-mod processes;
+mod programs;
 mod table;
 mod tally;
 
