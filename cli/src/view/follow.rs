@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use dormouse_ctf::{Merge, Position, Problem, Selection, StateRecord, StatedLosses, Writers};
+use dormouse_ctf::{Merge, Position, Problem, Selection, StatedLosses, Writers};
 use dormouse_owner::is_owner_alive;
 use dormouse_reader::{Bounds, TraceFiles};
 
