@@ -12,7 +12,7 @@ use dormouse_abi::environment::program_socket_name;
 use dormouse_abi::message::{ClassStatus, Edge, OwnerToTool, ProgramToTool, Question, ToolToOwner, ToolToProgram};
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::text::is_printable;
-use dormouse_ctf::metadata::MetadataOptions;
+use dormouse_ctf::MetadataOptions;
 use dormouse_ctf::{Clock, Value};
 use dormouse_testing::terminal::terminal;
 use dormouse_traces::TraceBuilder;

@@ -10,7 +10,7 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 type Rule = (&'static str, &'static [&'static str]);
 
 /// Every room except the command.
-const EVERYTHING: [&str; 14] = [
+const EVERYTHING: [&str; 15] = [
     "dormouse",
     "dormouse-abi",
     "dormouse-transport",
@@ -22,15 +22,16 @@ const EVERYTHING: [&str; 14] = [
     "dormouse-backing",
     "dormouse-control",
     "dormouse-tools",
+    "dormouse-format",
     "dormouse-owner",
     "dormouse-ctf",
     "dormouse-reader",
 ];
 
 /// Every room, and the crate that tests share.
-const E2E: [&str; 15] = {
-    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n] = EVERYTHING;
-    [a, b, c, d, e, f, g, h, i, j, k, l, m, n, "dormouse-testing"]
+const E2E: [&str; 16] = {
+    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o] = EVERYTHING;
+    [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, "dormouse-testing"]
 };
 
 /// Packages that experiments use: sessions, readers of their traces, and the lab's own parts.
@@ -52,7 +53,7 @@ const LAB: [&str; 14] = [
     "dormouse-vring",
 ];
 
-const RULES: [Rule; 55] = [
+const RULES: [Rule; 56] = [
     ("dormouse-abi", &[]),
     // The protocol of both sides.
     ("dormouse-transport", &["dormouse-abi"]),
@@ -60,7 +61,7 @@ const RULES: [Rule; 55] = [
     // Shared by the tests of all rooms.
     ("dormouse-testing", &["dormouse-install"]),
     // Shared by the tests of the read side.
-    ("dormouse-traces", &["dormouse-abi", "dormouse-ctf"]),
+    ("dormouse-traces", &["dormouse-abi", "dormouse-ctf", "dormouse-format"]),
     // The hot rooms do not depend on one another.
     ("dormouse-imv", &["dormouse-abi", "dormouse-locks"]),
     ("dormouse-percpu", &["dormouse-abi", "dormouse-locks"]),
@@ -102,10 +103,12 @@ const RULES: [Rule; 55] = [
     ("dormouse-relay-capi", &["dormouse-relay-chain"]),
     ("dormouse-vring-capi", &["dormouse-vring"]),
     ("dormouse-preload", &["dormouse", "dormouse-abi"]),
+    // What the owner writes into a trace. The reader of any tracer's traces builds on it.
+    ("dormouse-format", &["dormouse-abi"]),
     // The read side.
     // Filters of events from any source.
     ("dormouse-filter", &[]),
-    ("dormouse-ctf", &["dormouse-abi", "dormouse-filter"]),
+    ("dormouse-ctf", &["dormouse-abi", "dormouse-filter", "dormouse-format"]),
     // In a separate workspace: nothing in the product depends on Arrow or Python.
     ("dormouse-columns", &["dormouse-abi", "dormouse-ctf", "dormouse-filter"]),
     ("dormouse-python", &["dormouse-columns", "dormouse-ctf", "dormouse-reader"]),
@@ -128,6 +131,7 @@ const RULES: [Rule; 55] = [
             "dormouse-backing",
             "dormouse-ctf",
             "dormouse-directory",
+            "dormouse-format",
             "dormouse-tools",
             "dormouse-transport",
         ],
@@ -401,6 +405,7 @@ fn what_points_the_wrong_way_is_found() {
         ("dormouse", "dormouse-owner"),
         ("dormouse-preload", "dormouse-imv"),
         ("dormouse-ctf", "dormouse-owner"),
+        ("dormouse-format", "dormouse-ctf"),
         ("dormouse-owner", "dormouse"),
         ("dormouse-owner", "dormouse-cli"),
         ("dormouse-owner", "dormouse-reader"),

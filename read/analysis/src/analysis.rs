@@ -8,11 +8,11 @@ use dormouse_ctf::loss::{AT_AN_EDGE, DAMAGED, NOT_CLOSED};
 use dormouse_ctf::plan::Class;
 use dormouse_ctf::stats::{LossPlaces, Span};
 use dormouse_ctf::time::since_ns;
-use dormouse_ctf::{Event, Notice, Problem, StateRecord, StatedLosses, Trace};
+use dormouse_ctf::{Event, Notice, Problem, Processes, StatedLosses, Trace};
 
 use crate::distribution::Number;
 use crate::group::{Counted, Groups};
-use crate::key::{self, Dimension, Processes, Who};
+use crate::key::{self, Dimension, Who};
 use crate::pair::{Pair, Pairs, Slow, Slowest};
 use crate::pick::{Picker, Said};
 use crate::query::{Measure, Query};
@@ -128,7 +128,7 @@ impl<'q> Analysis<'q> {
             names: Vec::new(),
             streams: streams.into_iter().map(stream).collect(),
             origins: traces.iter().map(origin).collect(),
-            processes: Processes::default(),
+            processes: Processes::with_past(key::PROGRAMS_MAX),
             groups: Groups::new(query.groups_max(), query.is_compared),
             pairs,
             slowest: Slowest::new(slowest),
@@ -329,17 +329,13 @@ impl<'q> Analysis<'q> {
     fn process(&mut self, who: Who, trace: usize) -> u32 {
         let cell = self.who.map(|cells| self.picker.cell(cells[4])).filter(|cell| cell.said == Said::Text);
         let name = cell.map(|cell| cell.text.as_slice()).or(self.origins[trace].1.as_deref().map(str::as_bytes));
-        self.processes.row(trace, who.pid, name)
+        self.processes.of_event(trace, who.pid, name)
     }
 
     fn state(&mut self, event: &Event<'_>, trace: usize) {
-        let Some(record) = StateRecord::decode(event) else { return };
+        let Some(record) = event.state_record() else { return };
         self.losses.note(&record);
-        match record {
-            StateRecord::Process { process, vpid, name, .. } => self.processes.join(trace, process, vpid, name),
-            StateRecord::ProcessName { process, name } => self.processes.rename(trace, process, name),
-            _ => {}
-        }
+        self.processes.note(trace, event.timestamp, &record);
     }
 
     /// Takes a notice. `time_ns`: the time that its stream has reached.

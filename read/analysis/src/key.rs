@@ -2,10 +2,8 @@
 //!
 //! While events are read, a key is a sequence of bytes: a key that was seen before needs no allocation.
 
-use std::collections::HashMap;
-
 use dormouse_abi::page::CPU_UNKNOWN;
-use dormouse_ctf::Event;
+use dormouse_ctf::{Event, Processes};
 use serde::{Serialize, Serializer};
 
 use crate::distribution::Number;
@@ -13,8 +11,8 @@ use crate::pick::{Cell, Said};
 
 /// Maximum length of a text, in bytes. Longer texts are cut, so that the memory of keys is bounded.
 const TEXT_BYTES_MAX: usize = 256;
-/// Maximum number of programs that are distinguished.
-const PROCESSES_MAX: usize = 1 << 20;
+/// Maximum number of programs that are distinguished. A process that executes another program counts as a new one.
+pub(crate) const PROGRAMS_MAX: usize = 1 << 20;
 
 /// A property by which events are grouped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -155,7 +153,7 @@ pub(crate) fn decode(mut key: &[u8], classes: &[String], processes: &Processes, 
                 let size_bytes = u32::from_le_bytes(number(&mut key)) as usize;
                 KeyValue::Text(String::from_utf8_lossy(take(&mut key, size_bytes)).into_owned())
             }
-            PROCESS => KeyValue::Text(processes.label(u32::from_le_bytes(number(&mut key)), names_alone)),
+            PROCESS => KeyValue::Text(label(processes, u32::from_le_bytes(number(&mut key)), names_alone)),
             CLASS => KeyValue::Text(classes[u32::from_le_bytes(number(&mut key)) as usize].clone()),
             _ => KeyValue::Unknown,
         });
@@ -180,73 +178,12 @@ impl Who {
     }
 }
 
-/// The programs in traces. A process that executes another program counts as a new one.
-#[derive(Debug, Default)]
-pub(crate) struct Processes {
-    rows: Vec<(Option<u32>, String)>,
-    /// Current program of a process, by trace and process.
-    current: HashMap<(usize, Option<u32>), u32>,
-    /// Program, by trace and the session's number of the process.
-    joined: HashMap<(usize, u32), u32>,
-    /// Programs that a process was, by trace and process.
-    named: HashMap<(usize, Option<u32>), Vec<u32>>,
-}
-
-impl Processes {
-    fn add(&mut self, trace: usize, pid: Option<u32>, name: &str) -> u32 {
-        if self.rows.len() < PROCESSES_MAX {
-            self.rows.push((pid, name.into()));
-        }
-        // Further programs share the last row.
-        let row = self.rows.len() as u32 - 1;
-        self.current.insert((trace, pid), row);
-        row
-    }
-
-    /// Adds a process. If it had events before it had a name, they get the name too.
-    pub(crate) fn join(&mut self, trace: usize, process: u32, vpid: u32, name: &str) {
-        let nameless = self.current.get(&(trace, Some(vpid))).copied();
-        let row = nameless
-            .filter(|row| self.rows[*row as usize].1.is_empty())
-            .unwrap_or_else(|| self.add(trace, Some(vpid), name));
-        self.rows[row as usize].1 = name.into();
-        self.joined.insert((trace, process), row);
-    }
-
-    pub(crate) fn rename(&mut self, trace: usize, process: u32, name: &str) {
-        if let Some(row) = self.joined.get(&(trace, process)) {
-            self.rows[*row as usize].1 = name.into();
-        }
-    }
-
-    /// Returns the program of an event's process. `name`: the process name in the event.
-    pub(crate) fn row(&mut self, trace: usize, pid: Option<u32>, name: Option<&[u8]>) -> u32 {
-        let current = self.current.get(&(trace, pid)).copied();
-        let Some(name) = name else { return current.unwrap_or_else(|| self.add(trace, pid, "")) };
-        let is_named = |row: &u32| self.rows[*row as usize].1.as_bytes() == name;
-        if let Some(row) = current.filter(is_named) {
-            return row;
-        }
-        let known = self.named.get(&(trace, pid)).and_then(|rows| rows.iter().copied().find(|row| is_named(row)));
-        let row = known.unwrap_or_else(|| {
-            let row = self.add(trace, pid, &String::from_utf8_lossy(name));
-            self.named.entry((trace, pid)).or_default().push(row);
-            row
-        });
-        self.current.insert((trace, pid), row);
-        row
-    }
-
-    /// Returns `name (pid)`. `is_name_alone`: only the name, if there is one.
-    pub(crate) fn label(&self, row: u32, is_name_alone: bool) -> String {
-        match self.rows.get(row as usize) {
-            None | Some((None, _)) if self.rows.get(row as usize).is_none_or(|(_, name)| name.is_empty()) => {
-                "unknown".into()
-            }
-            Some((Some(pid), name)) if name.is_empty() => format!("unknown ({pid})"),
-            Some((Some(pid), name)) if !is_name_alone => format!("{name} ({pid})"),
-            Some((_, name)) => name.clone(),
-            None => "unknown".into(),
-        }
+/// Returns `name (pid)` of the program with this index. `is_name_alone`: only the name, if there is one.
+pub(crate) fn label(processes: &Processes, row: u32, is_name_alone: bool) -> String {
+    match processes.program(row).map(|program| (program.pid, program.name())) {
+        None | Some((None, "")) => "unknown".into(),
+        Some((Some(pid), "")) => format!("unknown ({pid})"),
+        Some((Some(pid), name)) if !is_name_alone => format!("{name} ({pid})"),
+        Some((_, name)) => name.into(),
     }
 }

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use dormouse_ctf::Processes;
 use dormouse_ctf::loss::Uncounted;
 use dormouse_ctf::stats::{LossPlaces, Span};
 use serde::ser::SerializeMap;
@@ -10,7 +11,7 @@ use serde::{Serialize, Serializer};
 
 use crate::distribution::Distribution;
 use crate::group::{Group, Slices};
-use crate::key::{KeyValue, Processes};
+use crate::key::{KeyValue, label};
 use crate::pair::{Slow, Unpaired};
 use crate::query::{Measure, Query};
 
@@ -189,7 +190,7 @@ pub(crate) fn latency(
     let pair = |slow: Slow| SlowPair {
         latency_ns: slow.latency_ns,
         begin_ns: slow.begin_ns.0,
-        process: processes.label(slow.process, false),
+        process: label(processes, slow.process, false),
         tid: slow.tid,
         key: key(&slow.key),
     };

@@ -19,7 +19,7 @@ use arrow_schema::ArrowError;
 use dormouse_abi::page::CPU_UNKNOWN;
 use dormouse_ctf::stream::{Chosen, ChosenOf, EventFields, Viewer};
 use dormouse_ctf::text::JsonFields;
-use dormouse_ctf::{Notice, Problem, Scratch, Selection, Source, StateRecord, StreamReader, Writers};
+use dormouse_ctf::{Notice, Problem, Scratch, Selection, Source, StreamReader, Writers};
 
 use crate::column::Column;
 use crate::layout::{Chosen as Class, Layout, Origin, STATE};
@@ -284,7 +284,7 @@ impl<'l, 'a, C: Chosen> Batches<'l, 'a, C> {
         if let Some(writers) = &mut self.writers {
             let Some(event) = self.streams[index].event() else { return Ok(true) };
             if !self.are_writers_known
-                && let Some(record) = StateRecord::decode(&event)
+                && let Some(record) = event.state_record()
             {
                 writers.note(&event, &record);
             }

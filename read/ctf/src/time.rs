@@ -1,34 +1,7 @@
-//! The clock of a trace, and dates.
+//! Conversion of a trace's clock to nanoseconds, and its correction.
 
-/// The clock of all timestamps in a trace (clause 8).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Clock {
-    /// Name: an identifier, such as `monotonic` or `tsc`. Other characters become `_`.
-    pub name: String,
-    /// Description for people.
-    pub description: String,
-    /// Ticks per second, not 0.
-    pub frequency_hz: u64,
-    /// Seconds from the epoch (1970-01-01 UTC) to tick 0.
-    pub offset_s: i64,
-    /// Ticks to add to `offset_s`.
-    pub offset_cycles: u64,
-}
-
-impl Clock {
-    /// Converts ticks to nanoseconds since the epoch, see [`Scale::epoch_ns`].
-    pub fn epoch_ns(&self, timestamp: u64) -> i64 {
-        self.scale().epoch_ns(timestamp)
-    }
-
-    /// Returns the conversion from ticks to nanoseconds.
-    pub fn scale(&self) -> Scale {
-        let hz = self.frequency_hz.max(1);
-        let offset_s = i128::from(self.offset_s) + i128::from(self.offset_cycles / hz);
-        let offset_ns = offset_s * 1_000_000_000 + i128::from(duration_ns(self.offset_cycles % hz, hz));
-        Scale { frequency_hz: hz, offset_ns, at_ns: 0, drift: 0, plain_ns: None }.with_plain()
-    }
-}
+use dormouse_format::Clock;
+pub use dormouse_format::date::utc_date;
 
 /// A correction that converts the times of a trace to another host's clock. It adds `offset_ns` at `at_ns`, and `drift`
 /// more for each nanosecond after that.
@@ -81,6 +54,14 @@ pub struct Scale {
 const PLAIN_NS: i64 = 1 << 62;
 
 impl Scale {
+    /// Returns the conversion of a clock's ticks.
+    pub fn of(clock: &Clock) -> Scale {
+        let hz = clock.frequency_hz.max(1);
+        let offset_s = i128::from(clock.offset_s) + i128::from(clock.offset_cycles / hz);
+        let offset_ns = offset_s * 1_000_000_000 + i128::from(duration_ns(clock.offset_cycles % hz, hz));
+        Scale { frequency_hz: hz, offset_ns, at_ns: 0, drift: 0, plain_ns: None }.with_plain()
+    }
+
     /// Returns this conversion with a correction applied.
     pub(crate) fn corrected(self, correction: &Correction) -> Scale {
         let Correction { at_ns, offset_ns, drift } = *correction;
@@ -167,50 +148,6 @@ fn duration_ns(ticks: u64, frequency_hz: u64) -> u64 {
     }
 }
 
-/// Formats seconds since the epoch as a date, for example `2026-11-21`.
-pub fn utc_date(epoch_s: i64) -> String {
-    let Civil { year, month, day, .. } = Civil::new(epoch_s);
-    format!("{year:04}-{month:02}-{day:02}")
-}
-
-/// Formats seconds since the epoch as `20261121T140305+0000`, the form of `trace_creation_datetime` in `env`.
-pub(crate) fn utc_datetime(epoch_s: i64) -> String {
-    let Civil { year, month, day, hour, minute, second } = Civil::new(epoch_s);
-    format!("{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}+0000")
-}
-
-/// A date and time of day.
-pub(crate) struct Civil {
-    pub(crate) year: i64,
-    pub(crate) month: i64,
-    pub(crate) day: i64,
-    pub(crate) hour: i64,
-    pub(crate) minute: i64,
-    pub(crate) second: i64,
-}
-
-impl Civil {
-    /// Returns the proleptic Gregorian date and time. Source: H. Hinnant, "chrono-Compatible Low-Level Date
-    /// Algorithms", `civil_from_days`: years begin in March, eras have 400 years.
-    pub(crate) fn new(epoch_s: i64) -> Civil {
-        let days = epoch_s.div_euclid(86_400) + 719_468;
-        let second_of_day = epoch_s.rem_euclid(86_400);
-        let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-        let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-        let month_from_march = (5 * day_of_year + 2) / 153;
-        let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-        Civil {
-            year: era * 400 + year_of_era + i64::from(month <= 2),
-            month,
-            day: day_of_year - (153 * month_from_march + 2) / 5 + 1,
-            hour: second_of_day / 3_600,
-            minute: second_of_day / 60 % 60,
-            second: second_of_day % 60,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -226,13 +163,13 @@ mod tests {
         };
         let start_ns = 1_700_000_000_000_000_000;
         let correction = Correction::new(start_ns + 1_000, -500, 20e-6);
-        let corrected = clock.scale().corrected(&correction);
+        let corrected = Scale::of(&clock).corrected(&correction);
         for (ticks, expected) in [(1_000, 500), (1_000_001_000, 1_000_020_500), (0, -501)] {
             assert_eq!(corrected.epoch_ns(ticks), start_ns + expected, "{ticks}");
-            assert_eq!(correction.corrected_ns(clock.epoch_ns(ticks)), start_ns + expected, "{ticks}");
+            assert_eq!(correction.corrected_ns(Scale::of(&clock).epoch_ns(ticks)), start_ns + expected, "{ticks}");
         }
         let most = Correction { at_ns: i64::MIN, offset_ns: i64::MAX, drift: i64::MAX };
-        assert_eq!(clock.scale().corrected(&most).epoch_ns(u64::MAX), i64::MAX);
+        assert_eq!(Scale::of(&clock).corrected(&most).epoch_ns(u64::MAX), i64::MAX);
         let least = Correction { at_ns: i64::MAX, offset_ns: i64::MIN, drift: i64::MIN };
         assert_eq!(least.corrected_ns(i64::MIN), i64::MAX);
         assert_eq!(Correction::default().corrected_ns(7), 7);
@@ -259,19 +196,6 @@ mod tests {
                     "{ticks} at {hz} Hz from {offset_s} s"
                 );
             }
-        }
-    }
-
-    #[test]
-    fn dates_are_those_of_the_calendar() {
-        for (epoch_s, expected) in [
-            (0, "19700101T000000+0000"),
-            (-1, "19691231T235959+0000"),
-            (951_782_400, "20000229T000000+0000"),
-            (1_700_000_000, "20231114T221320+0000"),
-            (4_107_542_400, "21000301T000000+0000"),
-        ] {
-            assert_eq!(utc_datetime(epoch_s), expected);
         }
     }
 }

@@ -1,10 +1,11 @@
 //! A trace of any tracer, as its metadata describe it.
 
-use crate::metadata::{Described, Format, Metadata, MetadataError, MetadataOptions, in_ctf2};
+use crate::metadata::{Described, Metadata, MetadataError, in_ctf2};
 use crate::model::{EnvValue, TraceClass};
 use crate::plan::Plan;
 use crate::stream::TraceRef;
-use crate::time::{Clock, Correction};
+use crate::time::Correction;
+use dormouse_format::{Clock, Format, MetadataOptions};
 
 /// A trace of any tracer: its metadata, and the plan that reads its streams.
 #[derive(Debug)]

@@ -2,8 +2,6 @@
 
 use dormouse_abi::class::{FieldType, Kind};
 
-use crate::bytes::array;
-
 /// The value of a field.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[allow(missing_docs)]
@@ -80,17 +78,23 @@ impl<'a> Value<'a> {
         match kind {
             // Text and byte slices cannot be elements (`FieldType::from_u8` refuses such sequences); their bytes can.
             Kind::U8 | Kind::Str | Kind::Bytes => Value::U8(bytes[0]),
-            Kind::U16 => Value::U16(u16::from_le_bytes(array(bytes, 0))),
-            Kind::U32 => Value::U32(u32::from_le_bytes(array(bytes, 0))),
-            Kind::U64 => Value::U64(u64::from_le_bytes(array(bytes, 0))),
-            Kind::I8 => Value::I8(i8::from_le_bytes(array(bytes, 0))),
-            Kind::I16 => Value::I16(i16::from_le_bytes(array(bytes, 0))),
-            Kind::I32 => Value::I32(i32::from_le_bytes(array(bytes, 0))),
-            Kind::I64 => Value::I64(i64::from_le_bytes(array(bytes, 0))),
-            Kind::F32 => Value::F32(f32::from_le_bytes(array(bytes, 0))),
-            Kind::F64 => Value::F64(f64::from_le_bytes(array(bytes, 0))),
+            Kind::U16 => Value::U16(u16::from_le_bytes(array(bytes))),
+            Kind::U32 => Value::U32(u32::from_le_bytes(array(bytes))),
+            Kind::U64 => Value::U64(u64::from_le_bytes(array(bytes))),
+            Kind::I8 => Value::I8(i8::from_le_bytes(array(bytes))),
+            Kind::I16 => Value::I16(i16::from_le_bytes(array(bytes))),
+            Kind::I32 => Value::I32(i32::from_le_bytes(array(bytes))),
+            Kind::I64 => Value::I64(i64::from_le_bytes(array(bytes))),
+            Kind::F32 => Value::F32(f32::from_le_bytes(array(bytes))),
+            Kind::F64 => Value::F64(f64::from_le_bytes(array(bytes))),
             Kind::Bool => Value::Bool(bytes[0]),
-            Kind::Pointer => Value::Pointer(u64::from_le_bytes(array(bytes, 0))),
+            Kind::Pointer => Value::Pointer(u64::from_le_bytes(array(bytes))),
         }
     }
+}
+
+fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    let mut array = [0; N];
+    array.copy_from_slice(&bytes[..N]);
+    array
 }

@@ -11,6 +11,7 @@ use dormouse_analysis::{Number, Recent};
 use dormouse_ctf::model::Meaning;
 use dormouse_ctf::plan::{Group, IntegerNode, Visitor};
 use dormouse_ctf::stream::Block;
+use dormouse_ctf::time::Scale;
 use dormouse_ctf::{Clock, Scratch};
 
 use crate::annotation::{named, number_kind};
@@ -240,7 +241,7 @@ impl Perfetto {
         let second = 1_000_000_000;
         let monotonic =
             self.known.clock.as_ref().filter(|clock| clock.name == "monotonic" && clock.frequency_hz == second);
-        let realtime = monotonic.map_or(second, |clock| timestamp(clock.epoch_ns(second)));
+        let realtime = monotonic.map_or(second, |clock| timestamp(Scale::of(clock).epoch_ns(second)));
         for (id, ns) in [(REALTIME, realtime)].into_iter().chain(monotonic.map(|_| (MONOTONIC, second))) {
             wire.message(field::snapshot::CLOCKS, |wire| {
                 wire.uint(field::clock::ID, id);

@@ -8,7 +8,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use anyhow::Result;
 use dormouse_analysis::clocks::File;
 use dormouse_columns::Damage;
-use dormouse_ctf::{Merge, Notice, StateRecord, Stats, Writers};
+use dormouse_ctf::{Merge, Notice, Stats, Writers};
 use dormouse_reader::TraceFiles;
 use dormouse_terminal::say;
 
@@ -81,7 +81,7 @@ impl Traces {
         let mut events = Merge::new(state.map(|index| self.files.reader(index)));
         while let Some(item) = events.next_event() {
             if let Ok(event) = item
-                && let Some(record) = StateRecord::decode(&event)
+                && let Some(record) = event.state_record()
             {
                 writers.note(&event, &record);
             }

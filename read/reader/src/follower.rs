@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use dormouse_ctf::{Event, Merge, Notice, Position, Problem, Selection, StateRecord, StatedLosses, Writers};
+use dormouse_ctf::{Event, Merge, Notice, Position, Problem, Selection, StatedLosses, Writers};
 
 use crate::horizon::Horizon;
 use crate::{Bounds, Error, TraceFiles};
@@ -253,7 +253,7 @@ impl Progress {
                 // This event and the remaining ones of all streams are left for a later round.
                 Ok(event) if event.time_ns.is_some_and(|ns| ns > until_ns) => break,
                 Ok(event) => {
-                    if let Some(record) = StateRecord::decode(&event) {
+                    if let Some(record) = event.state_record() {
                         self.losses.note(&record);
                         self.writers.note(&event, &record);
                     }

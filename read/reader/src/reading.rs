@@ -1,7 +1,7 @@
 //! The one loop in which traces are read: selected events, other events, notices.
 
 use dormouse_ctf::stream::Block;
-use dormouse_ctf::{Event, Notice, Problem, Selection, StateRecord, StatedLosses, StreamReader, Writers};
+use dormouse_ctf::{Event, Notice, Problem, Selection, StatedLosses, StreamReader, Writers};
 
 use crate::lost::LostWithin;
 use crate::{Bounds, Events, TraceFiles};
@@ -193,7 +193,7 @@ impl<'f> Reading<'f> {
 /// State records are rare.
 #[cold]
 fn note_state(event: &Event<'_>, losses: &mut StatedLosses, writers: &mut Writers) {
-    if let Some(record) = StateRecord::decode(event) {
+    if let Some(record) = event.state_record() {
         losses.note(&record);
         writers.note(event, &record);
     }

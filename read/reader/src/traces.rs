@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use dormouse_ctf::stats::{Collector, Tally};
-use dormouse_ctf::{Correction, Merge, StateRecord, StatedLosses, Stats, StreamReader, Trace, TraceRef};
+use dormouse_ctf::{Correction, Merge, StatedLosses, Stats, StreamReader, Trace, TraceRef};
 
 use crate::extent::{WINDOW_BYTES, Window};
 use crate::find::{Found, find};
@@ -292,7 +292,7 @@ impl TraceFiles {
         let readers = (0..self.streams.len()).filter(|index| self.is_state(*index)).map(|index| self.reader(index));
         let mut events = Merge::new(readers);
         while let Some(item) = events.next_event() {
-            if let Some(record) = item.ok().and_then(|event| StateRecord::decode(&event)) {
+            if let Some(record) = item.ok().and_then(|event| event.state_record()) {
                 losses.note(&record);
             }
         }

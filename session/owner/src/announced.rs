@@ -3,7 +3,7 @@
 use dormouse_abi::class::{Announcement, ClassDecl};
 use dormouse_abi::register::Register;
 use dormouse_abi::text::{printable, shown};
-use dormouse_ctf::Refusal;
+use dormouse_format::Refusal;
 
 /// Returns a refusal. A program's texts are made printable; the reason is already.
 pub(crate) fn refusal_of(class: &str, program: &str, reason: &str) -> Refusal {

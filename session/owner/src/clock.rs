@@ -1,7 +1,7 @@
 //! The session's clock: its source, its frequency, and its zero.
 
 use dormouse_abi::session::{CLOCK_MONOTONIC, CLOCK_TSC};
-use dormouse_ctf::metadata;
+use dormouse_format::metadata;
 use rustix::time::{ClockId, clock_gettime};
 
 /// Environment variable: `monotonic` excludes the timestamp counter.

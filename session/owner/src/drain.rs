@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use dormouse_abi::page::HEADER_SIZE_BYTES;
 use dormouse_abi::session::{STATE_EMPTY, State, UNIT_BYTES};
-use dormouse_ctf::{Cause, PacketHeader, Totals};
+use dormouse_format::{Cause, PacketHeader, Totals};
 use dormouse_relay::Memory;
 use dormouse_vring::split::Device;
 use dormouse_vring::{DeviceSide, Segment};
@@ -338,7 +338,7 @@ mod tests {
             Drainer::new(owner.memory(), &owner.trace).unwrap().finish().summary.losses
         };
         let only = |cause: Cause| {
-            let mut losses = dormouse_ctf::Losses::default();
+            let mut losses = dormouse_format::Losses::default();
             losses.add(cause, 1);
             losses
         };

@@ -26,7 +26,7 @@ use dormouse_abi::page::STREAM_EVENTS;
 use dormouse_abi::register::PROCESS_COUNT;
 use dormouse_abi::session::{Geometry, STREAM_COUNT_MAX, SessionHeader, SessionLayout};
 use dormouse_control::Counts;
-use dormouse_ctf::{Cause, Losses, StreamTotals};
+use dormouse_format::{Cause, Losses, StreamTotals};
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, SealFlags};
 

@@ -2,7 +2,8 @@
 
 use dormouse_abi::page::STREAM_EVENTS;
 use dormouse_abi::session::LOST_CLASS_COUNT;
-use dormouse_ctf::{Cause, Classes, Losses, StateRecord};
+use dormouse_ctf::Classes;
+use dormouse_format::{Cause, Losses, StateRecord};
 use dormouse_relay::Memory;
 
 /// Returns the number of lost events for each class, the greatest first. Programs write the counts: those of an unknown

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::register::PATTERNS_SIZE_BYTES;
 use dormouse_abi::session::{Geometry, MODE_DISCARD, MODE_OVERWRITE, PAGE_COUNT_MAX, STREAM_COUNT_MAX};
-use dormouse_ctf::Format;
+use dormouse_format::Format;
 
 use crate::error::Error;
 use crate::quota::DISK_BYTES_MIN;

@@ -13,7 +13,7 @@ use std::time::Instant;
 use dormouse_abi::environment::{ENV_MEMORY, ENV_SESSION, memory_name};
 use dormouse_abi::message::{ProgramToTool, ToolToProgram};
 use dormouse_control::{Processes, SessionListener, SessionServer, is_dead, no_thread, process_name};
-use dormouse_ctf::{Cause, Losses};
+use dormouse_format::{Cause, Losses};
 use dormouse_tools::{Program, ProgramError};
 
 use crate::begin::{NewSession, SessionParts};

@@ -12,7 +12,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use dormouse_abi::page::{self, CPU_UNKNOWN, HEADER_SIZE_BYTES, STREAM_EVENTS};
 use dormouse_abi::session::State;
-use dormouse_ctf::PacketHeader;
+use dormouse_format::PacketHeader;
 use dormouse_relay::Memory;
 
 /// No clock reaches this value in a hundred years, and readers can still convert smaller ones to nanoseconds since

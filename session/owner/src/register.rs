@@ -15,7 +15,7 @@ use dormouse_abi::text::printable;
 use dormouse_control::{
     Joining, NewProcess, Processes, Stat, is_image, open, pid_in_namespace, pid_namespace, process_name,
 };
-use dormouse_ctf::{Refusal, StateRecord};
+use dormouse_format::{Refusal, StateRecord};
 use dormouse_relay::Memory;
 use rustix::io::Errno;
 

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use dormouse_abi::message::{BudgetState, Snapshot, Status};
 use dormouse_abi::register::CLASS_COUNT;
 use dormouse_control::{Counts, Joining, MappedFile, Processes, Service, Take, UnheardFile, open, start_of};
-use dormouse_ctf::{Cause, StateRecord};
+use dormouse_format::{Cause, StateRecord};
 
 use crate::announced::refusal_of;
 use crate::error::Error;

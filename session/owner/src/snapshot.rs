@@ -37,7 +37,8 @@ use std::time::Duration;
 use dormouse_abi::message::Snapshot;
 use dormouse_abi::page::{self, HEADER_SIZE_BYTES};
 use dormouse_control::Take;
-use dormouse_ctf::{Cause, Classes, PacketHeader, StateRecord, first_record_since};
+use dormouse_ctf::{Classes, first_record_since};
+use dormouse_format::{Cause, PacketHeader, StateRecord};
 
 use crate::dir::Dir;
 use crate::error::Error;

@@ -1,7 +1,8 @@
 //! The event streams' files of a trace that is being written.
 
 use dormouse_abi::page::HEADER_SIZE_BYTES;
-use dormouse_ctf::{Cause, Classes, PacketHeader, StreamTotals, Totals, count_records};
+use dormouse_ctf::{Classes, count_records};
+use dormouse_format::{Cause, PacketHeader, StreamTotals, Totals};
 
 use crate::dir::{Dir, not_written};
 use crate::error::Error;

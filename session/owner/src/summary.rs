@@ -1,6 +1,6 @@
 //! Results of a session, and their line for users.
 
-use dormouse_ctf::{Cause, Losses, Refusal};
+use dormouse_format::{Cause, Losses, Refusal};
 use dormouse_tools::Unjoined;
 use serde::Serialize;
 

@@ -9,7 +9,8 @@ use dormouse_abi::page;
 use dormouse_abi::record::context_word;
 use dormouse_abi::session::{CLOCK_MONOTONIC, Geometry, State, UNIT_BYTES};
 use dormouse_abi::txn::Txn;
-use dormouse_ctf::{Merge, Metadata, PacketHeader, StreamReader, Value};
+use dormouse_ctf::{Merge, Metadata, StreamReader, Value};
+use dormouse_format::PacketHeader;
 use dormouse_relay::{Memory, Record, Segment, WriteOutcome, write_exclusive};
 use dormouse_vring::split::PlannedDriver;
 

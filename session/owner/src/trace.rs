@@ -11,9 +11,9 @@ use dormouse_abi::class::ClassDecl;
 use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::register::{CLASS_COUNT, PROCESS_COUNT, Register};
-use dormouse_ctf::{
-    Cause, Classes, Format, Losses, Metadata, MetadataOptions, PacketHeader, PacketWriter, Refusal, StateRecord,
-    StreamReader, StreamTotals, Totals,
+use dormouse_ctf::{Classes, Metadata, StreamReader};
+use dormouse_format::{
+    Cause, Format, Losses, MetadataOptions, PacketHeader, PacketWriter, Refusal, StateRecord, StreamTotals, Totals,
 };
 use dormouse_relay::Memory;
 use rustix::fs::FallocateFlags;
@@ -154,7 +154,7 @@ impl Trace {
         inner.has_looked = false;
         inner.losses = trace.ledger.refused();
         let mut reader = StreamReader::new(&parsed, 0, &bytes);
-        for record in reader.by_ref().flatten().filter_map(|event| StateRecord::decode(&event)) {
+        for record in reader.by_ref().flatten().filter_map(|event| event.state_record()) {
             match record {
                 StateRecord::Process { process, program, .. } => {
                     drop(inner.programs.insert(process as u16, program.into()));

@@ -89,7 +89,7 @@ impl Trace {
 
     /// Returns the process table, in the order of joining.
     pub fn processes(&self) -> Vec<Process> {
-        let process = |event: Event<'_>| match StateRecord::decode(&event) {
+        let process = |event: Event<'_>| match event.state_record() {
             Some(StateRecord::Process { vpid, name, program, .. }) => {
                 Some(Process { vpid, name: name.into(), program: program.into() })
             }
@@ -102,7 +102,7 @@ impl Trace {
     pub fn stated_losses(&self) -> Vec<(String, u64)> {
         let (name, state) = &self.streams[0];
         assert_eq!(name, "state");
-        let lost = |event: Event<'_>| match StateRecord::decode(&event) {
+        let lost = |event: Event<'_>| match event.state_record() {
             Some(StateRecord::Lost { reason, count }) => Some((reason.to_string(), count)),
             _ => None,
         };

@@ -16,11 +16,11 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use dormouse_abi::message::{Edge, ProgramToTool, ToolToProgram};
-use dormouse_ctf::Cause;
 use dormouse_e2e::program::Program;
 use dormouse_e2e::run::{PATIENCE, Record, Recording, Running, dormouse, plugin, watched};
 use dormouse_e2e::trace::{Trace, has_joined};
 use dormouse_e2e::{Random, seed};
+use dormouse_format::Cause;
 use dormouse_testing::{Lack, for_everybody, has, skip, wait_until};
 use dormouse_transport::{Conversation, Deadline};
 use rustix::fs::{FileType, Mode};

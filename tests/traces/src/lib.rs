@@ -30,9 +30,8 @@ use dormouse_abi::page::{CPU_UNKNOWN, HEADER_SIZE_BYTES, STREAM_EVENTS, STREAM_S
 use dormouse_abi::record::{
     COMPACT_ID_MAX, COMPACT_TIMESTAMP_BITS, RecordKind, compact_header, context_word, extended_header, head_word,
 };
-use dormouse_ctf::{
-    Clock, Format, Merge, Metadata, MetadataOptions, PacketHeader, PacketWriter, StateRecord, StreamReader, Value,
-};
+use dormouse_ctf::{Merge, Metadata, StreamReader, Value};
+use dormouse_format::{Clock, Format, MetadataOptions, PacketHeader, PacketWriter, StateRecord};
 
 /// Builds a trace: a state stream, and any number of event streams.
 #[derive(Debug)]

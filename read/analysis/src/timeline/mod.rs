@@ -272,8 +272,6 @@ pub struct Timeline<K> {
     streams: Vec<Stream>,
     tracks: Tracks<K>,
     writers: Writers,
-    /// Process id, by trace and the session's number of the process.
-    joined: HashMap<(usize, u32), u32>,
     /// Slices on lanes. Slices of threads are on their tracks.
     pairs: Pairs<Box<[u8]>, Open<K>>,
     slices: u64,
@@ -291,8 +289,6 @@ fn size_of_kept<S: Sink>(_: &S, kept: &S::Kept) -> usize {
     S::kept_bytes(kept)
 }
 
-/// Memory that is counted for a process that a session reports.
-const PROCESS_BYTES: usize = 96;
 /// Memory that is counted for what a sink keeps of an open slice and writes of it at the end.
 const SINK_BYTES: usize = 256;
 
@@ -327,7 +323,6 @@ impl<K> Timeline<K> {
             streams: streams.into_iter().map(stream).collect(),
             tracks: Tracks::default(),
             writers: Writers::default(),
-            joined: HashMap::new(),
             pairs: Pairs::new(),
             slices: 0,
             last_ns: i64::MIN,
@@ -355,7 +350,7 @@ impl<K> Timeline<K> {
     /// Takes the next event without making an item of it. It advances the time; a state record also updates writers and
     /// names of processes.
     pub fn pass(&mut self, event: &Event<'_>, sink: &mut impl Sink<Kept = K>) {
-        if let Some(record) = StateRecord::decode(event) {
+        if let Some(record) = event.state_record() {
             return self.state(event, &record, sink);
         }
         if let Some(ns) = event.time_ns {
@@ -656,19 +651,8 @@ impl<K> Timeline<K> {
     }
 
     fn state(&mut self, event: &Event<'_>, record: &StateRecord<'_>, sink: &mut impl Sink<Kept = K>) {
-        self.writers.note(event, record);
         let trace = self.streams[event.stream].trace;
-        let named = match *record {
-            StateRecord::Process { process, vpid, name, .. } => {
-                if !self.joined.contains_key(&(trace, process)) && self.room.take(PROCESS_BYTES) {
-                    self.joined.insert((trace, process), vpid);
-                }
-                Some((vpid, name))
-            }
-            StateRecord::ProcessName { process, name } => self.joined.get(&(trace, process)).map(|vpid| (*vpid, name)),
-            _ => None,
-        };
-        if let Some((vpid, name)) = named
+        if let Some((vpid, name)) = self.writers.note(event, record)
             && let Some(id) = self.tracks.process(trace, vpid.into())
         {
             sink.track(&Track { id, parent: None, trace, kind: TrackKind::Process { pid: vpid.into() }, name });
@@ -739,7 +723,7 @@ impl<K> Timeline<K> {
             sink.end(&End { id, track, name, depth, begin_ns, ns, above, is_believed, cpu: None, event: None }, kept);
         }
         Totals {
-            names_not_kept: self.writers.names_not_kept(),
+            names_not_kept: self.writers.processes().names_not_kept(),
             slices_unfinished: unpaired.begins,
             ends_unpaired: unpaired.ends,
             slices_across_losses: unpaired.across_losses,
@@ -771,7 +755,6 @@ impl<K: Clone> Timeline<K> {
             streams: self.streams.iter().map(unhalted).collect(),
             tracks: self.tracks.clone(),
             writers: self.writers.clone(),
-            joined: self.joined.clone(),
             pairs: self.pairs.without_losses(),
             key: Vec::new(),
             recent: Recent::default(),
@@ -796,8 +779,8 @@ impl<K: Clone> Checkpoint<K> {
 
     /// Returns its approximate size.
     pub fn size_bytes(&self) -> usize {
-        let Checkpoint(Timeline { tracks, pairs, writers, joined, streams, .. }) = self;
-        let parts = tracks.count() + pairs.open_count() + writers.count() + joined.len() + streams.len();
+        let Checkpoint(Timeline { tracks, pairs, writers, streams, .. }) = self;
+        let parts = tracks.count() + pairs.open_count() + writers.processes().count() + streams.len();
         parts * CHECKPOINT_PART_BYTES
     }
 }

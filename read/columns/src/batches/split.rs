@@ -131,7 +131,7 @@ impl<'l, 'a, C: Chosen> Split<'l, 'a, C> {
         };
         let Batches { streams, writers, scratch, .. } = &mut self.merge;
         let (Some(writers), Some(event)) = (writers, streams[stream].event()) else { return Ok(None) };
-        if let Some(record) = StateRecord::decode(&event) {
+        if let Some(record) = event.state_record() {
             writers.note(&event, &record);
         }
         if number == STATE {

@@ -1,13 +1,8 @@
 //! Metadata: the text that describes the layout of the streams, in TSDL (CTF 1.8, clause 7) or in JSON (CTF 2, `json`).
 //!
-//! The text grows while a session runs. It starts with the preamble, and a block is appended for every event class
-//! before the first record of that class is written. Three kinds of declaration depend on the session (`env`, `clock`,
-//! `event`), and there are two possible headers of event records. All others are fixed by `dormouse-abi`, and the
-//! reader requires them, because it cannot read another layout.
-//!
-//! As in other tracers' metadata, a field `x` is declared as `_x`, so that names such as `int` or `event` do not
-//! collide with words of TSDL. Readers remove the underscore again. The count of a sequence `x` is a separate field,
-//! `__x_length`.
+//! In metadata that Dormouse wrote (`dormouse_format::metadata`), all but three kinds of declaration (`env`, `clock`,
+//! `event`) and the choice of the records' header are fixed. The reader requires them, because its plan of such a trace
+//! is not made from the text.
 
 mod check;
 mod error;
@@ -19,69 +14,14 @@ mod resolve;
 mod scalars;
 mod syntax;
 mod types;
-mod write;
 
 use std::borrow::Cow;
 
-use crate::class::Classes;
 use crate::model::TraceClass;
-pub use crate::time::Clock;
-use crate::totals::Totals;
+use crate::own_classes::Classes;
 use dormouse_abi::class::ClassDecl;
-use dormouse_abi::record::RecordKind;
+use dormouse_format::{Format, MetadataOptions, Totals};
 pub use error::{MetadataError, TextError};
-
-/// Format of metadata. The streams are the same in both formats.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Format {
-    /// CTF 1.8: text in TSDL.
-    #[default]
-    Ctf18,
-    /// CTF 2: a JSON text sequence.
-    Ctf2,
-}
-
-impl Format {
-    /// Name of the format on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Format::Ctf18 => "ctf1.8",
-            Format::Ctf2 => "ctf2",
-        }
-    }
-
-    /// Returns the block that declares a class, see [`Metadata::class`].
-    pub fn class(self, id: u16, decl: &ClassDecl) -> String {
-        match self {
-            Format::Ctf18 => write::event(dormouse_abi::page::STREAM_EVENTS, id, decl),
-            Format::Ctf2 => json::event(dormouse_abi::page::STREAM_EVENTS, id, decl),
-        }
-    }
-
-    /// Detects the format of a text.
-    fn of(text: &str) -> Format {
-        if text.starts_with(json::SEPARATOR) { Format::Ctf2 } else { Format::Ctf18 }
-    }
-}
-
-/// Options of the preamble, which describe the session.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MetadataOptions {
-    /// UUID of the trace, as in every packet.
-    pub uuid: [u8; 16],
-    /// Name of the host.
-    pub hostname: String,
-    /// Clock of the timestamps.
-    pub clock: Clock,
-    /// Major and minor version of Dormouse.
-    pub tracer_version: (u32, u32),
-    /// Start of the session, in seconds since the epoch.
-    pub start_time_s: i64,
-    /// Kind of the programs' records, which determines their headers.
-    pub record_kind: RecordKind,
-    /// Format of the text.
-    pub format: Format,
-}
 
 /// Metadata, to be written or as read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,10 +49,7 @@ impl Metadata {
 
     /// Returns the start of the text, up to the first class of a program.
     pub fn preamble(&self) -> String {
-        match self.options.format {
-            Format::Ctf18 => write::preamble(self),
-            Format::Ctf2 => json::preamble(self),
-        }
+        self.options.preamble(&self.totals)
     }
 
     /// Returns the block of CTF 1.8 that declares a class. It must be appended before the first record with this id.
@@ -195,11 +132,11 @@ fn text_of(bytes: &[u8]) -> Result<Cow<'_, str>, MetadataError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::StateRecord;
     use crate::testing::TraceBuilder;
-    use crate::totals::StreamTotals;
     use dormouse_abi::class::{FieldType, Kind};
     use dormouse_abi::page::STREAM_EVENTS;
+    use dormouse_abi::record::RecordKind;
+    use dormouse_format::{Clock, StateRecord, StreamTotals};
 
     fn every_kind() -> ClassDecl {
         let mut fields: Vec<_> =

@@ -1,4 +1,4 @@
-//! Recognises metadata that this crate wrote, and reads from them what the model lacks: options, kinds of fields,
+//! Recognises metadata that Dormouse wrote, and reads from them what the model lacks: options, kinds of fields,
 //! totals.
 //!
 //! `env`, `clock` and `event` are interpreted. All other declarations must equal those of a preamble with the same
@@ -7,15 +7,14 @@
 use dormouse_abi::class::{CLASS_ID_MAX, ClassDecl, FIELD_COUNT_MAX, FieldType, Kind};
 use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
 use dormouse_abi::record::RecordKind;
+use dormouse_format::metadata::tsdl::{FIRST_LINE, identifier, type_name};
+use dormouse_format::{Clock, Format, MetadataOptions, Totals};
 
 use super::error::{Checked, MetadataError, fail};
 use super::resolve::{Entries, uuid};
 use super::syntax::{At, Block, Declaration, Entry, Length, Member, Type, TypeKind, Value};
-use super::write::{FIRST_LINE, identifier, type_name};
-use super::{Metadata, MetadataOptions, grammar};
-use crate::class::Classes;
-use crate::time::Clock;
-use crate::totals::Totals;
+use super::{Metadata, grammar};
+use crate::own_classes::Classes;
 
 /// Whether a text claims to be written by Dormouse. Then it must be.
 pub(super) fn is_own(declarations: &[Declaration<'_>]) -> bool {
@@ -70,8 +69,8 @@ fn recognise(text: &str, declarations: &[Declaration<'_>]) -> Checked<Metadata> 
         }
     }
 
-    let expected_text = Metadata::new(options.clone()).preamble();
-    let expected = grammar::parse(&expected_text).expect("what this crate writes is in its grammar");
+    let expected_text = options.preamble(&Totals::default());
+    let expected = grammar::parse(&expected_text).expect("what Dormouse writes is in the grammar");
     let is_layout = |declaration: &&Declaration<'_>| !matches!(declaration, Declaration::Block(block) if matches!(block.keyword, "env" | "clock" | "event"));
     let mut expected = expected.iter().filter(is_layout);
     for declaration in declarations.iter().filter(is_layout) {
@@ -132,7 +131,7 @@ fn options(trace: &Found<'_>, env: &Found<'_>, clock: &Found<'_>, record_kind: R
             offset_cycles: number(clock, "offset")?,
         },
         record_kind,
-        format: super::Format::Ctf18,
+        format: Format::Ctf18,
     })
 }
 

@@ -37,7 +37,7 @@ pub(super) fn text(bytes: &[u8]) -> Result<Option<Vec<u8>>, MetadataError> {
 /// packet.
 fn packet<'a>(bytes: &[u8], rest: &'a [u8], number: fn([u8; 4]) -> u32) -> Result<(&'a [u8], &'a [u8]), &'static str> {
     let header: &[u8; HEADER_SIZE_BYTES] = rest.first_chunk().ok_or("is cut off within its header")?;
-    let number_at = |offset| number(crate::bytes::array(header, offset));
+    let number_at = |offset| number(std::array::from_fn(|index| header[offset + index]));
     if number_at(0) != MAGIC {
         return Err("does not start with the magic of metadata");
     }

@@ -6,7 +6,7 @@
 //! determines another field (a length, the option of a variant) is kept in a slot.
 
 mod bits;
-mod class;
+mod class_table;
 mod head;
 mod node;
 mod packet;
@@ -17,7 +17,7 @@ mod skim;
 mod walk;
 
 pub use bits::FieldError;
-pub use class::Class;
+pub use class_table::Class;
 pub use node::{IntegerNode, PlanError};
 pub use pick::{Pick, Picked, Projection};
 pub use shape::{FieldRef, MemberRef, Shape};
@@ -31,7 +31,7 @@ pub(crate) use skim::{NOT_PLAIN, Skimming, Tally};
 pub(crate) use walk::{Blind, Memory, advance};
 
 use bits::AtByte;
-use class::ClassTable;
+use class_table::ClassTable;
 use dormouse_abi::class::ClassDecl;
 use head::{Head, Said, Short};
 use node::{OUTER_COUNT, Slots, check_size};

@@ -13,7 +13,7 @@ use dormouse_filter::{Kind, Part};
 
 use super::StreamPlan;
 use super::bits::{Cursor, FieldError, extend_sign};
-use super::class::Class;
+use super::class_table::Class;
 use super::node::{Count, IntegerNode, Node, StructNode};
 use super::program::{Assembler, Known, Operation, fixed_size, run};
 use super::shape::FieldRef;

@@ -8,10 +8,10 @@
 //!
 //! [`ClassRef`] describes the meaning of names.
 
-mod class;
+mod class_ref;
 mod writers;
 
-pub use class::ClassRef;
+pub use class_ref::ClassRef;
 pub use writers::{Writer, Writers};
 
 use std::borrow::Cow;

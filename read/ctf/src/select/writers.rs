@@ -7,12 +7,13 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use dormouse_filter::{Name, Part};
+use dormouse_format::StateRecord;
 
 use super::ClassRef;
 use crate::hash::QuickMap;
 use crate::model::EnvValue;
 use crate::plan::{Pick, Picked};
-use crate::state::StateRecord;
+use crate::processes::Processes;
 use crate::stream::{Event, EventFields, Scratch, TraceRef};
 
 /// Writer of an event.
@@ -31,32 +32,17 @@ pub struct Writer<'a> {
 pub struct Writers {
     /// Locations of writer fields, by address of the class.
     places: QuickMap<usize, Places>,
-    /// Names of processes, by trace and by the id that the process itself sees.
-    names: QuickMap<(usize, u64), Box<str>>,
-    /// Process ids, by trace and by the process's number in the session.
-    ids: HashMap<(usize, u32), u64>,
+    /// Processes of Dormouse's traces. Traces are identified by the addresses of their plans.
+    processes: Processes,
     scratch: Scratch,
-    /// Number of bytes by which names and ids may still grow; `None` means no limit.
-    room_bytes: Option<usize>,
-    names_not_kept: u64,
 }
 
 impl Clone for Writers {
     fn clone(&self) -> Writers {
-        let Writers { places, names, ids, scratch: _, room_bytes, names_not_kept } = self;
-        Writers {
-            places: places.clone(),
-            names: names.clone(),
-            ids: ids.clone(),
-            scratch: Scratch::default(),
-            room_bytes: *room_bytes,
-            names_not_kept: *names_not_kept,
-        }
+        let Writers { places, processes, scratch: _ } = self;
+        Writers { places: places.clone(), processes: processes.clone(), scratch: Scratch::default() }
     }
 }
-
-/// Overhead of a name besides its text, in bytes.
-const NAME_BYTES: usize = 128;
 
 /// Locations of the writer in the records of a class.
 #[derive(Debug, Clone, Default)]
@@ -114,66 +100,26 @@ fn key(trace: TraceRef<'_>) -> usize {
 }
 
 impl Writers {
-    /// Returns the number of known processes.
-    pub fn count(&self) -> usize {
-        self.names.len() + self.ids.len()
+    /// Returns the processes that state streams have named.
+    pub fn processes(&self) -> &Processes {
+        &self.processes
     }
 
     /// Continues with the same traces after they were reopened. Each pair has the old and the new trace.
     pub fn reopened<'a>(&mut self, pairs: impl Iterator<Item = (TraceRef<'a>, TraceRef<'a>)>) {
         let now: HashMap<usize, usize> = pairs.map(|(before, now)| (key(before), key(now))).collect();
-        let at = |trace: usize| now.get(&trace).copied();
         self.places.clear();
-        let names = std::mem::take(&mut self.names).into_iter();
-        self.names = names.filter_map(|((trace, pid), name)| Some(((at(trace)?, pid), name))).collect();
-        let ids = std::mem::take(&mut self.ids).into_iter();
-        self.ids = ids.filter_map(|((trace, process), pid)| Some(((at(trace)?, process), pid))).collect();
+        self.processes.renumber(|trace| now.get(&trace).copied());
     }
 
     /// Limits the memory for names to `bytes`.
     pub fn limit(&mut self, bytes: usize) {
-        self.room_bytes = Some(bytes);
+        self.processes.limit(bytes);
     }
 
-    /// Returns the number of names that were not kept for want of memory.
-    pub fn names_not_kept(&self) -> u64 {
-        self.names_not_kept
-    }
-
-    /// Updates the names from a record of the state stream.
-    pub fn note(&mut self, event: &Event<'_>, record: &StateRecord<'_>) {
-        let trace = key(event.trace());
-        let (id, name) = match *record {
-            StateRecord::Process { process, vpid, name, .. } => {
-                if self.has_room(&(trace, vpid.into()), name) {
-                    self.ids.insert((trace, process), vpid.into());
-                }
-                (Some(vpid.into()), name)
-            }
-            StateRecord::ProcessName { process, name } => (self.ids.get(&(trace, process)).copied(), name),
-            _ => return,
-        };
-        let Some(key) = id.map(|id| (trace, id)) else { return };
-        match self.has_room(&key, name) {
-            true => {
-                let before = self.names.insert(key, name.into()).map(|name| NAME_BYTES + name.len());
-                if let Some(room) = &mut self.room_bytes {
-                    *room = room.saturating_add(before.unwrap_or(0)).saturating_sub(NAME_BYTES + name.len());
-                }
-            }
-            // A missing name is better than a wrong one.
-            false => {
-                let before = self.names.remove(&key).map_or(0, |name| NAME_BYTES + name.len());
-                self.room_bytes = self.room_bytes.map(|room| room.saturating_add(before));
-                self.names_not_kept += 1;
-            }
-        }
-    }
-
-    /// Whether a name can be kept in place of the known one.
-    fn has_room(&self, key: &(usize, u64), name: &str) -> bool {
-        let before = || self.names.get(key).map_or(0, |name| NAME_BYTES + name.len());
-        self.room_bytes.is_none_or(|room| room.saturating_add(before()) >= NAME_BYTES + name.len())
+    /// Takes a record of the state stream, see [`Processes::note`].
+    pub fn note<'r>(&mut self, event: &Event<'_>, record: &StateRecord<'r>) -> Option<(u32, &'r str)> {
+        self.processes.note(key(event.trace()), event.timestamp, record)
     }
 
     /// Returns the writer of an event.
@@ -193,7 +139,8 @@ impl Writers {
         let name = match places.name.as_ref().and_then(|pick| event.pick(pick, scratch)) {
             Some(Picked::Text(name)) => Some(name),
             _ if places.is_own => {
-                pid.and_then(|pid| self.names.get(&(key(class.trace), pid))).map(|name| Cow::Borrowed(name.as_bytes()))
+                let name = pid.and_then(|pid| self.processes.name(key(class.trace), pid.try_into().ok()?));
+                name.map(|name| Cow::Borrowed(name.as_bytes()))
             }
             _ => places.env_name.as_ref().map(|name| Cow::Borrowed(name.as_bytes())),
         };

@@ -4,15 +4,15 @@
 use std::collections::BTreeMap;
 
 use dormouse_abi::page::CPU_UNKNOWN;
+use dormouse_format::loss::{DAMAGED, NOT_CLOSED};
+use dormouse_format::{Refusal, StateRecord, StatedLosses, StreamTotals};
 
 use super::missing::of_totals;
-use super::processes::Processes;
+use super::programs;
 use super::tally::Tally;
-use super::{ClassStats, CpuStats, LossPlaces, LostStats, Refusal, Span, Stats};
-use crate::loss::{DAMAGED, NOT_CLOSED, StatedLosses};
-use crate::state::StateRecord;
+use super::{ClassStats, CpuStats, LossPlaces, LostStats, Span, Stats};
+use crate::processes::{History, Processes};
 use crate::stream::{Notice, Problem, Source, StreamReader, TraceRef};
-use crate::totals::StreamTotals;
 
 /// Content of the state streams of traces. It assigns events to processes and combines the counts.
 pub struct Collector<'a> {
@@ -29,6 +29,7 @@ pub struct Collector<'a> {
     lost: BTreeMap<String, u64>,
     classes_refused: Vec<Refusal>,
     processes: Processes,
+    history: History,
     has_processes: bool,
 }
 
@@ -84,7 +85,8 @@ impl<'a> Collector<'a> {
             places: LossPlaces::default(),
             lost: BTreeMap::new(),
             classes_refused: Vec::new(),
-            processes: Processes::default(),
+            processes: Processes::with_past(usize::MAX),
+            history: History::default(),
             has_processes: false,
         };
         let mut of_state: Vec<Vec<(usize, StreamReader<'a, S>)>> = traces.iter().map(|_| Vec::new()).collect();
@@ -108,6 +110,7 @@ impl<'a> Collector<'a> {
             }
         }
         of_state.into_iter().enumerate().for_each(|(trace, streams)| collector.read_state(trace, streams));
+        collector.history = collector.processes.history();
         collector
     }
 
@@ -157,7 +160,7 @@ impl<'a> Collector<'a> {
         let (mut part, end_bytes) = (Part::default(), reader.end_bytes());
         loop {
             if let Some((plan, cpu_id)) = reader.packet_at_hand() {
-                let mut packet = tally.packet(plan, &self.processes, trace);
+                let mut packet = tally.packet(plan, &self.history, trace);
                 let mut ticks = part.ticks;
                 reader.pass_records_at_hand(|passed, _| {
                     packet.pass(passed);
@@ -176,7 +179,7 @@ impl<'a> Collector<'a> {
                     let first = part.ticks.map_or(counted.timestamp, |(first, _)| first);
                     part.ticks = Some((first, counted.timestamp));
                     let who = reader.who(&counted);
-                    tally.event(&counted, who, &self.processes, trace);
+                    tally.event(&counted, who, &self.history, trace);
                 }
                 Some(Err(notice)) => {
                     let before = part.ticks.map(|(_, last)| (last, reader.epoch_ns(last)));
@@ -222,29 +225,26 @@ impl<'a> Collector<'a> {
         let place = self.place(trace, Some(u64::MAX));
         let Some(event) = stream.event() else { return };
         self.state_events += 1;
-        let record = StateRecord::decode(&event);
-        record.iter().for_each(|record| self.losses.note(record));
+        let Some(record) = event.state_record() else { return };
+        self.losses.note(&record);
+        self.processes.note(trace, ticks, &record);
         match record {
-            Some(StateRecord::Process { process, vpid, name, program, .. }) => {
-                self.processes.join((trace, ticks), process, vpid, name, program);
-            }
-            Some(StateRecord::ProcessName { process, name }) => self.processes.rename(process, name),
-            Some(StateRecord::Lost { reason, count }) => {
+            StateRecord::Lost { reason, count } => {
                 self.warnings.push((place, format!("{name}: {count} events lost: {reason}")));
             }
-            Some(StateRecord::LossPossible { cause, count }) => {
+            StateRecord::LossPossible { cause, count } => {
                 self.warnings.push((place, format!("{name}: an unknown number of events lost: {cause} ({count})")));
             }
-            Some(StateRecord::LostClass { class, count }) => {
+            StateRecord::LostClass { class, count } => {
                 let lost = self.lost.entry(class.into()).or_default();
                 *lost = lost.saturating_add(count);
             }
-            Some(StateRecord::ClassRefused { class, program, reason }) => self.classes_refused.push(Refusal {
+            StateRecord::ClassRefused { class, program, reason } => self.classes_refused.push(Refusal {
                 name: class.into(),
                 program: program.into(),
                 reason: reason.into(),
             }),
-            Some(StateRecord::Salvage { missing, .. }) if !missing.is_empty() => {
+            StateRecord::Salvage { missing, .. } if !missing.is_empty() => {
                 self.warnings.push((place, format!("{name}: salvaged, but not whole: {missing}")));
             }
             _ => {}
@@ -283,7 +283,7 @@ impl<'a> Collector<'a> {
         let mut lost_by_class: Vec<_> = self.lost.into_iter().map(|(name, count)| LostStats { name, count }).collect();
         // The sort is stable: classes with equal counts stay in the order of their names.
         lost_by_class.sort_by_key(|lost| std::cmp::Reverse(lost.count));
-        let mut processes = self.processes.finish(&tally.rows, &tally.nameless, self.has_processes);
+        let mut processes = programs::rows(&self.processes, &tally.rows, &tally.nameless, self.has_processes);
         if self.has_processes {
             processes.sort_by(|a, b| b.count.cmp(&a.count).then(a.vpid.cmp(&b.vpid)));
         }

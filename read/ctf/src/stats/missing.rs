@@ -1,7 +1,7 @@
 //! Missing streams and events.
 
 use crate::stream::{Source, StreamReader, TraceRef};
-use crate::totals::StreamTotals;
+use dormouse_format::StreamTotals;
 
 /// Returns one line for each thing that is missing in Dormouse's traces. The streams, each with its name, must have
 /// been read to their ends.

@@ -3,20 +3,18 @@
 mod collect;
 mod missing;
 mod places;
-mod processes;
+mod programs;
 mod table;
 mod tally;
 
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
-
 use serde::{Serialize, Serializer};
 
-use crate::loss::Uncounted;
 use crate::metadata::Metadata;
 use crate::stream::{Source, StreamReader, TraceRef};
+use dormouse_format::{Refusal, loss::Uncounted};
 
 pub use collect::{Collector, Part};
 pub use missing::missing;
@@ -98,23 +96,6 @@ pub struct LostStats {
     pub name: String,
     /// Number of events.
     pub count: u64,
-}
-
-/// One or more classes that the session owner refused. Their events are not in the trace.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Refusal {
-    /// `provider:name`, or a description of the classes in parentheses.
-    pub name: String,
-    /// Path of the executable that announced it.
-    pub program: String,
-    /// Reason for the refusal, and what to do about it.
-    pub reason: String,
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "not recorded: {} of {}: {}", self.name, self.program, self.reason)
-    }
 }
 
 /// Events of one CPU.

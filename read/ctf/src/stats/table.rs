@@ -5,7 +5,7 @@ use std::fmt;
 use dormouse_abi::text::printable;
 
 use super::Stats;
-use crate::loss::{Uncounted, how_many};
+use dormouse_format::loss::{Uncounted, how_many};
 
 impl fmt::Display for Stats {
     /// Writes a table for people, with aligned columns and without colour.

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::processes::{Processes, When};
 use crate::plan::StreamPlan;
+use crate::processes::History;
 use crate::stream::{Counted, Passed};
 
 /// Counts of events that do not depend on their order.
@@ -12,9 +12,9 @@ pub struct Tally<'a> {
     /// Number of events and bytes, by stream class (its plan) and index of the class.
     pub(super) classes: Vec<(&'a StreamPlan, Vec<(u64, u64)>)>,
     pub(super) cpus: BTreeMap<u32, u64>,
-    /// Number of events by row of [`Processes`].
-    pub(super) rows: HashMap<usize, u64>,
-    /// Number of events by `vpid`, for processes without a row.
+    /// Number of events by index of the program.
+    pub(super) rows: HashMap<u32, u64>,
+    /// Number of events by `vpid`, for processes without a program.
     pub(super) nameless: HashMap<u32, u64>,
     pub(super) threads: HashSet<(u32, u32)>,
     recent: Recent,
@@ -38,7 +38,7 @@ const RECENT_COUNT: usize = 64;
 struct Thread {
     /// `vpid` and `vtid`.
     who: (u32, u32),
-    row: Option<usize>,
+    row: Option<u32>,
     /// Begin and end of the time for which `row` is valid, in ticks.
     times: (u64, u64),
     count: u64,
@@ -70,7 +70,7 @@ impl<'a> Tally<'a> {
     pub(super) fn packet<'t>(
         &'t mut self,
         plan: &'a StreamPlan,
-        processes: &'t Processes,
+        history: &'t History,
         trace: usize,
     ) -> PacketTally<'t, 'a> {
         let index = {
@@ -79,18 +79,12 @@ impl<'a> Tally<'a> {
         };
         let Tally { classes, rows, nameless, threads, recent, .. } = self;
         recent.0.resize(RECENT_COUNT, Thread::default());
-        let whose = Whose { rows, nameless, threads, recent, processes, trace };
+        let whose = Whose { rows, nameless, threads, recent, history, trace };
         PacketTally { plan, classes: &mut classes[index].1, whose, events: 0 }
     }
 
-    pub(super) fn event(
-        &mut self,
-        counted: &Counted<'a>,
-        who: Option<(u32, u32)>,
-        processes: &Processes,
-        trace: usize,
-    ) {
-        let mut packet = self.packet(counted.plan, processes, trace);
+    pub(super) fn event(&mut self, counted: &Counted<'a>, who: Option<(u32, u32)>, history: &History, trace: usize) {
+        let mut packet = self.packet(counted.plan, history, trace);
         packet.add(counted.class, counted.size_bytes, counted.timestamp, who);
         *self.cpus.entry(counted.cpu_id).or_default() += 1;
     }
@@ -103,7 +97,7 @@ impl<'a> Tally<'a> {
 }
 
 impl Thread {
-    fn put(self, rows: &mut HashMap<usize, u64>, nameless: &mut HashMap<u32, u64>, threads: &mut HashSet<(u32, u32)>) {
+    fn put(self, rows: &mut HashMap<u32, u64>, nameless: &mut HashMap<u32, u64>, threads: &mut HashSet<(u32, u32)>) {
         if self.count == 0 {
             return;
         }
@@ -117,11 +111,11 @@ impl Thread {
 
 /// Counts of events by program.
 struct Whose<'t> {
-    rows: &'t mut HashMap<usize, u64>,
+    rows: &'t mut HashMap<u32, u64>,
     nameless: &'t mut HashMap<u32, u64>,
     threads: &'t mut HashSet<(u32, u32)>,
     recent: &'t mut Recent,
-    processes: &'t Processes,
+    history: &'t History,
     trace: usize,
 }
 
@@ -139,7 +133,7 @@ impl Whose<'_> {
 
     #[cold]
     fn change(&mut self, at: usize, who: (u32, u32), ticks: u64) {
-        let (row, until) = self.processes.row_at(who.0, When::from((self.trace, ticks)));
+        let (row, until) = self.history.at(self.trace, who.0, ticks);
         let next = Thread { who, row, times: (ticks, until), count: 1 };
         std::mem::replace(&mut self.recent.0[at], next).put(self.rows, self.nameless, self.threads);
     }

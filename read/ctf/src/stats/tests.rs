@@ -1,10 +1,10 @@
 use super::*;
-use crate::state::StateRecord;
 use crate::testing::TraceBuilder;
 use crate::value::Value;
 use dormouse_abi::class::{FieldType, Kind};
 use dormouse_abi::page::CPU_UNKNOWN;
 use dormouse_abi::record::RecordKind;
+use dormouse_format::StateRecord;
 
 #[test]
 fn the_figures_of_a_trace_are_exact() {

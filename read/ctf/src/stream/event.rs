@@ -1,12 +1,12 @@
 //! An event, borrowed from its stream.
 
 use dormouse_abi::class::CLASS_ID_MAX;
+use dormouse_format::StateRecord;
 
 use super::trace::TraceRef;
 use crate::plan::{
     Blind, Class, Cursor, FieldError, Group, IntegerNode, Memory, Outer, Pick, Picked, Projection, StreamPlan, Visitor,
 };
-use crate::state::StateRecord;
 use crate::value::Value;
 
 /// An event, borrowed from its stream.
@@ -76,6 +76,19 @@ impl<'a> Event<'a> {
     #[inline]
     pub fn is_state(&self) -> bool {
         self.trace.is_own() && self.class.id > CLASS_ID_MAX.into()
+    }
+
+    /// Decodes an event of the state stream; `None` for any other event, or if a text is not UTF-8.
+    #[inline]
+    pub fn state_record(&self) -> Option<StateRecord<'a>> {
+        if self.is_state() { self.decode_state() } else { None }
+    }
+
+    #[cold]
+    fn decode_state(&self) -> Option<StateRecord<'a>> {
+        // These records begin and end at bytes.
+        let Body { bytes, begin, end, .. } = self.body;
+        StateRecord::decode(u16::try_from(self.class.id).ok()?, bytes.get(..((end - begin) / 8) as usize)?)
     }
 
     /// Returns the event's trace.
@@ -250,19 +263,5 @@ impl<'a> EventFields<'a> {
     pub fn show(&self, pick: &Pick, scratch: &mut Scratch, visitor: &mut impl Visitor) -> Result<(), FieldError> {
         scratch.0.restart(&self.body.outer);
         pick.show(&mut self.body.cursor(), &mut scratch.0, visitor)
-    }
-}
-
-impl<'a> StateRecord<'a> {
-    /// Decodes an event of the state stream; `None` for any other event, or if a text is not UTF-8.
-    #[inline]
-    pub fn decode(event: &Event<'a>) -> Option<StateRecord<'a>> {
-        if event.is_state() { StateRecord::decode_state(event) } else { None }
-    }
-
-    #[cold]
-    fn decode_state(event: &Event<'a>) -> Option<StateRecord<'a>> {
-        let id = u16::try_from(event.class.id).ok()?;
-        StateRecord::of_fields(id, event.fields().map(|(_, value)| value))
     }
 }

@@ -3,7 +3,7 @@
 use super::notice::Problem;
 use super::{Opened, Packet, Source, StreamReader};
 use crate::plan::Memory;
-use crate::totals::StreamTotals;
+use dormouse_format::StreamTotals;
 
 /// Position in a stream up to which it has been read.
 #[derive(Debug, Clone)]

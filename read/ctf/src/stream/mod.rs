@@ -54,7 +54,7 @@ use dormouse_abi::page::STREAM_STATE;
 
 use crate::plan::{Cursor, Memory, Outer, PacketFields, Record, StreamPlan};
 use crate::time::Scale;
-use crate::totals::StreamTotals;
+use dormouse_format::StreamTotals;
 use event::{Body, PacketStartRef};
 
 /// The packet that is being read.

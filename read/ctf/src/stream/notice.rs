@@ -1,8 +1,8 @@
 //! Faults and losses that a stream reports besides its events.
 
-use crate::packet::HeaderError;
 use crate::plan::{Failure, FieldError};
-use crate::time::Clock;
+use dormouse_format::Clock;
+use dormouse_format::HeaderError;
 
 /// A reason why bytes are not a record, or not a record of their packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

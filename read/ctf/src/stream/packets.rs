@@ -5,8 +5,8 @@ use dormouse_abi::page::{CPU_UNKNOWN, MAGIC};
 use super::notice::{Foreign, Problem};
 use super::range::Lies;
 use super::{Opened, Packet, Source, StreamReader, shortened, unreadable};
-use crate::packet::HeaderError;
 use crate::plan::{Memory, PacketFields, PacketStart, StreamPlan, advance};
+use dormouse_format::HeaderError;
 
 /// Maximum size of a packet header, in bytes.
 const HEADER_SIZE_BYTES_MAX: usize = 1 << 20;

@@ -4,7 +4,7 @@ use dormouse_abi::page::HEADER_SIZE_BYTES;
 use dormouse_abi::record::{self, RecordKind};
 
 use super::notice::RecordError;
-use crate::class::Classes;
+use crate::own_classes::Classes;
 use crate::plan::{Cursor, Memory};
 
 /// Counts the records of an event stream's page. The page's header need not be filled in. `content_size_bytes` is the

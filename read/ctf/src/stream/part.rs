@@ -9,7 +9,7 @@
 
 use super::{Source, StreamReader};
 use crate::plan::Memory;
-use crate::totals::StreamTotals;
+use dormouse_format::StreamTotals;
 
 impl<'a, S: Source> StreamReader<'a, S> {
     /// Cuts off the next packets of at least `size_bytes` in total, or all remaining ones, to be read from `source`,

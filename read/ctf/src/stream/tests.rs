@@ -2,12 +2,12 @@ use super::records::RECORD_SIZE_BYTES_MAX;
 use super::*;
 use crate::Value;
 use crate::metadata::Metadata;
-use crate::packet::PacketHeader;
 use crate::plan::FieldError;
 use crate::testing::TraceBuilder;
 use dormouse_abi::class::{FieldType, Kind};
 use dormouse_abi::page::*;
 use dormouse_abi::record::RecordKind;
+use dormouse_format::PacketHeader;
 
 /// Returns three packets of 4096 bytes with five events each.
 fn stream() -> (Metadata, Vec<u8>) {

@@ -4,7 +4,8 @@ use super::notice::ClockSaid;
 use crate::metadata::Metadata;
 use crate::model::EnvValue;
 use crate::plan::Plan;
-use crate::time::{Clock, Correction, Scale};
+use crate::time::{Correction, Scale};
+use dormouse_format::Clock;
 
 /// Properties of a trace that readers of its streams need.
 #[derive(Debug, Clone, Copy)]
@@ -87,7 +88,7 @@ impl<'a> TraceRef<'a> {
 
     /// Returns the conversion of this clock's ticks to nanoseconds.
     pub(crate) fn scale(&self, clock: Option<usize>) -> Option<Scale> {
-        let scale = self.clocks.get(clock?)?.scale();
+        let scale = Scale::of(self.clocks.get(clock?)?);
         Some(self.correction.map_or(scale, |correction| scale.corrected(correction)))
     }
 }

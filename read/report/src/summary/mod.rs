@@ -1,4 +1,14 @@
 //! Tables and distributions of all items, independent of the timeline's size.
+//!
+//! They are made in one of two ways, neither of which can replace the other:
+//!
+//! | | [`of`] | [`Running`] |
+//! | --- | --- | --- |
+//! | used for | a page in a file, whose items are in memory | a served report, whose items are not kept |
+//! | memory | all items, and the duration of each | a sketch of the durations of each name |
+//! | percentiles | exact | within the error of the sketch |
+//! | steps of time | of the final span | doubled as the span grows |
+//! | nesting | by the times of the items | by the order of begins and ends |
 
 mod running;
 
@@ -135,12 +145,37 @@ fn percentile(sorted: &[u64], percent: u64) -> u64 {
     sorted.get(rank as usize).copied().unwrap_or_default()
 }
 
+/// The slowest slices of a name: duration, begin and a number of each. Of equally slow ones the earlier are kept.
+#[derive(Debug, Default)]
+struct Slowest<T: Ord>(BinaryHeap<Reverse<(u64, Reverse<T>, u32)>>);
+
+impl<T: Ord + Copy> Slowest<T> {
+    fn add(&mut self, duration: u64, begin: T, number: u32) {
+        self.0.push(Reverse((duration, Reverse(begin), number)));
+        if self.0.len() > SLOWEST {
+            self.0.pop();
+        }
+    }
+
+    /// Returns duration and begin of the fastest of them.
+    fn least(&self) -> Option<(u64, Reverse<T>)> {
+        self.0.peek().map(|Reverse((duration, begin, _))| (*duration, *begin))
+    }
+
+    /// Returns them, the slowest first.
+    fn sorted(self) -> Vec<(u64, T, u32)> {
+        let slow = |Reverse((duration, Reverse(begin), number))| (duration, begin, number);
+        self.0.into_sorted_vec().into_iter().map(slow).collect()
+    }
+}
+
 /// Data of a name while the summary is made.
 #[derive(Default)]
 struct Gathered {
     durations: Vec<u64>,
     heat: BTreeMap<u64, u64>,
-    slowest: BinaryHeap<Reverse<(u64, Reverse<i64>, u32)>>,
+    /// The number of each slice is that of its item.
+    slowest: Slowest<i64>,
 }
 
 /// Makes the summary. `order`: items by thread and begin, longer ones first. `span`: begin and length of the time.
@@ -160,10 +195,7 @@ pub(crate) fn of(items: &[Item], order: &[u32], span: (i64, u64)) -> Summary {
             Kind::Instant => BIN_OF_INSTANTS,
             Kind::Slice => {
                 trees.slice(number, item, items);
-                of_name.slowest.push(Reverse((item.duration_ns, Reverse(item.begin_ns), number)));
-                if of_name.slowest.len() > SLOWEST {
-                    of_name.slowest.pop();
-                }
+                of_name.slowest.add(item.duration_ns, item.begin_ns, number);
                 bin(item.duration_ns)
             }
         };
@@ -176,8 +208,7 @@ pub(crate) fn of(items: &[Item], order: &[u32], span: (i64, u64)) -> Summary {
         .map(|((name, kind), mut of_name)| {
             of_name.durations.sort_unstable();
             let total = of_name.durations.iter().map(|duration| u128::from(*duration)).sum();
-            let mut slowest: Vec<_> = of_name.slowest.into_iter().map(|Reverse(slow)| slow).collect();
-            slowest.sort_unstable_by(|a, b| b.cmp(a));
+            let slowest = of_name.slowest.sorted();
             let durations = &of_name.durations;
             let row = Row {
                 name,
@@ -191,7 +222,7 @@ pub(crate) fn of(items: &[Item], order: &[u32], span: (i64, u64)) -> Summary {
                 max: durations.last().copied().unwrap_or_default(),
                 slowest: slowest
                     .iter()
-                    .map(|(duration, Reverse(begin), number)| {
+                    .map(|(duration, begin, number)| {
                         (begin.abs_diff(span.0), *duration, items[*number as usize].thread)
                     })
                     .collect(),

@@ -1,11 +1,11 @@
 //! Tables of items that are not kept: items are added as they occur, in the order of their ends.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BTreeMap;
 
 use dormouse_analysis::{Distribution, Number, QuickMap};
 
-use super::{BIN_OF_INSTANTS, Row, SLOWEST, Summary, TIME_BINS, Trees, bin, put_together};
+use super::{BIN_OF_INSTANTS, Row, Slowest, Summary, TIME_BINS, Trees, bin, put_together};
 use crate::levels::Entry;
 
 /// Number of steps of time. Since the duration is unknown at first, pairs of steps are merged as time passes.
@@ -23,8 +23,8 @@ struct OfName {
     durations: Distribution,
     /// Counts, by step of time and bin of the duration.
     heat: QuickMap<u64, u64>,
-    /// Duration, begin and thread of the slowest ones.
-    slowest: BinaryHeap<Reverse<(u64, Reverse<u64>, u32)>>,
+    /// The number of each slice is that of its thread.
+    slowest: Slowest<u64>,
 }
 
 /// An open slice.
@@ -90,10 +90,7 @@ impl Running {
         of_name.own += own;
         of_name.max = of_name.max.max(duration);
         of_name.durations.add(Number::Whole(duration.into()));
-        of_name.slowest.push(Reverse((duration, Reverse(begin), thread)));
-        if of_name.slowest.len() > SLOWEST {
-            of_name.slowest.pop();
-        }
+        of_name.slowest.add(duration, begin, thread);
     }
 
     /// Adds an instant.
@@ -131,11 +128,8 @@ impl Running {
     /// Whether a slice is among the slowest of its name so far.
     pub(crate) fn is_slow(&self, entry: &Entry) -> bool {
         let of_name = self.names.get(&(entry.name, true));
-        let least = of_name.and_then(|of_name| of_name.slowest.peek());
-        entry.count == 1
-            && least.is_some_and(|Reverse((duration, begin, _))| {
-                (entry.duration, Reverse(entry.begin)) >= (*duration, *begin)
-            })
+        let least = of_name.and_then(|of_name| of_name.slowest.least());
+        entry.count == 1 && least.is_some_and(|least| (entry.duration, Reverse(entry.begin)) >= least)
     }
 
     /// Returns the tables, and the number of items in each of `density_bins` bins of the time. `span`: length of the
@@ -158,8 +152,6 @@ impl Running {
                 *heat.entry(time * 256 + key % 256).or_default() += count;
             }
             let percentile = |percent| of_name.durations.percentile(percent).map_or(0, |value| value.round() as u64);
-            let mut slowest: Vec<_> = of_name.slowest.iter().map(|Reverse(slow)| *slow).collect();
-            slowest.sort_unstable_by(|a, b| b.cmp(a));
             let row = Row {
                 name,
                 is_slice,
@@ -170,9 +162,11 @@ impl Running {
                 p90: percentile(90.0),
                 p99: percentile(99.0),
                 max: of_name.max,
-                slowest: slowest
+                slowest: of_name
+                    .slowest
+                    .sorted()
                     .into_iter()
-                    .map(|(duration, Reverse(begin), thread)| (begin, duration, thread))
+                    .map(|(duration, begin, thread)| (begin, duration, thread))
                     .collect(),
                 heat: heat.len(),
             };

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use dormouse_abi::page::{self, HEADER_SIZE_BYTES};
 use dormouse_abi::record::PACKET_SPAN_BITS;
 use dormouse_abi::session::{STREAM_STRIDE_BYTES, SessionHeader, State, StreamControl, UNIT_BYTES};
-use dormouse_ctf::PacketHeader;
+use dormouse_format::PacketHeader;
 use dormouse_relay::Memory;
 use memmap2::{MmapOptions, MmapRaw};
 

@@ -7,7 +7,8 @@ use std::path::Path;
 
 use dormouse_abi::page::STREAM_STATE;
 use dormouse_abi::register::{PROCESS_COUNT, Phase, Process, Register};
-use dormouse_ctf::{Metadata, MetadataError, PacketHeader, StateRecord, StreamReader};
+use dormouse_ctf::{Metadata, MetadataError, StreamReader};
+use dormouse_format::{PacketHeader, StateRecord};
 use memmap2::Mmap;
 
 use super::packets::{Packets, Stop, content, is_whole, may_follow};
@@ -164,7 +165,7 @@ impl StateStream {
             state.last = Some(header);
             state.bytes.extend_from_slice(packet);
             for event in StreamReader::new(metadata, 0, packet).flatten() {
-                match StateRecord::decode(&event) {
+                match event.state_record() {
                     Some(StateRecord::Process { process, pid, vpid, .. }) => {
                         state.processes.insert((process, vpid));
                         if !state.pids.contains(&pid) {
@@ -210,7 +211,7 @@ fn whole_declarations(bytes: &[u8]) -> Result<(Metadata, String), MetadataError>
 mod tests {
     use super::super::packets::tests::trace;
     use super::*;
-    use dormouse_ctf::{Format, MetadataOptions};
+    use dormouse_format::{Format, MetadataOptions};
 
     #[test]
     fn metadata_are_kept_as_far_as_they_are_whole() {

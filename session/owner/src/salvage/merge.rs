@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use dormouse_abi::page::STREAM_EVENTS;
 use dormouse_abi::register::Process;
 use dormouse_abi::text::printable;
-use dormouse_ctf::{Cause, Losses, Metadata, PacketHeader, PacketWriter, StateRecord, StreamReader};
+use dormouse_ctf::{Metadata, StreamReader};
+use dormouse_format::{Cause, Losses, PacketHeader, PacketWriter, StateRecord};
 use serde::Serialize;
 
 use super::copy::{CopiedMemory, is_begun_since};

@@ -2,7 +2,8 @@
 
 use dormouse_abi::page::HEADER_SIZE_BYTES;
 use dormouse_ctf::stream::Problem;
-use dormouse_ctf::{Metadata, PacketHeader, StreamReader};
+use dormouse_ctf::{Metadata, StreamReader};
+use dormouse_format::PacketHeader;
 
 use crate::pages::is_possible;
 

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use super::super::types::NAMES_PER_FIELD;
 use super::node::{Checked, Node};
-use super::value::Json;
 use crate::model::{
     Base, ByteOrder, Coding, Encoding, FieldClass, FieldPath, Float, Integer, Label, Length, Meaning, Member, Option_,
     Optional, Range, Role, Roles, Scope, Struct, Text, Variant,
 };
+use dormouse_format::metadata::json::Json;
 
 /// Minimum budget of fields, to which the length of the text is added. The budget bounds aliases that contain one
 /// another several times.

@@ -2,10 +2,9 @@
 //! description.
 //!
 //! ```text
-//!   text ─▶ value (JSON) ─▶ node (values with positions) ─▶ resolve, fields ─▶ model
-//!                                                       └─▶ own (Dormouse's only)
-//!   ClassDecl ─▶ write ─▶ value ─▶ text
-//!   model ─▶ translate ─▶ value ─▶ text
+//!   text ─▶ Json ─▶ node (values with positions) ─▶ resolve, fields ─▶ model
+//!                                               └─▶ own (Dormouse's only)
+//!   model ─▶ translate ─▶ Json ─▶ text
 //! ```
 //!
 //! # Limits
@@ -19,22 +18,19 @@
 mod fields;
 mod node;
 mod own;
+mod position;
 mod resolve;
 #[cfg(test)]
 mod tests;
 mod translate;
-mod value;
-mod write;
 
 use super::error::{MetadataError, line_of};
 use super::{Described, Metadata};
+use dormouse_format::metadata::ctf2::SEPARATOR;
+use dormouse_format::metadata::json::Json;
 use node::Failure;
+use position::{Step, locate};
 pub(super) use translate::translate;
-use value::{Json, locate};
-pub(super) use write::{event, preamble};
-
-/// Separator at the start of each text in the sequence.
-pub(super) const SEPARATOR: char = '\u{1e}';
 
 /// Fragments of a text, and the offset of each.
 struct Fragments<'a> {
@@ -87,9 +83,9 @@ impl<'a> Fragments<'a> {
         let mut path = format!("fragment {}", fragment + 1);
         for (index, step) in steps.iter().enumerate() {
             path += match step {
-                value::Step::Index(_) => "",
-                value::Step::Key(_) if index == 0 => ", ",
-                value::Step::Key(_) => ".",
+                Step::Index(_) => "",
+                Step::Key(_) if index == 0 => ", ",
+                Step::Key(_) => ".",
             };
             path += &step.to_string();
         }

@@ -1,6 +1,7 @@
 //! JSON values with their positions, so that errors can be reported with a position.
 
-use super::value::{Json, Step};
+use super::position::Step;
+use dormouse_format::metadata::json::Json;
 
 /// An error and its position.
 #[derive(Debug)]

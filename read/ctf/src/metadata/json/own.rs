@@ -1,4 +1,4 @@
-//! Recognises fragments that this crate wrote, and reads from them what the model lacks.
+//! Recognises fragments that Dormouse wrote, and reads from them what the model lacks.
 //!
 //! The environment, the clock and the event record classes are interpreted. All other fragments must equal those of a
 //! preamble with the same options.
@@ -7,14 +7,14 @@ use dormouse_abi::class::{CLASS_ID_MAX, ClassDecl, FIELD_COUNT_MAX, FieldType, K
 use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
 use dormouse_abi::record::RecordKind;
 
-use super::super::{Format, Metadata, MetadataOptions};
+use dormouse_format::metadata::ctf2::{alias, event_fragment, layout};
+use dormouse_format::metadata::json::Json;
+use dormouse_format::{Clock, Format, MetadataOptions, Totals};
+
+use super::super::Metadata;
 use super::node::{Checked, Node};
-use super::value::Json;
-use super::write::{alias, event_fragment, layout};
-use crate::class::Classes;
 use crate::model::{EnvValue, FieldClass, TraceClass};
-use crate::time::Clock;
-use crate::totals::Totals;
+use crate::own_classes::Classes;
 
 /// Whether the environment claims that Dormouse wrote the metadata. Then it must have.
 pub(super) fn is_own(class: &TraceClass) -> bool {
@@ -51,7 +51,7 @@ pub(super) fn read(fragments: &[Json], class: &TraceClass) -> Checked<Metadata> 
         other => other.clone(),
     };
     let is_layout = |json: &Json| !matches!(kind(json).as_str(), "clock-class" | "event-record-class");
-    let expected = layout(&Metadata::new(options.clone()));
+    let expected = layout(&options, &Totals::default());
     let mut expected = expected.iter().filter(|json| is_layout(json)).map(comparable);
     for (index, json) in fragments.iter().enumerate().filter(|(_, json)| is_layout(json)) {
         if expected.next() != Some(comparable(json)) {

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::fields::Fields;
 use super::node::{Checked, Node};
-use super::value::Json;
 use crate::model::{ClockClass, EnvValue, EventClass, Scope, StreamClass, Struct, TraceClass};
+use dormouse_format::metadata::json::Json;
 
 /// Returns the model of a sequence.
 pub(super) fn resolve(fragments: &[Json], text_len: usize) -> Checked<TraceClass> {

@@ -1,11 +1,9 @@
-use super::super::{Described, Format, Metadata, MetadataError, MetadataOptions};
+use super::super::{Described, Metadata, MetadataError};
 use crate::plan::Plan;
-use crate::state::StateRecord;
 use crate::testing::TraceBuilder;
-use crate::time::Clock;
-use crate::totals::StreamTotals;
 use dormouse_abi::class::{ClassDecl, FieldType, Kind};
 use dormouse_abi::record::RecordKind;
+use dormouse_format::{Clock, Format, MetadataOptions, StateRecord, StreamTotals};
 
 fn every_kind() -> ClassDecl {
     let every = Kind::ALL.iter().map(|kind| FieldType::scalar(*kind));

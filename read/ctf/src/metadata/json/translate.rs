@@ -3,13 +3,13 @@
 //! Names of fields and clocks of numbers, by which CTF 1.8 identifies fields, become roles.
 
 use super::fields::{ENCODINGS, ORIGINS, ROLES, TIME_ROLES};
-use super::value::Json;
-use super::write::{line, list, object, text};
 use crate::model::{
     Base, ByteOrder, ClockClass, Coding, Encoding, EnvValue, FieldClass, FieldPath, Float, Integer, Label, Length,
     Meaning, Option_, Range, Role, Roles, Scope, StreamClass, Struct, Text, TraceClass, shown_name,
 };
 use crate::plan::roles_of;
+use dormouse_format::metadata::ctf2::line;
+use dormouse_format::metadata::json::{Json, list, object, text};
 
 type Property = (&'static str, Json);
 

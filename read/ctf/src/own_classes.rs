@@ -6,13 +6,14 @@ use dormouse_abi::class::{CLASS_ID_MAX, ClassDecl, FieldType, Kind};
 use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
 use dormouse_abi::record::{COMPACT_TIMESTAMP_BITS, EXTENDED, RecordKind, TIMESTAMP_BITS};
 
+use dormouse_format::StateRecord;
+
 use crate::model::{
     Base, ByteOrder, EventClass, FieldClass, FieldPath, Float, Integer, Label, Length, Member, Option_, Range, Scope,
     StreamClass, Struct, Text, Variant,
 };
 pub use crate::plan::Class;
 use crate::plan::{Plan, StreamPlan};
-use crate::state::StateRecord;
 
 /// Event classes by id, with the plan that reads their records. Ids up to [`CLASS_ID_MAX`] belong to programs, ids
 /// above it to the state stream.

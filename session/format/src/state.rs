@@ -2,14 +2,12 @@
 
 use dormouse_abi::class::{CLASS_ID_MAX, ClassDecl, FieldType, Kind};
 
-use crate::value::Value;
-
 /// A type that a field of these records can have.
 trait Field<'a>: Sized {
     const KIND: Kind;
     fn put(&self, out: &mut Vec<u8>);
-    /// Returns `None` if the value is of another kind, or is text that is not UTF-8.
-    fn take(value: Value<'a>) -> Option<Self>;
+    /// Takes the field from the start of `bytes`; `None` if they end within it, or if it is text that is not UTF-8.
+    fn take(bytes: &mut &'a [u8]) -> Option<Self>;
 }
 
 impl Field<'_> for u32 {
@@ -17,8 +15,10 @@ impl Field<'_> for u32 {
     fn put(&self, out: &mut Vec<u8>) {
         out.extend(self.to_le_bytes());
     }
-    fn take(value: Value<'_>) -> Option<u32> {
-        if let Value::U32(number) = value { Some(number) } else { None }
+    fn take(bytes: &mut &[u8]) -> Option<u32> {
+        let (number, rest) = bytes.split_first_chunk()?;
+        *bytes = rest;
+        Some(u32::from_le_bytes(*number))
     }
 }
 
@@ -27,8 +27,10 @@ impl Field<'_> for u64 {
     fn put(&self, out: &mut Vec<u8>) {
         out.extend(self.to_le_bytes());
     }
-    fn take(value: Value<'_>) -> Option<u64> {
-        if let Value::U64(number) = value { Some(number) } else { None }
+    fn take(bytes: &mut &[u8]) -> Option<u64> {
+        let (number, rest) = bytes.split_first_chunk()?;
+        *bytes = rest;
+        Some(u64::from_le_bytes(*number))
     }
 }
 
@@ -39,8 +41,11 @@ impl<'a> Field<'a> for &'a str {
         out.extend(self.bytes().take_while(|byte| *byte != 0));
         out.push(0);
     }
-    fn take(value: Value<'a>) -> Option<&'a str> {
-        if let Value::Str(text) = value { std::str::from_utf8(text).ok() } else { None }
+    fn take(bytes: &mut &'a [u8]) -> Option<&'a str> {
+        let len = bytes.iter().position(|byte| *byte == 0)?;
+        let (text, rest) = bytes.split_at(len);
+        *bytes = &rest[1..];
+        std::str::from_utf8(text).ok()
     }
 }
 
@@ -65,21 +70,21 @@ macro_rules! records {
             }
 
             /// Appends the encoded fields.
-            pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+            pub fn encode(&self, out: &mut Vec<u8>) {
                 match self { $(StateRecord::$record { $($field),* } => { $($field.put(out);)* })* }
             }
 
-            /// Returns the record of class `id` with these fields; `None` for any other class, or if a text is not
-            /// UTF-8.
-            pub(crate) fn of_fields(id: u16, mut fields: impl Iterator<Item = Value<'a>>) -> Option<StateRecord<'a>> {
+            /// Decodes the fields of a record of class `id`; `None` for any other class, if the bytes end too early, or
+            /// if a text is not UTF-8.
+            pub fn decode(id: u16, mut fields: &'a [u8]) -> Option<StateRecord<'a>> {
                 Some(match id.checked_sub(CLASS_ID_MAX)? {
-                    $($number => StateRecord::$record { $($field: Field::take(fields.next()?)?,)* },)*
+                    $($number => StateRecord::$record { $($field: Field::take(&mut fields)?,)* },)*
                     _ => return None,
                 })
             }
 
             /// Returns ids and declarations of the state stream's classes.
-            pub(crate) fn classes() -> Vec<(u16, ClassDecl)> {
+            pub fn classes() -> Vec<(u16, ClassDecl)> {
                 vec![$(class($number, $name, &[$((stringify!($field), <$type as Field<'_>>::KIND)),*])),*]
             }
         }

@@ -79,12 +79,12 @@ impl Totals {
     }
 
     /// Returns names and texts of the entries.
-    pub(crate) fn entries(&self) -> impl Iterator<Item = (String, String)> {
+    pub fn entries(&self) -> impl Iterator<Item = (String, String)> {
         self.0.iter().map(|(name, totals)| (format!("{PREFIX}{name}"), totals.to_string()))
     }
 
     /// Adds an entry of `env` if it is one of these. Returns false if it is one but is malformed.
-    pub(crate) fn read(&mut self, name: &str, text: &str) -> bool {
+    pub fn read(&mut self, name: &str, text: &str) -> bool {
         let Some(name) = name.strip_prefix(PREFIX) else { return true };
         let totals = StreamTotals::parse(text);
         self.0.extend(totals.map(|totals| (name.to_string(), totals)));

@@ -3,7 +3,6 @@
 use dormouse_abi::page::*;
 use dormouse_abi::record::head_word;
 
-use crate::bytes::{array, u32_at, u64_at};
 use crate::state::StateRecord;
 
 /// Header and context of a packet (clause 5). A page begins with the same bytes.
@@ -29,6 +28,20 @@ pub struct PacketHeader {
     pub packet_seq_num: u64,
     /// Number of events that the stream has lost since its beginning.
     pub events_discarded: u64,
+}
+
+fn array<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
+    let mut array = [0; N];
+    array.copy_from_slice(&bytes[offset..offset + N]);
+    array
+}
+
+fn u32_at(bytes: &[u8], offset: usize) -> u32 {
+    u32::from_le_bytes(array(bytes, offset))
+}
+
+fn u64_at(bytes: &[u8], offset: usize) -> u64 {
+    u64::from_le_bytes(array(bytes, offset))
 }
 
 /// A reason why bytes are not a packet header.
@@ -181,21 +194,19 @@ impl PacketWriter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::EventWriter;
-    use crate::value::Value;
-
     #[test]
     fn headers_are_read_back_and_invalid_ones_are_distinguished() {
-        let mut writer = EventWriter::new([7; 16], STREAM_EVENTS, 2, 5);
-        writer.push(40, 1, 2, 3, &[Value::U8(4)]);
-        writer.push(50, 1, 2, 3, &[Value::U8(4)]);
-        let packet = writer.finish(4096, 9);
+        let mut stream = PacketHeader { events_discarded: 9, ..PacketHeader::first([7; 16], STREAM_EVENTS, 2, 5) };
+        let mut packet = vec![1; HEADER_SIZE_BYTES + 34];
+        stream.end(&mut packet, Some((40, 50)), 4096);
         assert_eq!(packet.len(), 4096);
         let header = PacketHeader::decode(&packet).unwrap();
         assert_eq!(header.encode(), packet[..HEADER_SIZE_BYTES]);
         assert_eq!((header.timestamp_begin, header.timestamp_end, header.events_discarded), (40, 50, 9));
-        assert_eq!(header.content_size_bytes, 80 + 2 * 17);
-        let next = PacketHeader::decode(&writer.finish(0, 9)).unwrap();
+        assert_eq!(header.content_size_bytes, 80 + 34);
+        let mut next = vec![0; HEADER_SIZE_BYTES];
+        stream.end(&mut next, None, 0);
+        let next = PacketHeader::decode(&next).unwrap();
         assert_eq!((next.packet_seq_num, next.timestamp_begin, next.packet_size_bytes), (1, 50, 80));
         let mut other = PacketWriter::behind(&header);
         assert_eq!(other.finish(), next.encode());

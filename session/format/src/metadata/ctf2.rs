@@ -1,35 +1,38 @@
-//! Writer of CTF 2. The content equals that of `metadata::write`, which writes TSDL.
+//! Writer of CTF 2. The content equals that of [`tsdl`](super::tsdl).
 
 use dormouse_abi::class::{ClassDecl, FieldType, Kind};
 use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
 use dormouse_abi::record::{COMPACT_TIMESTAMP_BITS, EXTENDED, RecordKind, TIMESTAMP_BITS};
 
-use super::super::write::{field_names, identifier, type_name};
-use super::super::{Metadata, MetadataOptions};
-use super::SEPARATOR;
-use super::value::Json;
+use super::MetadataOptions;
+use super::json::{Json, list, object, text};
+use super::tsdl::{field_names, identifier, type_name};
+use crate::date::utc_datetime;
 use crate::state::StateRecord;
-use crate::time::utc_datetime;
+use crate::totals::Totals;
 
-pub(in super::super) fn preamble(metadata: &Metadata) -> String {
+/// Separator at the start of each text in the sequence.
+pub const SEPARATOR: char = '\u{1e}';
+
+pub(super) fn preamble(options: &MetadataOptions, totals: &Totals) -> String {
     let state = StateRecord::classes().into_iter().map(|(id, decl)| event_fragment(STREAM_STATE, id, &decl));
-    layout(metadata).into_iter().chain(state).map(|fragment| line(&fragment)).collect()
+    layout(options, totals).into_iter().chain(state).map(|fragment| line(&fragment)).collect()
 }
 
-pub(in super::super) fn event(stream_id: u32, id: u16, decl: &ClassDecl) -> String {
+pub(super) fn event(stream_id: u32, id: u16, decl: &ClassDecl) -> String {
     line(&event_fragment(stream_id, id, decl))
 }
 
 /// Returns a fragment on a line of its own.
-pub(super) fn line(fragment: &Json) -> String {
+pub fn line(fragment: &Json) -> String {
     let json = serde_json::to_string(fragment).expect("texts and whole numbers are JSON");
     format!("{SEPARATOR}{json}\n")
 }
 
 /// Returns all fragments except those of event record classes.
-pub(super) fn layout(metadata: &Metadata) -> Vec<Json> {
+pub fn layout(options: &MetadataOptions, totals: &Totals) -> Vec<Json> {
     let MetadataOptions { uuid, hostname, clock, tracer_version: (major, minor), start_time_s, record_kind, .. } =
-        &metadata.options;
+        options;
     let uuid = list(uuid.iter().map(|byte| Json::Number((*byte).into())));
     let mut fragments = vec![object([("type", text("preamble")), ("version", Json::Number(2)), ("uuid", uuid)])];
     fragments.extend(Kind::ALL.iter().map(|kind| {
@@ -46,7 +49,7 @@ pub(super) fn layout(metadata: &Metadata) -> Vec<Json> {
         ("trace_creation_datetime", text(&utc_datetime(*start_time_s))),
         ("trace_creation_time_s", Json::Number((*start_time_s).into())),
     ];
-    let totals = metadata.totals.entries().map(|(name, totals)| (identifier(&name), Json::Text(totals)));
+    let totals = totals.entries().map(|(name, totals)| (identifier(&name), Json::Text(totals)));
     let env = env.into_iter().map(|(name, value)| (name.to_string(), value)).chain(totals).collect();
     let uuid = object([
         ("type", text("static-length-blob")),
@@ -104,7 +107,8 @@ pub(super) fn layout(metadata: &Metadata) -> Vec<Json> {
     fragments
 }
 
-pub(super) fn event_fragment(stream_id: u32, id: u16, decl: &ClassDecl) -> Json {
+/// Returns the fragment of an event record class.
+pub fn event_fragment(stream_id: u32, id: u16, decl: &ClassDecl) -> Json {
     let name = format!("{}:{}", identifier(&decl.provider), identifier(&decl.name));
     let mut members = Vec::new();
     for ((_, FieldType { kind, sequence }), name) in decl.fields.iter().zip(field_names(decl)) {
@@ -130,7 +134,7 @@ pub(super) fn event_fragment(stream_id: u32, id: u16, decl: &ClassDecl) -> Json 
 }
 
 /// Name of a kind's field class.
-pub(super) fn alias(kind: Kind) -> &'static str {
+pub fn alias(kind: Kind) -> &'static str {
     type_name(kind)
 }
 
@@ -204,16 +208,4 @@ fn structure<'a>(members: impl IntoIterator<Item = (&'a str, Json)>) -> Json {
         ("member-classes", list(members.into_iter().map(member))),
         ("minimum-alignment", Json::Number(8)),
     ])
-}
-
-pub(super) fn object(properties: impl IntoIterator<Item = (&'static str, Json)>) -> Json {
-    Json::Object(properties.into_iter().map(|(name, value)| (name.into(), value)).collect())
-}
-
-pub(super) fn list(elements: impl IntoIterator<Item = Json>) -> Json {
-    Json::List(elements.into_iter().collect())
-}
-
-pub(super) fn text(text: &str) -> Json {
-    Json::Text(text.into())
 }

@@ -165,6 +165,23 @@ impl fmt::Display for Losses {
     }
 }
 
+/// One or more classes that the session owner refused. Their events are not in the trace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Refusal {
+    /// `provider:name`, or a description of the classes in parentheses.
+    pub name: String,
+    /// Path of the executable that announced it.
+    pub program: String,
+    /// Reason for the refusal, and what to do about it.
+    pub reason: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "not recorded: {} of {}: {}", self.name, self.program, self.reason)
+    }
+}
+
 /// Reason for an unknown number of losses, which a reader finds by itself: the trace is incomplete or damaged.
 pub const DAMAGED: &str = "parts of the trace are missing or damaged";
 /// Reason for an unknown number of losses: the trace has no end.

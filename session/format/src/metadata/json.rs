@@ -1,16 +1,15 @@
 //! JSON values with properties in the order of the text.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde::ser::{Serialize, Serializer};
-use serde_json::value::RawValue;
 
 /// A JSON value.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Json {
+#[allow(missing_docs)]
+pub enum Json {
     Null,
     Flag(bool),
     Number(i128),
@@ -23,19 +22,20 @@ pub(super) enum Json {
 
 impl Json {
     /// Returns the value of a property.
-    pub(super) fn get(&self, key: &str) -> Option<&Json> {
+    pub fn get(&self, key: &str) -> Option<&Json> {
         match self {
             Json::Object(properties) => properties.iter().find(|(name, _)| name == key).map(|(_, value)| value),
             _ => None,
         }
     }
 
-    pub(super) fn text(&self) -> Option<&str> {
+    /// Returns the text of a text.
+    pub fn text(&self) -> Option<&str> {
         if let Json::Text(text) = self { Some(text) } else { None }
     }
 
     /// Describes the value for people.
-    pub(super) fn kind(&self) -> Cow<'static, str> {
+    pub fn kind(&self) -> Cow<'static, str> {
         match self {
             Json::Null => "null".into(),
             Json::Flag(flag) => flag.to_string().into(),
@@ -115,38 +115,17 @@ impl Serialize for Json {
     }
 }
 
-/// A step from a value to a contained one.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Step {
-    Key(String),
-    Index(usize),
+/// Returns an object with these properties.
+pub fn object(properties: impl IntoIterator<Item = (&'static str, Json)>) -> Json {
+    Json::Object(properties.into_iter().map(|(name, value)| (name.into(), value)).collect())
 }
 
-impl fmt::Display for Step {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Step::Key(key) => f.write_str(key),
-            Step::Index(index) => write!(f, "[{index}]"),
-        }
-    }
+/// Returns a list of these elements.
+pub fn list(elements: impl IntoIterator<Item = Json>) -> Json {
+    Json::List(elements.into_iter().collect())
 }
 
-/// Returns the offset of the value that these steps lead to.
-pub(super) fn locate(text: &str, steps: &[Step]) -> usize {
-    let mut at = text;
-    for step in steps {
-        let found: Option<&RawValue> = match step {
-            Step::Key(key) => serde_json::from_str::<HashMap<Cow<'_, str>, &RawValue>>(at)
-                .ok()
-                .and_then(|properties| properties.get(key.as_str()).copied()),
-            Step::Index(index) => {
-                serde_json::from_str::<Vec<&RawValue>>(at).ok().and_then(|list| list.get(*index).copied())
-            }
-        };
-        // A missing value is reported at its container.
-        let Some(found) = found else { break };
-        at = found.get();
-    }
-    let blank = at.len() - at.trim_start().len();
-    at.as_ptr() as usize - text.as_ptr() as usize + blank
+/// Returns a text.
+pub fn text(text: &str) -> Json {
+    Json::Text(text.into())
 }

@@ -7,15 +7,16 @@ use dormouse_abi::class::{ClassDecl, FieldType, Kind};
 use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
 use dormouse_abi::record::RecordKind;
 
-use super::{Metadata, MetadataOptions};
+use super::MetadataOptions;
+use crate::date::utc_datetime;
 use crate::state::StateRecord;
-use crate::time::utc_datetime;
+use crate::totals::Totals;
 
 /// First line of metadata (clause 7).
-pub(super) const FIRST_LINE: &str = "/* CTF 1.8 */";
+pub const FIRST_LINE: &str = "/* CTF 1.8 */";
 
 /// Name of a kind's type. `Str` needs no alias, because TSDL itself names that type.
-pub(super) fn type_name(kind: Kind) -> &'static str {
+pub fn type_name(kind: Kind) -> &'static str {
     match kind {
         Kind::U8 => "uint8_t",
         Kind::U16 => "uint16_t",
@@ -79,9 +80,9 @@ const PACKET_CONTEXT: &str = "\
 \t} align(8);
 ";
 
-pub(super) fn preamble(metadata: &Metadata) -> String {
+pub(super) fn preamble(options: &MetadataOptions, totals: &Totals) -> String {
     let MetadataOptions { uuid, hostname, clock, tracer_version: (major, minor), start_time_s, record_kind, .. } =
-        &metadata.options;
+        options;
     let clock_name = identifier(&clock.name);
     let (compact_clock, header, context) = match record_kind {
         RecordKind::Ids => (String::new(), EVENT_HEADER, EVENT_CONTEXT),
@@ -102,9 +103,9 @@ pub(super) fn preamble(metadata: &Metadata) -> String {
         put(&mut out, format_args!("typealias {class} {{ {properties}; align = 8; }} := {};\n", type_name(kind)));
     }
     let uuid = uuid_text(uuid);
-    let mut totals = String::new();
-    for (name, text) in metadata.totals.entries() {
-        put(&mut totals, format_args!("\t{} = {};\n", identifier(&name), quoted(&text)));
+    let mut entries = String::new();
+    for (name, text) in totals.entries() {
+        put(&mut entries, format_args!("\t{} = {};\n", identifier(&name), quoted(&text)));
     }
     put(
         &mut out,
@@ -131,7 +132,7 @@ env {{
 \ttracer_minor = {minor};
 \ttrace_creation_datetime = \"{}\";
 \ttrace_creation_time_s = {start_time_s};
-{totals}}};
+{entries}}};
 
 clock {{
 \tname = \"{clock_name}\";
@@ -223,7 +224,7 @@ pub(super) fn field_names(decl: &ClassDecl) -> Vec<String> {
 }
 
 /// Converts a name to the nearest C identifier.
-pub(super) fn identifier(name: &str) -> String {
+pub fn identifier(name: &str) -> String {
     let mut name: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
     if name.chars().next().is_none_or(|first| first.is_ascii_digit()) {
         name.insert(0, '_');

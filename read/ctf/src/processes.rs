@@ -1,0 +1,325 @@
+//! The processes of traces: which program a process id stood for, at which time, and under which name.
+//!
+//! In Dormouse's traces the state stream says when a process joined the session, became another program, or got another
+//! name. One process id can stand for several programs: after `exec`, if the system gives the id to another process, or
+//! in several containers. In other tracers' traces the events themselves may have the name.
+//!
+//! ```text
+//!   records of the state stream ─▶ Processes ─▶ the program that is current, as events are read in order
+//!                                      └─▶ History ─▶ the program at any time, for readers of parts
+//! ```
+//!
+//! # Memory
+//! Bounded by the number of process ids, and by [`Processes::limit`]. With the past, bounded by the number of programs
+//! that the caller gives.
+
+use std::collections::HashMap;
+
+use dormouse_format::StateRecord;
+
+use crate::hash::QuickMap;
+
+/// Programs of processes, as known from the records so far. The caller identifies traces by numbers.
+#[derive(Debug, Clone, Default)]
+pub struct Processes {
+    /// Programs in the order in which they joined.
+    programs: Vec<Program>,
+    /// Index of the current program, by trace and process id.
+    current: QuickMap<(usize, Option<u32>), u32>,
+    /// Index of the program, by trace and the process's number in the session.
+    numbers: HashMap<(usize, u32), u32>,
+    /// Indices of the programs that events named, by trace and process id.
+    named: HashMap<(usize, Option<u32>), Vec<u32>>,
+    /// Maximum number of programs, if those that were replaced are kept.
+    past_max: Option<usize>,
+    /// Number of bytes by which programs and names may still grow; `None` means no limit.
+    room_bytes: Option<usize>,
+    names_not_kept: u64,
+}
+
+/// A program that a process executes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Program {
+    /// Number of its trace.
+    trace: usize,
+    /// Process id that its events carry.
+    pub pid: Option<u32>,
+    /// Time at which it joined, in ticks.
+    since: u64,
+    /// Last name that it gave itself; `None` if the name is unknown or was not kept.
+    name: Option<Box<str>>,
+    /// Path of the executable; empty if it is unknown, or if replaced programs are not kept.
+    path: Box<str>,
+}
+
+impl Program {
+    /// Last name that the program gave itself; empty if it is unknown.
+    pub fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or_default()
+    }
+
+    /// Path of the executable; empty if it is unknown.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Whether only the process id is known.
+    fn is_unknown(&self) -> bool {
+        self.name().is_empty() && self.path.is_empty()
+    }
+}
+
+/// Memory that is counted for a program besides its name, in bytes.
+const PROGRAM_BYTES: usize = 128;
+
+impl Processes {
+    /// Returns processes that also keep the programs that were replaced, up to `programs_max` programs. Further ones
+    /// share the last program.
+    pub fn with_past(programs_max: usize) -> Processes {
+        Processes { past_max: Some(programs_max), ..Processes::default() }
+    }
+
+    /// Limits the memory to `bytes`. Names beyond it are not kept.
+    pub fn limit(&mut self, bytes: usize) {
+        self.room_bytes = Some(bytes);
+    }
+
+    /// Returns the number of names that were not kept for want of memory.
+    pub fn names_not_kept(&self) -> u64 {
+        self.names_not_kept
+    }
+
+    /// Returns the number of known processes.
+    pub fn count(&self) -> usize {
+        self.current.len() + self.numbers.len()
+    }
+
+    /// Replaces the traces by those that `now` returns. Processes of traces that it does not know are dropped.
+    pub fn renumber(&mut self, now: impl Fn(usize) -> Option<usize>) {
+        let current = std::mem::take(&mut self.current).into_iter();
+        self.current = current.filter_map(|((trace, pid), row)| Some(((now(trace)?, pid), row))).collect();
+        self.programs.iter_mut().for_each(|program| program.trace = now(program.trace).unwrap_or(program.trace));
+        let numbers = std::mem::take(&mut self.numbers).into_iter();
+        self.numbers = numbers.filter_map(|((trace, process), row)| Some(((now(trace)?, process), row))).collect();
+    }
+
+    /// Takes a record of a trace's state stream, with its time in ticks. If it names a process, returns the process id
+    /// and the name.
+    pub fn note<'r>(&mut self, trace: usize, ticks: u64, record: &StateRecord<'r>) -> Option<(u32, &'r str)> {
+        match *record {
+            StateRecord::Process { process, vpid, name, program, .. } => {
+                match self.join(trace, vpid, ticks, name) {
+                    Some(row) => {
+                        self.numbers.insert((trace, process), row);
+                        if self.past_max.is_some() {
+                            self.programs[row as usize].path = program.into();
+                        }
+                    }
+                    // Until now, the number stood for another process.
+                    None => {
+                        self.numbers.remove(&(trace, process));
+                    }
+                }
+                Some((vpid, name))
+            }
+            StateRecord::ProcessName { process, name } => {
+                let row = *self.numbers.get(&(trace, process))?;
+                self.rename(row, name);
+                Some((self.programs[row as usize].pid?, name))
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the index of a program that joins; `None` if there is no memory for it.
+    fn join(&mut self, trace: usize, vpid: u32, ticks: u64, name: &str) -> Option<u32> {
+        let known = self.current.get(&(trace, Some(vpid))).copied();
+        let row = match known {
+            // Events before the process got its name belong to the first program that has one.
+            Some(row) if self.programs[row as usize].is_unknown() => row,
+            Some(row) if self.past_max.is_none() => {
+                self.programs[row as usize].since = ticks;
+                row
+            }
+            _ => {
+                if let Some(room) = &mut self.room_bytes {
+                    if *room < PROGRAM_BYTES + name.len() {
+                        self.names_not_kept += 1;
+                        return None;
+                    }
+                    *room -= PROGRAM_BYTES;
+                }
+                self.add(trace, Some(vpid), ticks, None)
+            }
+        };
+        self.rename(row, name);
+        Some(row)
+    }
+
+    /// Adds a program, which becomes the current one of its process.
+    fn add(&mut self, trace: usize, pid: Option<u32>, since: u64, name: Option<Box<str>>) -> u32 {
+        if self.past_max.is_none_or(|max| self.programs.len() < max) {
+            self.programs.push(Program { trace, pid, since, name, path: Box::default() });
+        }
+        let row = self.programs.len() as u32 - 1;
+        self.current.insert((trace, pid), row);
+        row
+    }
+
+    fn rename(&mut self, row: u32, name: &str) {
+        let program = &mut self.programs[row as usize];
+        if let Some(room) = &mut self.room_bytes {
+            *room += program.name().len();
+            // A missing name is better than a wrong one.
+            if *room < name.len() {
+                program.name = None;
+                self.names_not_kept += 1;
+                return;
+            }
+            *room -= name.len();
+        }
+        program.name = Some(name.into());
+    }
+
+    /// Returns the name of a process's current program.
+    pub fn name(&self, trace: usize, pid: u32) -> Option<&str> {
+        let row = self.current.get(&(trace, Some(pid)))?;
+        self.programs[*row as usize].name.as_deref()
+    }
+
+    /// Returns the index of the program that wrote an event. `name`: the name of the process in the event.
+    pub fn of_event(&mut self, trace: usize, pid: Option<u32>, name: Option<&[u8]>) -> u32 {
+        let current = self.current.get(&(trace, pid)).copied();
+        let Some(name) = name else { return current.unwrap_or_else(|| self.add(trace, pid, 0, None)) };
+        let is_named = |row: &u32| self.programs[*row as usize].name().as_bytes() == name;
+        if let Some(row) = current.filter(is_named) {
+            return row;
+        }
+        let known = self.named.get(&(trace, pid)).and_then(|rows| rows.iter().copied().find(is_named));
+        let row = known.unwrap_or_else(|| {
+            let row = self.add(trace, pid, 0, Some(String::from_utf8_lossy(name).into()));
+            self.named.entry((trace, pid)).or_default().push(row);
+            row
+        });
+        self.current.insert((trace, pid), row);
+        row
+    }
+
+    /// Returns the program with this index.
+    pub fn program(&self, row: u32) -> Option<&Program> {
+        self.programs.get(row as usize)
+    }
+
+    /// Returns the programs by index.
+    pub fn programs(&self) -> &[Program] {
+        &self.programs
+    }
+
+    /// Returns the programs of all processes by time.
+    pub fn history(&self) -> History {
+        let joins = (0..).zip(&self.programs);
+        let mut joins: Vec<_> = joins
+            .filter_map(|(row, program)| Some(Join { of: (program.trace, program.pid?), since: program.since, row }))
+            .collect();
+        // The sort is stable: programs that joined at the same time stay in their order.
+        joins.sort_by_key(|join| (join.of, join.since));
+        History(joins)
+    }
+}
+
+/// Programs of all processes, by process and time.
+#[derive(Debug, Default)]
+pub struct History(Vec<Join>);
+
+#[derive(Debug)]
+struct Join {
+    /// Trace and process id.
+    of: (usize, u32),
+    since: u64,
+    row: u32,
+}
+
+impl History {
+    /// Returns the index of a process's program at a time in ticks, and the time at which the next program joined.
+    /// Before its first program, a process is that program.
+    pub fn at(&self, trace: usize, pid: u32, ticks: u64) -> (Option<u32>, u64) {
+        let next = self.0.partition_point(|join| (join.of, join.since) <= ((trace, pid), ticks));
+        let of_process = |index: usize| self.0.get(index).filter(|join| join.of == (trace, pid));
+        let (now, next) = (next.checked_sub(1).and_then(of_process), of_process(next));
+        (now.or(next).map(|join| join.row), next.map_or(u64::MAX, |join| join.since))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process<'a>(process: u32, vpid: u32, name: &'a str, program: &'a str) -> StateRecord<'a> {
+        StateRecord::Process { process, pid: 0, vpid, name, program, command_line: "" }
+    }
+
+    #[test]
+    fn a_process_id_stands_for_several_programs() {
+        let mut processes = Processes::with_past(10);
+        // An event before the process has a name.
+        let first = processes.of_event(0, Some(7), None);
+        processes.note(0, 10, &process(1, 7, "sh", "/bin/sh"));
+        assert_eq!(processes.of_event(0, Some(7), None), first);
+        processes.note(0, 20, &process(1, 7, "ls", "/bin/ls"));
+        processes.note(0, 25, &StateRecord::ProcessName { process: 1, name: "list" });
+        // The number and the process id are given to other processes.
+        processes.note(0, 30, &process(1, 8, "cat", "/bin/cat"));
+        processes.note(0, 40, &process(2, 7, "vi", "/bin/vi"));
+        assert_eq!(processes.note(0, 41, &StateRecord::ProcessName { process: 1, name: "tac" }), Some((8, "tac")));
+        assert_eq!(processes.note(1, 41, &StateRecord::ProcessName { process: 1, name: "other" }), None);
+        let history = processes.history();
+        let at = |trace, pid, ticks| {
+            let (row, until) = history.at(trace, pid, ticks);
+            (row.and_then(|row| processes.program(row)).map(Program::name), until)
+        };
+        for (pid, ticks, name, until) in [
+            (7, 0, "sh", 20),
+            (7, 19, "sh", 20),
+            (7, 20, "list", 40),
+            (7, 50, "vi", u64::MAX),
+            (8, 0, "tac", 30),
+            (8, 30, "tac", u64::MAX),
+        ] {
+            assert_eq!(at(0, pid, ticks), (Some(name), until), "{pid} at {ticks}");
+        }
+        assert_eq!((at(0, 6, 20), at(1, 7, 20)), ((None, u64::MAX), (None, u64::MAX)));
+        assert_eq!((processes.name(0, 7), processes.name(1, 7)), (Some("vi"), None));
+    }
+
+    #[test]
+    fn only_the_present_is_kept_without_the_past() {
+        let mut processes = Processes::default();
+        for ticks in 0..10 {
+            processes.note(0, ticks, &process(1, 7, "sh", "/bin/sh"));
+        }
+        assert_eq!((processes.programs().len(), processes.name(0, 7)), (1, Some("sh")));
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let mut processes = Processes::default();
+        processes.limit(3 * PROGRAM_BYTES);
+        for vpid in 0..100 {
+            processes.note(0, 0, &process(vpid, vpid, "sh", ""));
+        }
+        assert_eq!((processes.programs().len(), processes.names_not_kept()), (2, 98));
+        // A number goes to a process that is not kept.
+        processes.note(0, 1, &process(1, 200, "sh", ""));
+        assert_eq!(processes.note(0, 1, &StateRecord::ProcessName { process: 1, name: "cat" }), None);
+        // A name that does not fit is dropped, not the process.
+        processes.note(0, 1, &StateRecord::ProcessName { process: 0, name: &"x".repeat(PROGRAM_BYTES) });
+        assert_eq!((processes.name(0, 0), processes.names_not_kept()), (None, 100));
+        processes.note(0, 2, &StateRecord::ProcessName { process: 0, name: "cat" });
+        assert_eq!(processes.name(0, 0), Some("cat"));
+        let mut processes = Processes::with_past(2);
+        for ticks in 0..10 {
+            processes.note(0, ticks, &process(1, 7, "sh", "/bin/sh"));
+        }
+        assert_eq!(processes.programs().len(), 2);
+    }
+}
