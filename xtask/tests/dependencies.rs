@@ -52,7 +52,7 @@ const LAB: [&str; 14] = [
     "dormouse-vring",
 ];
 
-const RULES: [Rule; 55] = [
+const RULES: [Rule; 56] = [
     ("dormouse-abi", &[]),
     // The protocol of both sides.
     ("dormouse-transport", &["dormouse-abi"]),
@@ -107,14 +107,16 @@ const RULES: [Rule; 55] = [
     ("dormouse-filter", &[]),
     ("dormouse-ctf", &["dormouse-abi", "dormouse-filter"]),
     // In a separate workspace: nothing in the product depends on Arrow or Python.
-    ("dormouse-columns", &["dormouse-abi", "dormouse-ctf", "dormouse-filter"]),
+    ("dormouse-columns", &["dormouse-abi", "dormouse-ctf", "dormouse-filter", "dormouse-print"]),
     ("dormouse-python", &["dormouse-columns", "dormouse-ctf", "dormouse-reader"]),
     ("dormouse-directory", &[]),
     ("dormouse-reader", &["dormouse-abi", "dormouse-ctf", "dormouse-directory"]),
     ("dormouse-analysis", &["dormouse-abi", "dormouse-ctf", "dormouse-filter"]),
+    // Text of events, and of the results of `analysis`.
+    ("dormouse-print", &["dormouse-abi", "dormouse-ctf"]),
     // A report of the results of `analysis`.
-    ("dormouse-report", &["dormouse-abi", "dormouse-analysis", "dormouse-ctf"]),
-    ("dormouse-export", &["dormouse-abi", "dormouse-analysis", "dormouse-ctf"]),
+    ("dormouse-report", &["dormouse-abi", "dormouse-analysis", "dormouse-ctf", "dormouse-print"]),
+    ("dormouse-export", &["dormouse-abi", "dormouse-analysis", "dormouse-ctf", "dormouse-print"]),
     // Which requests to a session's owner are allowed, and from which client. It does not know memory or traces.
     ("dormouse-control", &["dormouse-abi", "dormouse-transport"]),
     ("dormouse-tools", &["dormouse-abi", "dormouse-control", "dormouse-transport"]),
@@ -148,6 +150,7 @@ const RULES: [Rule; 55] = [
             "dormouse-doctor",
             "dormouse-export",
             "dormouse-filter",
+            "dormouse-print",
             "dormouse-reader",
             "dormouse-report",
             "dormouse-terminal",
@@ -196,6 +199,7 @@ const RULES: [Rule; 55] = [
             "dormouse-control",
             "dormouse-ctf",
             "dormouse-filter",
+            "dormouse-print",
             "dormouse-reader",
             "dormouse-relay",
             "dormouse-traces",
@@ -398,6 +402,8 @@ fn what_points_the_wrong_way_is_found() {
         ("dormouse", "dormouse-owner"),
         ("dormouse-preload", "dormouse-imv"),
         ("dormouse-ctf", "dormouse-owner"),
+        ("dormouse-ctf", "dormouse-print"),
+        ("dormouse-analysis", "dormouse-print"),
         ("dormouse-owner", "dormouse"),
         ("dormouse-owner", "dormouse-cli"),
         ("dormouse-owner", "dormouse-reader"),

@@ -5,7 +5,7 @@
 use std::thread::Scope;
 
 use dormouse_ctf::stream::Block;
-use dormouse_ctf::text::{Buffer, ClockFormat, Formatter};
+use dormouse_print::{Buffer, ClockFormat, Formatter};
 use dormouse_reader::Reading;
 
 use super::printer::utc_offset;

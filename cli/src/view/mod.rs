@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use anyhow::bail;
 use clap::{Args, ValueEnum};
-use dormouse_ctf::text::ClockFormat;
 use dormouse_ctf::{ClassRef, Notice, Problem, Selection};
+use dormouse_print::ClockFormat;
 use dormouse_reader::{Item, Reading, TraceFiles};
 use dormouse_terminal::{Output, parse_duration};
 

@@ -9,7 +9,7 @@
 //!   ClassDecl ─▶ metadata::write ─▶ text ─▶ grammar ─▶ syntax ─▶ resolve ─▶ model ─▶ plan
 //!                                                         └────▶ own (Dormouse's only)     │
 //!   pages as programs fill them ─────────────────▶ stream files ──▶ StreamReader ◀─────────┘
-//!   StateRecord ─▶ PacketWriter ─────────────────▶                       ├─▶ Merge ─▶ text::Formatter
+//!   StateRecord ─▶ PacketWriter ─────────────────▶                       ├─▶ Merge ─▶ events
 //!                                                                        └─▶ Stats
 //!
 //!   one stream file:  ┌────────┬─────────┬────────┬────────┬───┬─────────┬────────┬───
@@ -26,7 +26,6 @@
 //! * [`stream`]: packets and events of one stream.
 //! * [`merge`]: events of all streams in time order. Their files are read by `dormouse-reader`.
 //! * [`select`]: selection of events, and the writers of events.
-//! * [`text`]: events in the format of `babeltrace2`, in a format for people, and as JSON, CSV and logfmt.
 //! * [`stats`]: statistics of whole traces, without merging them.
 //! * [`time`]: clocks and dates.
 //! * [`hash`]: hash maps for lookups on every event.
@@ -79,7 +78,6 @@ pub mod select;
 pub mod state;
 pub mod stats;
 pub mod stream;
-pub mod text;
 pub mod time;
 pub mod totals;
 pub mod trace;

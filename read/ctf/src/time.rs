@@ -180,19 +180,19 @@ pub(crate) fn utc_datetime(epoch_s: i64) -> String {
 }
 
 /// A date and time of day.
-pub(crate) struct Civil {
-    pub(crate) year: i64,
-    pub(crate) month: i64,
-    pub(crate) day: i64,
-    pub(crate) hour: i64,
-    pub(crate) minute: i64,
-    pub(crate) second: i64,
+pub struct Civil {
+    pub year: i64,
+    pub month: i64,
+    pub day: i64,
+    pub hour: i64,
+    pub minute: i64,
+    pub second: i64,
 }
 
 impl Civil {
     /// Returns the proleptic Gregorian date and time. Source: H. Hinnant, "chrono-Compatible Low-Level Date
     /// Algorithms", `civil_from_days`: years begin in March, eras have 400 years.
-    pub(crate) fn new(epoch_s: i64) -> Civil {
+    pub fn new(epoch_s: i64) -> Civil {
         let days = epoch_s.div_euclid(86_400) + 719_468;
         let second_of_day = epoch_s.rem_euclid(86_400);
         let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));

@@ -3,11 +3,11 @@
 use dormouse_abi::class::{ClassDecl, FieldType, Kind};
 use dormouse_abi::page::{HEADER_SIZE_BYTES, STREAM_EVENTS};
 use dormouse_abi::record::{EXTENDED_HEADER_SIZE_BYTES, RecordKind, compact_header, extended_header};
-use dormouse_ctf::text::{ClockFormat, Formatter};
 use dormouse_ctf::{
     Metadata, PacketHeader, Problem, RecordError, Sequence, Stats, StreamReader, Value, count_records,
     first_record_since,
 };
+use dormouse_print::{ClockFormat, Formatter};
 use dormouse_traces::{EventWriter, Trace, TraceBuilder};
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -94,7 +94,7 @@ fn encode(is_compact: bool, packets: &[Packet]) -> Vec<u8> {
 
 fn read(metadata: &Metadata, bytes: &[u8]) {
     let mut text = Vec::new();
-    let mut renderer = dormouse_ctf::text::Formatter::new(Default::default(), |_| 0);
+    let mut renderer = dormouse_print::Formatter::new(Default::default(), |_| 0);
     for event in StreamReader::new(metadata, 0, bytes).flatten() {
         for (_, value) in event.fields() {
             if let Value::Sequence(sequence) = value {

@@ -70,14 +70,14 @@ pub(crate) fn mask(size_bits: u32) -> u64 {
 
 /// Extends the sign of a number of `size_bits` to an `i64`.
 #[inline(always)]
-pub(crate) fn extend_sign(number: u64, size_bits: u32) -> u64 {
+pub fn extend_sign(number: u64, size_bits: u32) -> u64 {
     let unused = 64 - size_bits;
     ((number << unused) as i64 >> unused) as u64
 }
 
 /// Position of a bit-wise reader. Positions are in bits from the packet's start.
 #[derive(Debug, Clone)]
-pub(crate) struct Cursor<'a> {
+pub struct Cursor<'a> {
     bytes: &'a [u8],
     /// Position of the first byte of `bytes`; a multiple of 8.
     base: u64,
@@ -104,7 +104,7 @@ impl<'a> Cursor<'a> {
     }
 
     #[inline(always)]
-    pub(crate) fn align(&mut self, align_bits: u64) {
+    pub fn align(&mut self, align_bits: u64) {
         // Alignments are powers of two, so no division is needed.
         self.position = (self.position + (align_bits - 1)) & !(align_bits - 1);
     }
@@ -128,7 +128,7 @@ impl<'a> Cursor<'a> {
 
     /// Reads a little-endian number with this alignment.
     #[inline(always)]
-    pub(crate) fn word_at(&mut self, align_bits: u64, size_bits: u32) -> Option<u64> {
+    pub fn word_at(&mut self, align_bits: u64, size_bits: u32) -> Option<u64> {
         self.align(align_bits);
         self.number(size_bits, ByteOrder::Little).ok()
     }
@@ -168,7 +168,7 @@ impl<'a> Cursor<'a> {
 
     /// Reads text up to its NUL, and skips the NUL.
     #[inline(always)]
-    pub(crate) fn text(&mut self) -> Result<&'a [u8], FieldError> {
+    pub fn text(&mut self) -> Result<&'a [u8], FieldError> {
         let rest = self.byte_slice(self.rest() / 8).ok_or(FieldError::Unterminated)?;
         let text = std::ffi::CStr::from_bytes_until_nul(rest).map_err(|_| FieldError::Unterminated)?.to_bytes();
         self.position += 8 * (text.len() as u64 + 1);

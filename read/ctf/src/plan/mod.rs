@@ -16,19 +16,18 @@ mod shape;
 mod skim;
 mod walk;
 
-pub use bits::FieldError;
+pub use bits::{Cursor, FieldError, extend_sign};
 pub use class::Class;
-pub use node::{IntegerNode, PlanError};
+pub use node::{IntegerNode, Node, PlanError, StructNode};
 pub use pick::{Pick, Picked, Projection};
 pub use shape::{FieldRef, MemberRef, Shape};
-pub use walk::{Group, Visitor};
+pub use walk::{Group, Memory, Visitor};
 
-pub(crate) use bits::{Cursor, extend_sign};
 pub(crate) use head::Time;
-pub(crate) use node::{Node, StructNode, roles_of};
+pub(crate) use node::roles_of;
 pub(crate) use packet::{PacketFields, PacketStart};
 pub(crate) use skim::{NOT_PLAIN, Skimming, Tally};
-pub(crate) use walk::{Blind, Memory, advance};
+pub(crate) use walk::{Blind, advance};
 
 use bits::AtByte;
 use class::ClassTable;
@@ -51,7 +50,7 @@ pub struct Plan {
 
 /// A compiled stream class.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct StreamPlan {
+pub struct StreamPlan {
     pub id: u64,
     pub clock: Option<usize>,
     packet_header: Option<StructNode>,

@@ -15,7 +15,7 @@ use crate::model::{
 pub(super) const OUTER_COUNT: usize = 4;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Node {
+pub enum Node {
     Integer(Arc<IntegerNode>),
     Float(Float),
     /// Text. Without a count, it ends with its NUL.
@@ -90,27 +90,27 @@ pub(crate) fn roles_of(scope: Scope, is_outermost: bool, name: &str) -> Roles {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct StructNode {
+pub struct StructNode {
     pub(super) align_bits: u64,
-    pub(crate) members: Vec<MemberNode>,
+    pub members: Vec<MemberNode>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct MemberNode {
+pub struct MemberNode {
     /// Name for display.
-    pub(crate) shown: Box<str>,
-    pub(crate) node: Node,
+    pub shown: Box<str>,
+    pub node: Node,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct OptionNode {
+pub struct OptionNode {
     pub(super) ranges: Vec<Range>,
     pub(super) shown: Box<str>,
     pub(super) node: Node,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Count {
+pub enum Count {
     Fixed(u64),
     Slot(u32),
 }
@@ -359,7 +359,7 @@ impl IntegerNode {
     }
 
     /// Returns alignment and size, if the number is a plain little-endian one that no field refers to.
-    pub(crate) fn word(&self) -> Option<(u64, u32)> {
+    pub fn word(&self) -> Option<(u64, u32)> {
         (self.is_little_endian() && self.slot.is_none()).then_some((self.align_bits, self.size_bits))
     }
 
@@ -369,7 +369,7 @@ impl IntegerNode {
 }
 
 impl StructNode {
-    pub(crate) fn align_bits(&self) -> u64 {
+    pub fn align_bits(&self) -> u64 {
         self.align_bits
     }
 }

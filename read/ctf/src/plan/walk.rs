@@ -50,7 +50,7 @@ pub trait Visitor {
 
 /// Values that later fields depend on.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Memory {
+pub struct Memory {
     slots: Vec<u64>,
     empty: u64,
 }
@@ -133,7 +133,7 @@ impl IntegerNode {
 
     /// Reads the number and stores it in its slot.
     #[inline(always)]
-    pub(crate) fn read(&self, cursor: &mut Cursor<'_>, memory: &mut Memory) -> Result<u64, FieldError> {
+    pub fn read(&self, cursor: &mut Cursor<'_>, memory: &mut Memory) -> Result<u64, FieldError> {
         Ok(self.read_bits(cursor, memory)?.0)
     }
 
@@ -279,7 +279,7 @@ impl MemberNode {
 }
 
 impl Node {
-    pub(crate) fn walk(
+    pub fn walk(
         &self,
         cursor: &mut Cursor<'_>,
         memory: &mut Memory,

@@ -83,7 +83,7 @@ impl<'a> Event<'a> {
         self.trace
     }
 
-    pub(crate) fn plan(&self) -> &'a StreamPlan {
+    pub fn plan(&self) -> &'a StreamPlan {
         self.plan
     }
 
@@ -103,23 +103,23 @@ impl<'a> Event<'a> {
     }
 
     /// Returns the origin that is printed before the events of the trace.
-    pub(crate) fn origin(&self) -> Option<&'a str> {
+    pub fn origin(&self) -> Option<&'a str> {
         self.trace.origin()
     }
 
     /// Index of the packet in its stream, from 0.
-    pub(crate) fn packet_index(&self) -> u64 {
+    pub fn packet_index(&self) -> u64 {
         self.packet.index
     }
 
     /// Returns the index of the class in the plan.
-    pub(crate) fn class_index(&self) -> usize {
+    pub fn class_index(&self) -> usize {
         self.class_index
     }
 
     /// Returns a cursor at the contexts, and a memory that is ready for them.
     #[inline(always)]
-    pub(crate) fn begin_fields<'s>(&self, scratch: &'s mut Scratch) -> (Cursor<'a>, &'s mut Memory) {
+    pub fn begin_fields<'s>(&self, scratch: &'s mut Scratch) -> (Cursor<'a>, &'s mut Memory) {
         scratch.0.restart(&self.body.outer);
         (self.cursor(), &mut scratch.0)
     }

@@ -1,7 +1,7 @@
 //! Arbitrary bytes: readers do not panic, they terminate, and counting agrees with printing.
 
-use dormouse_ctf::text::{ClockFormat, Formatter};
 use dormouse_ctf::{Merge, Stats, StreamReader, Trace, TraceRef};
+use dormouse_print::{ClockFormat, Formatter};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use super::buffer::{Buffer, Piece};
 use super::number::FRACTION_DIGITS;
 use super::{NS, Printer};
-use crate::model::{Base, Encoding, Meaning};
-use crate::plan::{Cursor, IntegerNode, Memory, Node, extend_sign};
-use crate::stream::Event;
+use dormouse_ctf::model::{Base, Encoding, Meaning};
+use dormouse_ctf::plan::{Cursor, IntegerNode, Memory, Node, extend_sign};
+use dormouse_ctf::stream::Event;
 
 /// The constant parts of the text of a class's events.
 #[derive(Debug)]

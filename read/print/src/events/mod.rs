@@ -27,9 +27,9 @@ use class::{ClassText, Front, Known};
 use clock::ClockText;
 use number::{put_g, put_i64, put_u64};
 
-use crate::model::{Base, Label, Meaning};
-use crate::plan::{Group, IntegerNode, Visitor};
-use crate::stream::{Block, Event, Notice, Problem, Scratch};
+use dormouse_ctf::model::{Base, Label, Meaning};
+use dormouse_ctf::plan::{Group, IntegerNode, Visitor};
+use dormouse_ctf::stream::{Block, Event, Notice, Problem, Scratch};
 
 /// Formats the events of traces one after another, in time order.
 #[derive(Debug)]
