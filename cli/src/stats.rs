@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use dormouse_analysis::{Analysis, Diff, Latency, Measure, Query, Report};
 use dormouse_ctf::Trace;
+use dormouse_print::StatsTable;
 use dormouse_reader::Item;
 
 use dormouse_terminal::{Output, parse_duration, say, style};
@@ -189,7 +190,7 @@ impl StatsCommand {
         if self.json {
             out.json(&stats)?;
         } else {
-            write!(out, "{stats}")?;
+            write!(out, "{}", StatsTable(&stats))?;
         }
         Ok((!stats.warnings.is_empty() || !stats.classes_refused.is_empty()).into())
     }

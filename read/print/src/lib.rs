@@ -4,5 +4,7 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod events;
+mod stats;
 
 pub use events::{Buffer, ClockFormat, FieldTexts, Formatter, JsonFields, LineFormat, Lines, People, put_json_text};
+pub use stats::StatsTable;

@@ -106,7 +106,8 @@ fn read(metadata: &Metadata, bytes: &[u8]) {
     }
     let streams = [StreamReader::new(metadata, 0, bytes), StreamReader::new(metadata, 1, bytes)];
     let _ = Merge::new(streams).count();
-    let _ = Stats::collect(metadata, &[("stream", bytes), ("again", bytes)]).to_string();
+    let stats = Stats::collect(metadata, &[("stream", bytes), ("again", bytes)]);
+    let _ = dormouse_print::StatsTable(&stats).to_string();
 }
 
 struct Place {

@@ -4,7 +4,6 @@ mod collect;
 mod missing;
 mod places;
 mod processes;
-mod table;
 mod tally;
 
 #[cfg(test)]
