@@ -113,7 +113,7 @@ const RULES: [Rule; 56] = [
     ("dormouse-reader", &["dormouse-abi", "dormouse-ctf", "dormouse-directory"]),
     ("dormouse-analysis", &["dormouse-abi", "dormouse-ctf", "dormouse-filter"]),
     // Text of events, and of the results of `analysis`.
-    ("dormouse-print", &["dormouse-abi", "dormouse-ctf"]),
+    ("dormouse-print", &["dormouse-abi", "dormouse-analysis", "dormouse-ctf"]),
     // A report of the results of `analysis`.
     ("dormouse-report", &["dormouse-abi", "dormouse-analysis", "dormouse-ctf", "dormouse-print"]),
     ("dormouse-export", &["dormouse-abi", "dormouse-analysis", "dormouse-ctf", "dormouse-print"]),
@@ -215,6 +215,7 @@ const RULES: [Rule; 56] = [
             "dormouse-columns",
             "dormouse-ctf",
             "dormouse-filter",
+            "dormouse-print",
             "dormouse-reader",
             "dormouse-store",
             "dormouse-terminal",
