@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use dormouse_analysis::{Analysis, Diff, Latency, Measure, Query, Report};
 use dormouse_ctf::Trace;
+use dormouse_print::{StatsTable, write_diff, write_report};
 use dormouse_reader::Item;
 
 use dormouse_terminal::{Output, parse_duration, say, style};
@@ -137,7 +138,7 @@ impl StatsCommand {
             if self.json {
                 out.json(&report)?
             } else {
-                report.write(&mut out.styled(), marks)?
+                write_report(&report, &mut out.styled(), marks)?
             }
             return Ok((!report.warnings.is_empty()).into());
         };
@@ -146,7 +147,7 @@ impl StatsCommand {
         let names = [dirs.join(" "), other.display().to_string()];
         match self.json {
             true => out.json(&diff)?,
-            false => diff.write(&mut out.styled(), marks, names.each_ref().map(String::as_str))?,
+            false => write_diff(&diff, &mut out.styled(), marks, names.each_ref().map(String::as_str))?,
         }
         Ok([&diff.a, &diff.b].iter().any(|report| !report.warnings.is_empty()).into())
     }
@@ -187,7 +188,7 @@ impl StatsCommand {
         if self.json {
             out.json(&stats)?;
         } else {
-            write!(out, "{stats}")?;
+            write!(out, "{}", StatsTable(&stats))?;
         }
         Ok((!stats.warnings.is_empty() || !stats.classes_refused.is_empty()).into())
     }

@@ -53,7 +53,7 @@ const LAB: [&str; 14] = [
     "dormouse-vring",
 ];
 
-const RULES: [Rule; 56] = [
+const RULES: [Rule; 57] = [
     ("dormouse-abi", &[]),
     // The protocol of both sides.
     ("dormouse-transport", &["dormouse-abi"]),
@@ -110,14 +110,16 @@ const RULES: [Rule; 56] = [
     ("dormouse-filter", &[]),
     ("dormouse-ctf", &["dormouse-abi", "dormouse-filter", "dormouse-format"]),
     // In a separate workspace: nothing in the product depends on Arrow or Python.
-    ("dormouse-columns", &["dormouse-abi", "dormouse-ctf", "dormouse-filter"]),
+    ("dormouse-columns", &["dormouse-abi", "dormouse-ctf", "dormouse-filter", "dormouse-print"]),
     ("dormouse-python", &["dormouse-columns", "dormouse-ctf", "dormouse-reader"]),
     ("dormouse-directory", &[]),
     ("dormouse-reader", &["dormouse-abi", "dormouse-ctf", "dormouse-directory"]),
     ("dormouse-analysis", &["dormouse-abi", "dormouse-ctf", "dormouse-filter"]),
+    // Text of events, and of the results of `analysis`.
+    ("dormouse-print", &["dormouse-abi", "dormouse-analysis", "dormouse-ctf"]),
     // A report of the results of `analysis`.
-    ("dormouse-report", &["dormouse-abi", "dormouse-analysis", "dormouse-ctf"]),
-    ("dormouse-export", &["dormouse-abi", "dormouse-analysis", "dormouse-ctf"]),
+    ("dormouse-report", &["dormouse-abi", "dormouse-analysis", "dormouse-ctf", "dormouse-print"]),
+    ("dormouse-export", &["dormouse-abi", "dormouse-analysis", "dormouse-ctf", "dormouse-print"]),
     // Which requests to a session's owner are allowed, and from which client. It does not know memory or traces.
     ("dormouse-control", &["dormouse-abi", "dormouse-transport"]),
     ("dormouse-tools", &["dormouse-abi", "dormouse-control", "dormouse-transport"]),
@@ -155,6 +157,7 @@ const RULES: [Rule; 56] = [
             "dormouse-doctor",
             "dormouse-export",
             "dormouse-filter",
+            "dormouse-print",
             "dormouse-reader",
             "dormouse-report",
             "dormouse-terminal",
@@ -203,6 +206,7 @@ const RULES: [Rule; 56] = [
             "dormouse-control",
             "dormouse-ctf",
             "dormouse-filter",
+            "dormouse-print",
             "dormouse-reader",
             "dormouse-relay",
             "dormouse-traces",
@@ -218,6 +222,7 @@ const RULES: [Rule; 56] = [
             "dormouse-columns",
             "dormouse-ctf",
             "dormouse-filter",
+            "dormouse-print",
             "dormouse-reader",
             "dormouse-store",
             "dormouse-terminal",
@@ -406,6 +411,8 @@ fn what_points_the_wrong_way_is_found() {
         ("dormouse-preload", "dormouse-imv"),
         ("dormouse-ctf", "dormouse-owner"),
         ("dormouse-format", "dormouse-ctf"),
+        ("dormouse-ctf", "dormouse-print"),
+        ("dormouse-analysis", "dormouse-print"),
         ("dormouse-owner", "dormouse"),
         ("dormouse-owner", "dormouse-cli"),
         ("dormouse-owner", "dormouse-reader"),

@@ -11,8 +11,8 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use dormouse_ctf::stream::Block;
-use dormouse_ctf::text::{Buffer, ClockFormat, Formatter};
 use dormouse_ctf::{ClassRef, Notice, Problem, Selection};
+use dormouse_print::{Buffer, ClockFormat, Formatter};
 use dormouse_reader::{Item, LineOrder, ParallelFormatter, Reading, TraceFiles};
 use dormouse_terminal::{Output, parse_duration};
 

@@ -1,7 +1,7 @@
 //! Formats events as text.
 
-use dormouse_ctf::text::{ClockFormat, Formatter, LineFormat, Lines, People};
 use dormouse_ctf::{Event, Notice, Writers};
+use dormouse_print::{ClockFormat, Formatter, LineFormat, Lines, People};
 
 use super::Format;
 

@@ -51,17 +51,6 @@ impl KeyValue {
             *self = KeyValue::Hexadecimal(value);
         }
     }
-
-    /// Returns the value as text for people.
-    pub(crate) fn shown(&self) -> String {
-        match self {
-            KeyValue::Unknown => "unknown".into(),
-            KeyValue::Integer(value) => value.to_string(),
-            KeyValue::Hexadecimal(value) => format!("0x{value:X}"),
-            KeyValue::Real(bits) => f64::from_bits(*bits).to_string(),
-            KeyValue::Text(text) => dormouse_abi::text::printable(text),
-        }
-    }
 }
 
 impl Serialize for KeyValue {

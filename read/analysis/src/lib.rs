@@ -4,7 +4,7 @@
 //! grow with the trace, and each figure must say how reliable it is.
 //!
 //! ```text
-//!   traces ──▶ Merge ──▶ Analysis::event ── pick the fields ──▶ key ──▶ Groups ──▶ Report ──▶ text, JSON
+//!   traces ──▶ Merge ──▶ Analysis::event ── pick the fields ──▶ key ──▶ Groups ──▶ Report ──▶ JSON
 //!                 notices ──▶ Analysis::notice ── losses ──▶ Pairs ──────▲           │
 //!                                                                       another's ──▶ Diff
 //! ```
@@ -35,7 +35,6 @@ mod pick;
 mod query;
 mod report;
 mod schema;
-mod text;
 pub mod timeline;
 
 pub use analysis::Analysis;
@@ -46,4 +45,3 @@ pub use key::KeyValue;
 pub use pair::{Pair, Pairs, Unpaired};
 pub use query::{DISTRIBUTIONS_MAX, GROUPS_MAX, Latency, Measure, Query};
 pub use report::{Key, LatencyReport, Lost, Report, Rest, Row, SlowPair};
-pub use text::{Marks, duration};

@@ -18,8 +18,8 @@ use arrow_buffer::{NullBufferBuilder, ScalarBuffer};
 use arrow_schema::ArrowError;
 use dormouse_abi::page::CPU_UNKNOWN;
 use dormouse_ctf::stream::{Chosen, ChosenOf, EventFields, Viewer};
-use dormouse_ctf::text::JsonFields;
 use dormouse_ctf::{Notice, Problem, Scratch, Selection, Source, StreamReader, Writers};
+use dormouse_print::JsonFields;
 
 use crate::column::Column;
 use crate::layout::{Chosen as Class, Layout, Origin, STATE};

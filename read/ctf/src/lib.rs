@@ -8,7 +8,7 @@
 //!   metadata ─▶ text ─▶ grammar ─▶ syntax ─▶ resolve ─▶ model ─▶ plan
 //!                                     └────▶ own (Dormouse's only) │
 //!   stream files ───────────────────────▶ StreamReader ◀───────────┘
-//!                                              ├─▶ Merge ─▶ text::Formatter
+//!                                              ├─▶ Merge ─▶ events
 //!                                              └─▶ Stats
 //!
 //!   one stream file:  ┌────────┬─────────┬────────┬────────┬───┬─────────┬────────┬───
@@ -26,7 +26,6 @@
 //! * [`merge`]: events of all streams in time order. Their files are read by `dormouse-reader`.
 //! * [`select`]: selection of events, and the writers of events.
 //! * [`processes`]: the programs that process ids stood for, by time.
-//! * [`text`]: events in the format of `babeltrace2`, in a format for people, and as JSON, CSV and logfmt.
 //! * [`stats`]: statistics of whole traces, without merging them.
 //! * [`time`]: clocks and dates.
 //! * [`hash`]: hash maps for lookups on every event.
@@ -73,7 +72,6 @@ pub mod processes;
 pub mod select;
 pub mod stats;
 pub mod stream;
-pub mod text;
 pub mod time;
 pub mod trace;
 pub mod value;

@@ -1,7 +1,7 @@
 //! Conversion of a trace's clock to nanoseconds, and its correction.
 
 use dormouse_format::Clock;
-pub use dormouse_format::date::utc_date;
+pub use dormouse_format::date::{Civil, utc_date};
 
 /// A correction that converts the times of a trace to another host's clock. It adds `offset_ns` at `at_ns`, and `drift`
 /// more for each nanosecond after that.

@@ -3,11 +3,11 @@
 use dormouse_abi::class::{ClassDecl, FieldType, Kind};
 use dormouse_abi::page::{HEADER_SIZE_BYTES, STREAM_EVENTS};
 use dormouse_abi::record::{EXTENDED_HEADER_SIZE_BYTES, RecordKind, compact_header, extended_header};
-use dormouse_ctf::text::{ClockFormat, Formatter};
 use dormouse_ctf::{
     Metadata, PacketHeader, Problem, RecordError, Sequence, Stats, StreamReader, Value, count_records,
     first_record_since,
 };
+use dormouse_print::{ClockFormat, Formatter, StatsTable};
 use dormouse_traces::{EventWriter, Trace, TraceBuilder};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -327,7 +327,7 @@ fn survive(metadata: &Metadata, bytes: &[u8]) -> Result<(), TestCaseError> {
     }
     prop_assert!(payload <= bytes.len());
     let stats = Stats::collect(metadata, &[("stream", bytes)]);
-    prop_assert!(!stats.to_string().is_empty());
+    prop_assert!(!StatsTable(&stats).to_string().is_empty());
     Ok(())
 }
 
@@ -404,7 +404,7 @@ fn a_trace_without_context_has_no_threads() {
     let stats = Stats::collect(&metadata, &[("state", &trace.streams[0]), ("events", &trace.streams[1])]);
     assert_eq!((stats.events, stats.state_events, stats.threads), (120, 0, None));
     assert_eq!(stats.classes[0].bytes, 30 * (5 + 12));
-    assert!(stats.to_string().contains("threads   not recorded"));
+    assert!(StatsTable(&stats).to_string().contains("threads   not recorded"));
     let mut out = vec![];
     let mut formatter = Formatter::new(ClockFormat::TimeOfDay, |_| 0);
     formatter.event(&trace.readers(&metadata).find_map(Result::ok).unwrap(), &mut out);

@@ -13,7 +13,7 @@ use dormouse_abi::page::CPU_UNKNOWN;
 use dormouse_analysis::Number;
 use dormouse_analysis::timeline::{NameText, TrackKind};
 use dormouse_ctf::Event;
-use dormouse_ctf::text::{JsonFields, put_json_text};
+use dormouse_print::{JsonFields, put_json_text};
 
 use crate::op::{At, Batch, Kind, More, NewTrack, Op, loss_name};
 use crate::wire::Wire;

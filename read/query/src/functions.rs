@@ -207,7 +207,7 @@ fn duration_text(arguments: &[ArrayRef]) -> Result<ArrayRef> {
         )?,
         _ => cast(given, &DataType::Float64)?,
     };
-    let texts = numbers.as_primitive::<Float64Type>().iter().map(|ns| ns.map(dormouse_analysis::duration));
+    let texts = numbers.as_primitive::<Float64Type>().iter().map(|ns| ns.map(dormouse_print::duration));
     Ok(Arc::new(texts.collect::<StringArray>()))
 }
 

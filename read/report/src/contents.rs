@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use dormouse_abi::text::printable;
 use dormouse_analysis::timeline::Totals;
 use dormouse_ctf::Event;
-use dormouse_ctf::text::FieldTexts;
+use dormouse_print::FieldTexts;
 use serde::Serialize;
 
 use crate::compare::{Beside, Samples};

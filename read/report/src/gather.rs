@@ -2,7 +2,7 @@
 
 use dormouse_analysis::timeline::{Begin, Counter, End, Flow, Instant, Loss, NameText, Sink, Totals, Track, What};
 use dormouse_ctf::Event;
-use dormouse_ctf::text::FieldTexts;
+use dormouse_print::FieldTexts;
 
 use crate::compare::Samples;
 use crate::contents::{Contents, Fields, Item, Kind};

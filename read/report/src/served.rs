@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 
 use dormouse_analysis::timeline::{Begin, Counter, End, Flow, Instant, Loss, Sink, Track};
 use dormouse_ctf::Event;
-use dormouse_ctf::text::FieldTexts;
+use dormouse_print::FieldTexts;
 use serde::Serialize;
 
 use crate::contents::Fields;

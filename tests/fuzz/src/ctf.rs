@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use dormouse_ctf::stream::{Choice, EventFields, Viewer};
-use dormouse_ctf::text::{Formatter, LineFormat, Lines, People};
 use dormouse_ctf::{
     ClassCounts, ClassRef, Event, IntervalCounts, Merge, Notice, Selection, Stats, StreamReader, Trace, TraceRef,
     Writers,
 };
 use dormouse_filter::Filter;
+use dormouse_print::{Formatter, LineFormat, Lines, People};
 
 /// Filters over the fields that the targets' traces have, and over those that most traces have.
 const FILTERS: [&str; 16] = [

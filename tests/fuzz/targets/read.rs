@@ -94,7 +94,7 @@ fn encode(is_compact: bool, packets: &[Packet]) -> Vec<u8> {
 
 fn read(metadata: &Metadata, bytes: &[u8]) {
     let mut text = Vec::new();
-    let mut renderer = dormouse_ctf::text::Formatter::new(Default::default(), |_| 0);
+    let mut renderer = dormouse_print::Formatter::new(Default::default(), |_| 0);
     for event in StreamReader::new(metadata, 0, bytes).flatten() {
         for (_, value) in event.fields() {
             if let Value::Sequence(sequence) = value {
@@ -106,7 +106,8 @@ fn read(metadata: &Metadata, bytes: &[u8]) {
     }
     let streams = [StreamReader::new(metadata, 0, bytes), StreamReader::new(metadata, 1, bytes)];
     let _ = Merge::new(streams).count();
-    let _ = Stats::collect(metadata, &[("stream", bytes), ("again", bytes)]).to_string();
+    let stats = Stats::collect(metadata, &[("stream", bytes), ("again", bytes)]);
+    let _ = dormouse_print::StatsTable(&stats).to_string();
 }
 
 struct Place {

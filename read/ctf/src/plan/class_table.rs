@@ -20,9 +20,12 @@ pub struct Class {
     pub full_name: String,
     /// Names and kinds of the fields, in Dormouse's traces.
     pub decl: Option<Box<ClassDecl>>,
-    pub(crate) event_context: Option<StructNode>,
-    pub(crate) own_context: Option<StructNode>,
-    pub(crate) fields: Option<StructNode>,
+    /// Context that all classes of the stream have.
+    pub event_context: Option<StructNode>,
+    /// Context that only this class has.
+    pub own_context: Option<StructNode>,
+    /// Fields of the payload.
+    pub fields: Option<StructNode>,
     program: Box<[Operation]>,
     /// Size of contexts and fields in bits, if it is constant.
     fixed_size_bits: Option<u64>,
@@ -100,7 +103,7 @@ impl Class {
 
 impl StructNode {
     /// Whether a member is the count of the sequence that follows it.
-    pub(crate) fn is_count(&self, index: usize) -> bool {
+    pub fn is_count(&self, index: usize) -> bool {
         let slot = match &self.members[index].node {
             Node::Integer(integer) => integer.slot,
             _ => None,

@@ -4,7 +4,6 @@ mod collect;
 mod missing;
 mod places;
 mod programs;
-mod table;
 mod tally;
 
 #[cfg(test)]

@@ -98,55 +98,6 @@ fn the_figures_of_a_trace_are_exact() {
             ],
         })
     );
-    let expected = format!(
-        "\
-events    5 (and 12 of the session itself)
-lost      at least 108
-          because a \u{fffd}[2Jword (2)
-          because parts of the trace are missing or damaged
-          because the trace was not closed: its session is live or was killed
-duration  1.000000 s
-rate      5 events/s, {bytes} bytes/s
-threads   4
-packets   4
-bytes     {bytes}
-
-EVENTS  BYTES  ID  CLASS
-     3     60   0  http:request
-     2     32   1  sched:idle
-
-LOST  CLASS
-   3  http:request
-   3  sched:idle
-   2  (other classes)
-
-LOST  PACKETS                  FROM                    TO  STREAM
-   5        0  1700000000.000000020  1700000000.000000020  cpu3
-   2        0  1700000000.000000020  1700000000.000000036  cpu3
-   1        0  1700000000.000000025  1700000001.000000020  other
-
-EVENTS  CPU
-     3  3
-     2  unknown
-
-EVENTS  VPID  NAME     PROGRAM
-     2     7  list     /bin/ls
-     1     5  unknown  unknown
-     1     7  sh       /bin/sh
-     1     8  clear\u{fffd}   /bin/\u{fffd}[2J
-
-not recorded: größe:a of /bin/\u{fffd}[ls: no name
-
-warning: odd: packet 0 at byte 0 is cut off: 1 of 80 bytes
-
-warning: state: 100 events lost: the disk is full
-
-warning: state: an unknown number of events lost: a \u{fffd}[2Jword (2)
-
-note: this trace was not closed, so a stream that is missing cannot be told
-"
-    );
-    assert_eq!(stats.to_string(), expected);
 }
 
 #[test]
@@ -172,9 +123,6 @@ fn events_without_context_have_no_process() {
             {"vpid": 3, "name": "ls", "program": "/bin/ls", "count": null},
         ])
     );
-    let text = stats.to_string();
-    assert!(text.contains("threads   not recorded (--context none)\n"), "{text}");
-    assert!(text.contains("\nVPID  NAME  PROGRAM\n   9  sh    /bin/sh\n   3  ls    /bin/ls\n\nnote: "), "{text}");
 }
 
 #[test]

@@ -16,8 +16,8 @@ mod times;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use dormouse_ctf::text::{ClockFormat, Formatter};
 use dormouse_ctf::{Merge, Stats, StreamReader, Trace, TraceRef};
+use dormouse_print::{ClockFormat, Formatter};
 
 /// Returns the output of a program. If it is not installed, returns `None`, and the test is skipped.
 fn output(command: &mut Command, program: &str) -> Option<std::process::Output> {

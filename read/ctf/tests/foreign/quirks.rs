@@ -138,7 +138,7 @@ fn lengths_and_tags_are_found_by_dotted_names() {
     let trace = dormouse_ctf::Trace::decode(tagged.as_bytes()).unwrap_or_else(|error| panic!("{error}"));
     let bytes = [head.as_slice(), &[1], &rest, b"text\0"].concat();
     let mut text = Vec::new();
-    let mut formatter = dormouse_ctf::text::Formatter::new(Default::default(), |_| 0);
+    let mut formatter = dormouse_print::Formatter::new(Default::default(), |_| 0);
     for item in dormouse_ctf::StreamReader::new(&trace, 0, &bytes) {
         formatter.event(&item.unwrap_or_else(|notice| panic!("{notice}")), &mut text);
     }

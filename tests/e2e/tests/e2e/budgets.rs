@@ -149,7 +149,7 @@ fn a_live_flight_recorder_grows_and_shrinks() {
         let taken = running.dormouse(&["snapshot".as_ref(), "-o".as_ref(), dir.as_os_str()]);
         assert!(taken.status.success(), "{taken:?}");
         let stats = Trace::read(&dir).stats();
-        assert!(stats.warnings.is_empty(), "{stats}");
+        assert!(stats.warnings.is_empty(), "{stats:?}");
     }
     // Pages beyond the budget are returned at the next switches.
     let session = SessionSocket::at(&running.session()).unwrap();

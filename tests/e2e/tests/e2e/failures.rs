@@ -168,7 +168,7 @@ fn a_full_disk_is_told_of_and_counted() {
         let (stats, summary) = (trace.stats(), recording.summary());
         assert_eq!(summary.events, stats.events);
         assert_eq!(summary.events + summary.lost, 90_000, "{}", recording.stderr);
-        assert_eq!(stats.events + stats.events_lost, 90_000, "{stats}");
+        assert_eq!(stats.events + stats.events_lost, 90_000, "{stats:?}");
         assert_ne!(trace.stated_losses(), []);
         assert!(trace.stats().events > 0);
     }

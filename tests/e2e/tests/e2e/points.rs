@@ -91,7 +91,7 @@ fn check_overwrite(recording: &Recording) {
     for (dir, kept) in lines {
         count += 1;
         let trace = Trace::read(dir.as_ref());
-        assert!(trace.stats().warnings.is_empty(), "{dir}: {}", trace.stats());
+        assert!(trace.stats().warnings.is_empty(), "{dir}: {:?}", trace.stats());
         let steps = trace.steps();
         let last = |pid: u32| *steps.get(&(pid, 0)).unwrap_or_else(|| panic!("{dir}: none of {pid}")).last().unwrap();
         for ((pid, _), finished) in siblings.iter().zip(kept.split(' ')) {

@@ -66,10 +66,10 @@ fn run(running: &Running, name: &str, options: &[&str]) -> (i32, serde_json::Val
 fn check(dir: &Path, json: &serde_json::Value) -> Trace {
     let trace = Trace::read(dir);
     let stats = trace.stats();
-    assert_eq!(json["events"], stats.events, "{stats}");
-    assert_eq!(json["lost"], stats.events_lost, "{stats}");
-    assert_eq!(json["bytes"], stats.bytes, "{stats}");
-    assert!(stats.is_closed, "{stats}");
+    assert_eq!(json["events"], stats.events, "{stats:?}");
+    assert_eq!(json["lost"], stats.events_lost, "{stats:?}");
+    assert_eq!(json["bytes"], stats.bytes, "{stats:?}");
+    assert!(stats.is_closed, "{stats:?}");
     if let Some(count) = babeltrace2_count(dir) {
         assert_eq!(count, stats.events + stats.state_events);
     }
@@ -82,7 +82,7 @@ fn check_whole(dir: &Path, (code, json): (i32, &serde_json::Value)) {
     assert_eq!((code, &json["is_whole"]), (0, &true.into()), "{json}");
     let trace = check(dir, json);
     let stats = trace.stats();
-    assert!(stats.warnings.is_empty(), "{stats}");
+    assert!(stats.warnings.is_empty(), "{stats:?}");
     assert_eq!(stats.events_lost, 0);
     assert_eq!(trace.steps().into_values().collect::<Vec<_>>(), [(0..EVENTS).collect::<Vec<u64>>()]);
 }
@@ -190,7 +190,7 @@ fn programs_that_never_rest_are_salvaged() {
                 continue;
             }
             assert_eq!(code, 0, "{json}");
-            assert!(stats.warnings.is_empty(), "{stats}");
+            assert!(stats.warnings.is_empty(), "{stats:?}");
             if mode == "overwrite" {
                 assert_eq!(stats.events_lost, 0);
                 for ((_, thread), numbers) in trace.steps_since(trace.complete_since()) {
@@ -293,7 +293,7 @@ fn without_the_memory_there_is_what_reached_the_disk() {
     let stream_count = files(&dir).iter().filter(|(name, bytes)| name.starts_with('c') && !bytes.is_empty()).count();
     let is_from_begin = numbers.iter().copied().eq(0..events);
     assert!(is_from_begin || stream_count > 1, "{stream_count} streams: {numbers:?}");
-    assert!(trace.stats().warnings.iter().any(|warning| warning.contains("only in memory")), "{}", trace.stats());
+    assert!(trace.stats().warnings.iter().any(|warning| warning.contains("only in memory")), "{:?}", trace.stats());
 
     let (name, bytes) =
         files(running.dir()).into_iter().find(|(name, bytes)| name.starts_with('c') && !bytes.is_empty()).unwrap();
@@ -392,7 +392,7 @@ fn hostile_buffers_harm_nobody() {
             let output = running.place().join(format!("salvaged-{round}"));
             let result = salvage(running.dir(), &output).unwrap();
             let stats = Trace::read(&output).stats();
-            assert_eq!((result.events, result.bytes), (stats.events, stats.bytes), "round {round}: {stats}");
+            assert_eq!((result.events, result.bytes), (stats.events, stats.bytes), "round {round}: {stats:?}");
             // Losses stated in the buffers are reported, whichever process has written them.
             let told = ["salvaged, but not whole", "was expected", "no page was free", "amid a write"];
             let wrong = stats.warnings.iter().find(|line| !told.iter().any(|told| line.contains(told)));

@@ -49,8 +49,8 @@ fn finish((running, end): (Running, std::path::PathBuf)) {
 /// overwritten anything.
 fn check(trace: &Trace) -> u64 {
     let stats = trace.stats();
-    assert_eq!(stats.events_lost, 0, "{stats}");
-    assert!(stats.is_closed && stats.warnings.is_empty(), "{stats}");
+    assert_eq!(stats.events_lost, 0, "{stats:?}");
+    assert!(stats.is_closed && stats.warnings.is_empty(), "{stats:?}");
     trace.steps();
     for ((_, thread), numbers) in trace.steps_since(trace.complete_since()) {
         let hole = numbers.windows(2).find(|pair| pair[1] != pair[0] + 1);
@@ -239,7 +239,7 @@ fn snapshots(place: &std::path::Path) -> Vec<(Trace, String)> {
     let read = |dir: std::path::PathBuf| {
         let trace = Trace::read(&dir);
         let stats = trace.stats();
-        assert_eq!((stats.events_lost, stats.warnings.len()), (0, 0), "{stats}");
+        assert_eq!((stats.events_lost, stats.warnings.len()), (0, 0), "{stats:?}");
         if let Some(count) = babeltrace2_count(&dir) {
             assert_eq!(count, trace.events().count() as u64);
         }

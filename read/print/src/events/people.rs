@@ -11,8 +11,8 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use super::cells::{CellKind, Cells, Style, put_people_text, put_printable};
 use super::clock::{ClockFormat, ClockText};
-use crate::select::Writer;
-use crate::stream::Event;
+use dormouse_ctf::select::Writer;
+use dormouse_ctf::stream::Event;
 
 /// Mark at the place of a cut.
 const MARK: &str = "…";

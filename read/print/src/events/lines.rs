@@ -5,8 +5,8 @@ use dormouse_abi::page::CPU_UNKNOWN;
 use super::cells::{CellKind, Cells, Style, put_json_text, put_printable};
 use super::clock::put_utc;
 use super::number::{put_i64, put_u64};
-use crate::select::Writer;
-use crate::stream::Event;
+use dormouse_ctf::select::Writer;
+use dormouse_ctf::stream::Event;
 
 /// Format of the lines.
 #[derive(Debug, Clone, PartialEq, Eq)]

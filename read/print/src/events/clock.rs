@@ -3,7 +3,7 @@
 use super::buffer::{Buffer, Piece};
 use super::number::{put_fraction, put_u64};
 use super::put;
-use dormouse_format::date::Civil;
+use dormouse_ctf::time::Civil;
 
 /// Format of times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -7,9 +7,9 @@ use dormouse_abi::text::is_printable;
 
 use super::number::{put_i64, put_u64};
 use super::{put, put_integer};
-use crate::model::Meaning;
-use crate::plan::{Group, IntegerNode, Visitor};
-use crate::stream::{Event, Scratch};
+use dormouse_ctf::model::Meaning;
+use dormouse_ctf::plan::{Group, IntegerNode, Visitor};
+use dormouse_ctf::stream::{Event, Scratch};
 
 /// Style in which values are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,0 +1,314 @@
+//! Answers as text for people, in aligned columns.
+
+use std::io::{self, Write};
+
+use dormouse_abi::text::printable;
+use dormouse_analysis::{Diff, Distribution, Key, KeyValue, LatencyReport, Number, PERCENTILES, Report, Rest, Row};
+use dormouse_ctf::stats::LossPlaces;
+
+use crate::loss::{self, seconds};
+
+/// Text before and after headings; on a terminal, the sequences that make them bold.
+pub type Marks<'a> = (&'a str, &'a str);
+
+/// Writes a table. Columns are right-aligned, except the last `texts` ones.
+fn table(
+    out: &mut dyn Write,
+    (on, off): Marks<'_>,
+    heads: &[&str],
+    texts: usize,
+    rows: &[Vec<String>],
+) -> io::Result<()> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let heads: Vec<String> = heads.iter().map(|head| head.to_string()).collect();
+    let width = |column: usize| rows.iter().chain([&heads]).map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..heads.len()).map(width).collect();
+    writeln!(out)?;
+    for (index, row) in [&heads].into_iter().chain(rows).enumerate() {
+        let mut line = String::new();
+        for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
+            let cell = if column < row.len() - texts { format!("{cell:>width$}") } else { format!("{cell:width$}") };
+            line += &cell;
+            line += "  ";
+        }
+        let line = line.trim_end();
+        if index == 0 { writeln!(out, "{on}{line}{off}")? } else { writeln!(out, "{line}")? }
+    }
+    Ok(())
+}
+
+/// Returns a number with three or more significant digits.
+fn figure(value: f64) -> String {
+    match value.abs() {
+        0.0 => "0".into(),
+        size if !(1e-3..1e15).contains(&size) => format!("{value:.3e}"),
+        size if size >= 100.0 => format!("{value:.0}"),
+        size if size >= 10.0 => format!("{value:.1}"),
+        size if size >= 1.0 => format!("{value:.2}"),
+        _ => format!("{value:.4}"),
+    }
+}
+
+/// Returns nanoseconds in a suitable unit.
+pub fn duration(ns: f64) -> String {
+    let (scale, unit) = match ns.abs() {
+        size if size >= 1e9 => (1e9, "s"),
+        size if size >= 1e6 => (1e6, "ms"),
+        size if size >= 1e3 => (1e3, "µs"),
+        _ => (1.0, "ns"),
+    };
+    format!("{} {unit}", figure(ns / scale))
+}
+
+fn measured(value: Option<f64>, unit: Option<&str>) -> String {
+    match (value, unit) {
+        (None, _) => "-".into(),
+        (Some(value), Some(_)) => duration(value),
+        (Some(value), None) => figure(value),
+    }
+}
+
+fn number(value: Option<Number>, unit: Option<&str>) -> String {
+    match (value, unit) {
+        (Some(Number::Whole(value)), None) => value.to_string(),
+        (Some(Number::Whole(value)), Some(_)) => duration(value as f64),
+        (Some(Number::Real(value)), unit) => measured(Some(value), unit),
+        (None, _) => "-".into(),
+    }
+}
+
+fn rate(value: Option<f64>) -> String {
+    value.map_or("-".into(), figure)
+}
+
+fn left_out(out: &mut dyn Write, rest: Option<Rest>, what: &str) -> io::Result<()> {
+    match rest {
+        Some(Rest { groups, count }) => writeln!(out, "… and {groups} more, {count} {what}"),
+        None => Ok(()),
+    }
+}
+
+/// Returns a part of a key as text.
+fn shown(value: &KeyValue) -> String {
+    match value {
+        KeyValue::Unknown => "unknown".into(),
+        KeyValue::Integer(value) => value.to_string(),
+        KeyValue::Hexadecimal(value) => format!("0x{value:X}"),
+        KeyValue::Real(bits) => f64::from_bits(*bits).to_string(),
+        KeyValue::Text(text) => printable(text),
+    }
+}
+
+/// Returns the name of what the report counts.
+fn counted(report: &Report) -> &'static str {
+    match report.measure {
+        "field" => "values",
+        "latency" => "pairs",
+        _ => "events",
+    }
+}
+
+/// Writes a report.
+///
+/// # Errors
+/// Writing to `out` failed.
+pub fn write_report(report: &Report, out: &mut dyn Write, marks: Marks<'_>) -> io::Result<()> {
+    write_head(report, out)?;
+    write_rows(report, out, marks)?;
+    if let Some(latency) = &report.latency {
+        write_latency(latency, out, marks)?;
+    }
+    let errors = report.rows.iter().chain(&report.other).filter_map(|row| row.values.as_deref());
+    write_notes(report, out, errors)?;
+    write_places(out, marks, &report.lost.places)?;
+    report.warnings.iter().try_for_each(|warning| writeln!(out, "\nwarning: {}", printable(warning)))
+}
+
+fn write_head(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "events    {}, {}/s, {} bytes", report.events, rate(report.events_per_s), report.bytes)?;
+    out.write_all(loss::summary(report.lost.events, &report.lost.possible).as_bytes())?;
+    writeln!(out, "duration  {:.6} s", report.span.map_or(0.0, |span| span.duration_ns as f64 / 1e9))?;
+    let Some(latency) = &report.latency else { return Ok(()) };
+    let pairs: u64 = report.rows.iter().chain(&report.other).map(|row| row.count).sum::<u64>()
+        + report.rest.map_or(0, |rest| rest.count);
+    writeln!(out, "pairs     {pairs}; alone: begins {}, ends {}", latency.unpaired_begins, latency.unpaired_ends)?;
+    let others = [
+        ("left out, because events were lost between begin and end", latency.pairs_across_losses),
+        ("events without thread or key", latency.events_without_key),
+        ("begins that were not followed, because too many others were open", latency.begins_not_followed),
+        ("events lost at times that nobody knows, so pairs can be wrong", report.lost.unplaced),
+    ];
+    for (what, count) in others.into_iter().filter(|(_, count)| *count > 0) {
+        writeln!(out, "          {what}: {count}")?;
+    }
+    Ok(())
+}
+
+fn write_rows(report: &Report, out: &mut dyn Write, marks: Marks<'_>) -> io::Result<()> {
+    let is_measured = report.measure != "count";
+    let mut heads: Vec<String> = match report.measure {
+        "count" => ["EVENTS", "EVENTS/S", "BYTES"].map(String::from).to_vec(),
+        _ => ["COUNT", "SUM", "MIN", "MEAN"].map(String::from).to_vec(),
+    };
+    if is_measured {
+        heads.extend(PERCENTILES.map(|(_, name)| format!("P{name}")));
+        heads.push("MAX".into());
+    }
+    let texts = report.by.len();
+    heads.extend(
+        report
+            .by
+            .iter()
+            .map(|name| if name == "interval_begin_ns" { "FROM".into() } else { printable(name).to_uppercase() }),
+    );
+    let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
+    let mut rows: Vec<Vec<String>> = report.rows.iter().map(|row| cells(report, row)).collect();
+    if let Some(other) = &report.other {
+        let mut cells = cells(report, other);
+        cells.extend((0..texts).map(|index| if index == 0 { "(other)".to_string() } else { String::new() }));
+        rows.push(cells);
+    }
+    table(out, marks, &heads, texts, &rows)?;
+    left_out(out, report.rest, counted(report))
+}
+
+fn cells(report: &Report, row: &Row) -> Vec<String> {
+    let mut cells = vec![row.count.to_string()];
+    if report.measure == "count" {
+        cells.extend([rate(row.events_per_s), row.bytes.to_string()]);
+    } else {
+        let (values, unit) = (row.values.as_deref(), report.unit);
+        cells.push(number(values.and_then(Distribution::sum), unit));
+        cells.push(number(values.and_then(Distribution::min), unit));
+        cells.push(measured(values.and_then(Distribution::mean), unit));
+        cells.extend(
+            PERCENTILES.map(|(percentile, _)| measured(values.and_then(|values| values.percentile(percentile)), unit)),
+        );
+        cells.push(number(values.and_then(Distribution::max), unit));
+    }
+    cells.extend(names(report, &row.key));
+    cells
+}
+
+fn names(report: &Report, key: &Key) -> Vec<String> {
+    let begin = report.span.map_or(0, |span| i128::from(span.begin_ns));
+    let name = |(name, value): &(String, KeyValue)| match value {
+        KeyValue::Integer(ns) if name == "interval_begin_ns" => {
+            format!("+{:.6} s", (ns - begin) as f64 / 1e9)
+        }
+        value => shown(value),
+    };
+    key.0.iter().map(name).collect()
+}
+
+fn write_notes<'d>(
+    report: &Report,
+    out: &mut dyn Write,
+    values: impl Iterator<Item = &'d Distribution>,
+) -> io::Result<()> {
+    if let Some(other) = &report.other {
+        writeln!(
+            out,
+            "\nnote: there are more groups than {}; (other) has {} {} of the rest. --groups-max tells more apart",
+            report.rows.len(),
+            other.count,
+            counted(report)
+        )?;
+    }
+    if report.measure == "count" || report.rows.is_empty() {
+        return Ok(());
+    }
+    let (mut is_wide, mut not_finite) = (false, 0);
+    for values in values {
+        is_wide |= values.relative_error().is_none();
+        not_finite += values.not_finite();
+    }
+    writeln!(out, "\nnote: percentiles are within 1 % of the value that has their rank; all other figures are exact")?;
+    if is_wide {
+        writeln!(
+            out,
+            "note: some values are more than 10^35 times others: low percentiles of these groups can be wrong"
+        )?;
+    }
+    if not_finite > 0 {
+        writeln!(out, "note: {not_finite} values are no numbers or infinite, and are left out")?;
+    }
+    Ok(())
+}
+
+fn write_latency(latency: &LatencyReport, out: &mut dyn Write, marks: Marks<'_>) -> io::Result<()> {
+    let is_keyed = latency.slowest.iter().any(|pair| !pair.key.is_empty());
+    let rows = latency.slowest.iter().map(|pair| {
+        let mut cells = vec![
+            duration(pair.latency_ns as f64),
+            seconds(Some(pair.begin_ns)),
+            pair.tid.map_or("unknown".into(), |tid| tid.to_string()),
+            printable(&pair.process),
+        ];
+        if is_keyed {
+            cells.push(pair.key.iter().map(shown).collect::<Vec<_>>().join(", "));
+        }
+        cells
+    });
+    let heads = ["SLOWEST", "BEGIN", "THREAD", "PROCESS", "KEY"];
+    let count = if is_keyed { heads.len() } else { heads.len() - 1 };
+    table(out, marks, &heads[..count], count - 3, &rows.collect::<Vec<_>>())
+}
+
+fn write_places(out: &mut dyn Write, marks: Marks<'_>, losses: &LossPlaces) -> io::Result<()> {
+    table(out, marks, &loss::HEADS, 1, &loss::rows(losses))?;
+    if losses.more > 0 { writeln!(out, "… and {} more", losses.more) } else { Ok(()) }
+}
+
+/// Writes a comparison. `traces`: names of the two traces.
+///
+/// # Errors
+/// Writing to `out` failed.
+pub fn write_diff(diff: &Diff, out: &mut dyn Write, marks: Marks<'_>, traces: [&str; 2]) -> io::Result<()> {
+    for (letter, (name, report)) in ["A", "B"].into_iter().zip(traces.into_iter().zip([&diff.a, &diff.b])) {
+        if letter == "B" {
+            writeln!(out)?;
+        }
+        writeln!(out, "{letter}: {}", printable(name))?;
+        write_head(report, out)?;
+        report.warnings.iter().try_for_each(|warning| writeln!(out, "warning: {}", printable(warning)))?;
+    }
+    let mut heads: Vec<String> = ["A", "B", "B/A", "FROM", "TO"].map(String::from).to_vec();
+    heads.extend(["B IS".into(), "FIGURE".into()]);
+    heads.extend(diff.a.by.iter().map(|name| printable(name).to_uppercase()));
+    let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
+    let mut rows = Vec::new();
+    for ratios in &diff.ratios {
+        for figure in &ratios.figures {
+            let unit = if figure.name == "events_per_s" { None } else { diff.a.unit };
+            let end = |index: usize| match figure.ci95 {
+                Some(ends) => ends[index].map_or("∞".into(), self::figure),
+                None => "-".into(),
+            };
+            let mut cells =
+                vec![measured(figure.a, unit), measured(figure.b, unit), rate(figure.ratio), end(0), end(1)];
+            let name = if figure.name == "events_per_s" { "events/s" } else { figure.name };
+            cells.extend([figure.verdict.to_string(), name.to_string()]);
+            cells.extend(names(&diff.a, &ratios.key));
+            rows.push(cells);
+        }
+    }
+    table(out, marks, &heads, 2 + diff.a.by.len(), &rows)?;
+    left_out(out, diff.rest, counted(&diff.a))?;
+    for report in [&diff.a, &diff.b] {
+        if let Some(other) = &report.other {
+            writeln!(
+                out,
+                "\nnote: there are more groups than are told apart; {} {} of the rest are not compared. --groups-max tells more apart",
+                other.count,
+                counted(&diff.a)
+            )?;
+        }
+    }
+    writeln!(
+        out,
+        "\nnote: FROM and TO are the interval of 95 % of B/A; where it has 1 in it, a difference cannot be told. Of 20 rows that do not differ, one is likely to seem so"
+    )
+}
