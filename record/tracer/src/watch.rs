@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_a_thread_that_is_not_there() {
+    fn the_end_does_not_wait_for_an_absent_thread() {
         let turn = Turn::new();
         turn.holder.store(std::thread::spawn(tid).join().unwrap(), Ordering::Relaxed);
         turn.wait_and_take(|_| false);
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trigger_that_goes_on_firing_asks_ever_more_seldom() {
+    fn a_trigger_that_keeps_firing_requests_snapshots_ever_less_often() {
         let mut pace = Pace::NEW;
         let mut now = Instant::now();
         assert_eq!(pace.wait(now), Duration::ZERO);

@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_comes_back() {
+    fn messages_are_read_back() {
         for said in [
             Said::Ready,
             Said::Armed(7),
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_come_back() {
+    fn arguments_are_read_back() {
         let path = |text: &str| PathBuf::from(OsStr::from_bytes(text.as_bytes()));
         let some = Inheritance {
             fds: [3, 4, 5, 6, 7, NO_FD],
