@@ -18,6 +18,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 pub mod browser;
+pub mod commands;
 pub mod lttng;
 pub mod mutations;
 pub mod terminal;

@@ -149,3 +149,8 @@ fn a_disk_is_served_to_successive_drivers() {
     let error = refuse(Command::new(VRING).args(["serve", "--memory", "1M", "--socket"]).arg(dir.path()));
     assert!(error.contains("cannot listen"), "{error}");
 }
+
+#[test]
+fn the_reference_of_commands_is_current() {
+    dormouse_testing::commands::check(VRING, "dormouse vring");
+}
