@@ -230,7 +230,7 @@ impl Sandbox {
             disarmed.stdout
         } else {
             let text = String::from_utf8_lossy(&armed.stderr);
-            assert_eq!(text.lines().filter(|line| !line.contains("; waiting for that")).count(), 1, "{armed:?}");
+            assert_eq!(text.lines().filter(|line| !line.contains(": waiting for process ")).count(), 1, "{armed:?}");
             armed.stderr
         };
         let ended = program.end();
