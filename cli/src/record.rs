@@ -37,7 +37,7 @@ Examples:
   dormouse record -- ./server                     all events of an instrumented program
   dormouse record -e 'http:*' -e db:query -- ./server
   dormouse record --libc -o trace -- make -j2     malloc, open, read, … in a whole build
-  dormouse record --context none -- ./server      events without process and thread id, which are smaller
+  dormouse record --context none -- ./server      smaller events, without process and thread id
   dormouse record --mode overwrite --snapshot-on crash,USR2 -- ./server
                                                   a flight recorder; `dormouse snapshot` at any time
   dormouse record --attach 1234 -e 'http:*'       a running program; Ctrl-C ends the recording

@@ -246,7 +246,7 @@ fn a_pager_that_fails_loses_nothing() {
         {
             let (shown, code) = paged(dir.path(), pager, &[]);
             assert_eq!(code, Some(0), "{pager}: {shown}");
-            assert!(shown.contains(&format!("the pager `{pager}` has failed")), "{pager}: {shown}");
+            assert!(shown.contains(&format!("the pager `{pager}` failed")), "{pager}: {shown}");
             let numbers: Vec<u64> =
                 shown.lines().filter_map(|line| line.split_once(" n=")?.1.trim().parse().ok()).collect();
             assert!(numbers.iter().copied().eq(0..count), "{pager}: {} of {count}", numbers.len());

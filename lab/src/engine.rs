@@ -70,7 +70,7 @@ impl Engine {
         // An engine answers one line at a time, so the buffer has no rest of an earlier answer.
         let mut fds = [PollFd::new(self.output.get_ref(), PollFlags::IN)];
         if matches!(poll(&mut fds, Some(&timeout)), Ok(0)) {
-            return Err(self.failed(format!("no answer in {ANSWER_TIMEOUT_S} s")));
+            return Err(self.failed(format!("no answer within {ANSWER_TIMEOUT_S} s")));
         }
         let mut line = String::new();
         if matches!(self.output.read_line(&mut line), Ok(0) | Err(_)) {
@@ -79,13 +79,13 @@ impl Engine {
         match serde_json::from_str(&line) {
             Ok(Answer::Refused(why)) => Err(self.failed(why)),
             Ok(answer) => Ok(answer),
-            Err(error) => Err(self.failed(format!("it is not valid ({error}): {}", line.trim()))),
+            Err(error) => Err(self.failed(format!("its answer is not valid ({error}): {}", line.trim()))),
         }
     }
 
     fn ended(&mut self) -> LabError {
         match self.child.wait() {
-            Ok(status) => self.failed(format!("has ended early: {status}")),
+            Ok(status) => self.failed(format!("it ended early: {status}")),
             Err(error) => self.failed(error),
         }
     }

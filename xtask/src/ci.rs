@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn budgets_are_documented_and_together_under_an_hour() {
+    fn step_budgets_are_documented_and_total_under_an_hour() {
         let text = std::fs::read_to_string(run::root().join("CONTRIBUTING.md")).unwrap();
         for step in &STEPS {
             let row = format!("| `{}` | {} |", step.name, step.budget_minutes);

@@ -363,12 +363,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn thousands_are_apart() {
+    fn thousands_are_separated() {
         assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
     }
 
     #[test]
-    fn events_of_the_owner_are_told_by_their_name() {
+    fn events_of_the_owner_are_recognised_by_name() {
         assert!(is_owners(b"[12:00:00.1] (+0.2) dormouse:process: { }, { vpid = 1 }"));
         assert!(!is_owners(b"[12:00:00.1] (+0.2) shop:order_end: { cpu_id = 1 }, { customer = \" dormouse:\" }"));
     }

@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_read() {
+    fn figures_of_libfuzzer_are_parsed() {
         let line = "#4540\tDONE   cov: 1082 ft: 2518 corp: 111/946b lim: 11 exec/s: 283 rss: 28Mb";
         assert_eq!(figures(line), Some(Figures { inputs: 4540, edges: 1082, corpus: 111 }));
         assert_eq!(

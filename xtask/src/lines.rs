@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_and_blank_lines_are_no_code() {
+    fn comments_and_blank_lines_are_not_counted() {
         let text = r##"
 //! Documentation.
 
@@ -379,7 +379,7 @@ fn f(x: &'static str) -> char {
     }
 
     #[test]
-    fn what_is_compiled_for_tests_is_no_product() {
+    fn test_code_is_not_product_code() {
         let text = r#"
 use a;
 #[cfg(test)]

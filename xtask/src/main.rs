@@ -1,4 +1,5 @@
-//! Automation of the project: `cargo xtask demo`, `install`, `test`, `soak`, `fuzz`, `lab`, `lines`, `tracepoints`, `picture`, `ci`.
+//! Automation of the project: `cargo xtask demo`, `install`, `test`, `soak`, `fuzz`, `lab`, `lines`, `tracepoints`,
+//! `picture`, `commands`, `ci`.
 //!
 //! ```text
 //!   demo         a live tour: a real build, a Rust program and a C program, each checked against babeltrace2
@@ -11,6 +12,7 @@
 //!   lines        counts the product's lines of code, in any revision
 //!   tracepoints  measures what tracepoints in C and C++ cost to compile, and at a program's start
 //!   picture      makes an SVG of a command's terminal output for the documents, or a WebP of a page
+//!   commands     writes the help of all commands into `docs/commands.md`
 //!   ci           runs all checks that a change must pass before it is merged; `.ci/run` calls it
 //!   fetch-lua    copies the C project that the demo and the tests compile
 //! ```
@@ -18,6 +20,7 @@
 
 mod aarch64;
 mod ci;
+mod commands;
 mod demo;
 mod fuzz;
 mod headers;
@@ -71,6 +74,8 @@ enum Task {
     Lines(lines::Lines),
     Tracepoints(tracepoints::Tracepoints),
     Picture(picture::Picture),
+    /// Write the help of all commands into docs/commands.md
+    Commands(commands::Commands),
     /// Run formatter, linter, header checks, tests, documentation, fuzz targets, the lab's experiments and the demo
     Ci {
         /// Names of the steps to run, as the table of a run shows them [default: all]
@@ -101,6 +106,7 @@ fn main() -> ExitCode {
         Task::Lines(lines) => lines.run(),
         Task::Tracepoints(tracepoints) => tracepoints.run(),
         Task::Picture(picture) => picture.run(),
+        Task::Commands(commands) => commands.run(),
         Task::Ci { steps } => ci::run(&steps),
         Task::FetchLua { dir } => lua::run(dir),
         Task::Busy => load::busy(),

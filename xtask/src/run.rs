@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_can_be_typed() {
+    fn a_line_is_quoted_for_a_shell() {
         let mut command = Command::new("/usr/bin/dormouse");
         command.args(["arm", "7", "shop:*", "-o", "it's $HOME"]);
         assert_eq!(line(&command), r"dormouse arm 7 'shop:*' -o 'it'\''s $HOME'");

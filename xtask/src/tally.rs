@@ -423,14 +423,14 @@ use dormouse_testing::{Lack, skip, skip_part};
     }
 
     #[test]
-    fn what_runs_at_the_same_time_is_counted_once() {
+    fn concurrent_tests_are_counted_once() {
         let (counts, text) = run_together("same-time", &[&[("outcomes.rs", TESTS)], &[("outcomes.rs", TESTS)]]);
         // Two times one package's counts, and the test that was left out.
         assert_eq!(counts.to_string(), "6 passed, 2 failed, 9 skipped", "{text}");
     }
 
     #[test]
-    fn what_does_not_compile_is_a_failure() {
+    fn a_compile_error_is_a_failure() {
         let (counts, text) = run("does-not-compile", &[("wrong.rs", "this is not Rust")]);
         assert_eq!((counts.passed, counts.failed), (0, 1), "{text}");
         assert!(text.contains("failed:\n  `cargo test"), "{text}");

@@ -342,7 +342,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_slowest_programs_are_there() {
+    fn the_slowest_programs_exist() {
         for source in SLOWEST {
             assert!(root().join(source).is_file(), "{source}");
         }

@@ -398,7 +398,7 @@ fn the_rules_have_no_cycle() {
 }
 
 #[test]
-fn what_points_the_wrong_way_is_found() {
+fn a_dependency_the_wrong_way_is_found() {
     let package = |name: &str, dependencies: &[&str]| -> Package {
         (name.to_owned(), dependencies.iter().map(|dependency| (*dependency).to_owned()).collect())
     };

@@ -115,7 +115,7 @@ fn texts(prefix: &Path) {
 }
 
 #[test]
-fn what_is_installed_works_wherever_it_lies_and_can_be_removed() {
+fn an_installation_can_be_moved_and_removed() {
     let dir = tempfile::tempdir().unwrap();
     let (first, prefix) = (dir.path().join("first"), dir.path().join("moved"));
     let text = succeed(&mut xtask(&first, &["--debug"]));

@@ -81,7 +81,8 @@ fn every_command_corrects_the_clocks_of_two_hosts() {
     assert_eq!(lines.next(), Some("a (01010101): reference clock, not corrected"));
     let line = lines.next().expect("the other");
     assert!(
-        line.starts_with("b (02020202): later by 10.") && line.ends_with("2 messages from a (01010101) and 2 to it"),
+        line.starts_with("b (02020202): corrected by 10.")
+            && line.ends_with("2 messages from a (01010101) and 2 to it"),
         "{line}"
     );
     let stored: Json = serde_json::from_slice(&std::fs::read(file).expect("a file")).expect("JSON");

@@ -283,7 +283,7 @@ fn to_ctf2_writes_metadata_in_ctf_2() {
         .args(["export", ".", "--to", "ctf2", "-o", "x"])
         .output()
         .unwrap();
-    assert_eq!((both.status.code(), text(&both.stderr).contains("there are 2")), (Some(2), true));
+    assert_eq!((both.status.code(), text(&both.stderr).contains("2 were given")), (Some(2), true));
     assert_eq!(names(dir.path()), ["t", "two"]);
 }
 
@@ -295,14 +295,14 @@ fn errors_are_one_line() {
         (&["--to", "arrow", "-o", "x", "-e", "http:*"], "docs/query.md"),
         (&["--to", "parquet", "-o", "x", "--last", "1s"], "docs/query.md"),
         (&["--to", "ctf2", "-o", "-"], "writes a directory"),
-        (&["--to", "ctf2", "-o", "x", "--last", "1s"], "writes all events"),
+        (&["--to", "ctf2", "-o", "x", "--last", "1s"], "copies the streams"),
         (&["--to", "ctf2", "-o", "t"], "t exists already"),
         (&["--to", "ctf2", "-o", "no/such/dir"], "cannot write to no/such/dir"),
         (&["--to", "json", "-o", "-", "--json"], "name a file with -o"),
         (&["--to", "csv", "-o", "x", "--counter", "http:*/len"], "--pairs and --counter are for timelines"),
         (&["--to", "otlp", "-o", "x", "--counter", "http:*/len"], "--counter is for timelines"),
         (&["--to", "otlp", "-o", "https://localhost:4318"], "are sent by http alone"),
-        (&["--to", "chrome", "-o", "http://localhost:4318"], "takes spans: --to otlp"),
+        (&["--to", "chrome", "-o", "http://localhost:4318"], "takes only --to otlp"),
         (&["--to", "folded", "-o", "x", "-e", "htp:*"], "no event class of this trace matches htp:*"),
         (&["--to", "chrome", "-o", "x", "--pairs", "http:begin..http:ende"], "the nearest is `http:end`"),
         (&["--to", "chrome", "-o", "x", "--counter", "http:begin/ln"], "the nearest is `len`"),

@@ -100,7 +100,7 @@ fn installed_programs_are_listed_in_the_help_and_suggested() {
     place.script("bin/dormouse-greet", "");
     place.script("bin/dormouse-lab-engine", "");
     let help = stdout(&place.run(&["--help"]));
-    for part in ["  vring ", "Share virtqueues", "  greet ", "Run "] {
+    for part in ["  vring ", "Test and serve block devices", "  greet ", "Run "] {
         assert!(help.contains(part), "{part} is not in {help}");
     }
     assert!(!help.contains("engine"), "{help}");

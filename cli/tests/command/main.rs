@@ -17,3 +17,8 @@ mod stats;
 mod view;
 
 const DORMOUSE: &str = env!("CARGO_BIN_EXE_dormouse");
+
+#[test]
+fn the_reference_of_commands_is_current() {
+    dormouse_testing::commands::check(DORMOUSE, "dormouse");
+}

@@ -247,8 +247,10 @@ fn output_in_a_pipe_equals_that_of_babeltrace2() {
 fn errors_suggest_the_nearest_name() {
     let dir = trace();
     for (arguments, part) in [
-        (&["-e", "http:reqest"][..], "no event class of this trace matches http:reqest; of "),
-        (&["-e", "http:reqest"], "http:request is the nearest"),
+        (
+            &["-e", "http:reqest"][..],
+            "no event class of this trace matches http:reqest; http:request is the nearest of ",
+        ),
         (&["--since", "event:http:hart"], "http:hard is the nearest"),
         (&["--where", "byts > 4096"], "line 1, column 1: no event has byts; bytes is the nearest\n  byts > 4096\n  ^"),
         (&["--where", "bytes >"], "column 8: expected a field or a value, the filter ends"),

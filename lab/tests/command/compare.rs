@@ -67,5 +67,5 @@ fn a_file_that_is_not_a_result_is_an_error() {
     let path = dir.path().join("poem.json");
     std::fs::write(&path, "[\"no result\"]").expect("written");
     let error = refuse(lab().arg("compare").args([&path, &path]));
-    assert!(error.contains("poem.json is no result"), "{error}");
+    assert!(error.contains("poem.json is not a result"), "{error}");
 }

@@ -44,7 +44,7 @@ fn a_file_without_a_measured_host_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("host.json");
     let unmeasured = "{\"schema\":1,\"host\":{\"cpu\":\"a\"},\"experiments\":[]}";
-    for (text, part) in [("no JSON", "is no result"), (unmeasured, "has no measurements of its host")] {
+    for (text, part) in [("no JSON", "is not a result"), (unmeasured, "has no measurements of its host")] {
         std::fs::write(&path, text).unwrap();
         let output = compare(&path);
         assert_eq!(output.status.code(), Some(2));

@@ -13,3 +13,8 @@ mod report;
 mod run;
 mod vring;
 mod zero_page;
+
+#[test]
+fn the_reference_of_commands_is_current() {
+    dormouse_testing::commands::check(env!("CARGO_BIN_EXE_dormouse-lab"), "dormouse lab");
+}

@@ -99,7 +99,7 @@ fn a_report_survives_its_file_and_says_what_is_missing() {
     assert!(read.experiments[5].measurements[0].median.is_nan());
     for text in [between(&html(&read), "<main>", "</main>")[0], &report::text(&read, false)] {
         assert!(text.contains("This result has no measurements of this experiment."));
-        assert!(text.contains("There are no rounds in this result"));
+        assert!(text.contains("This result has no rounds to show"));
         assert!(text.contains("too few rounds") && text.contains("exact") && !text.contains("NaN"));
     }
     let empty = html(&Report { experiments: Vec::new(), ..odd });

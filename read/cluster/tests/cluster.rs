@@ -473,3 +473,8 @@ fn the_program_takes_the_commands_of_the_compose_file() {
         assert_eq!(help(&command.replace("--bind", "--bound")).0, 2, "{command}");
     }
 }
+
+#[test]
+fn the_reference_of_commands_is_current() {
+    dormouse_testing::commands::check(env!("CARGO_BIN_EXE_dormouse-cluster"), "dormouse cluster");
+}

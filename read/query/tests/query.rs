@@ -976,3 +976,8 @@ fn a_field_can_have_several_types() {
     let plan = rows(&trace, "explain select x from \"t:e\" where x < 0").join("\n");
     assert!(plan.contains("FilterExec"), "a text is not the column's: {plan}");
 }
+
+#[test]
+fn the_reference_of_commands_is_current() {
+    dormouse_testing::commands::check(env!("CARGO_BIN_EXE_dormouse-query"), "dormouse query");
+}

@@ -501,3 +501,8 @@ fn the_example_of_the_documentation_runs() {
     }
     assert!(shown == block, "what is printed:\n{shown}");
 }
+
+#[test]
+fn the_reference_of_commands_is_current() {
+    dormouse_testing::commands::check(env!("CARGO_BIN_EXE_dormouse-ship"), "dormouse ship");
+}

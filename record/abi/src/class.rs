@@ -281,7 +281,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classes_that_no_trace_can_hold_are_told_apart() {
+    fn invalid_classes_are_distinguished() {
         let announcement = |name: &str, field: &str, type_byte| Announcement {
             provider: "p".into(),
             name: name.into(),
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns() {
+    fn patterns_match_names() {
         for (pattern, text, expected) in [
             ("*", "a:b", true),
             ("a:*", "a:b", true),

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_named() {
+    fn the_variable_names_the_memory() {
         assert_eq!(parse_memory_name(&memory_name(9, &[0xAB; 16])), Some((9, [0xAB; 16])));
         for wrong in ["", "9", "9:", ":00", "-1:000102030405060708090a0b0c0d0e0f", "9:000102030405060708090a0b0c0d0eßx"]
         {

@@ -132,14 +132,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_have_their_fields_where_readers_look() {
+    fn fields_of_headers_are_at_the_documented_offsets() {
         assert_eq!(compact_header(254, 0x1122_3344_5566_7788), [254, 0x88, 0x77, 0x66, 0x55]);
         let extended = [255, 0x34, 0x12, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11];
         assert_eq!(extended_header(0x1234, 0x1122_3344_5566_7788), extended);
     }
 
     #[test]
-    fn a_record_is_compact_within_the_epoch_alone() {
+    fn records_are_compact_only_within_the_epoch() {
         let epoch_of_3 = epoch(3 << 32);
         for (id, timestamp, expected) in [
             (0, 3 << 32, true),

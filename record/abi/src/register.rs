@@ -543,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_what_it_says_until_it_is_freed() {
+    fn a_process_keeps_its_entry_until_it_is_freed() {
         let register = register();
         let number = register.claim_process(7).unwrap();
         assert_eq!(register.process(number).map(|process| process.phase), Some(Phase::Claimed));
@@ -621,7 +621,7 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_map_the_memory_is_found_once() {
+    fn programs_that_cannot_map_the_memory_are_reported_once() {
         let register = register();
         let write = |vpid, errno, program: &[u8]| {
             let (offset, entry) = Unmapped::to_write(vpid, errno, program);
@@ -642,7 +642,7 @@ mod tests {
     }
 
     #[test]
-    fn scribbled_words_lead_nowhere() {
+    fn overwritten_words_are_never_followed() {
         let register = register();
         let id = register.class_id(1, b"class").unwrap();
         let entry = &register.classes[usize::from(id)];
@@ -668,7 +668,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_come_back() {
+    fn patterns_are_read_back() {
         let register = register();
         assert!(register.patterns().is_empty());
         assert!(register.set_patterns(["http:*", "db:?"]));

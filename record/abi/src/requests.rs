@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signals_soon_after_a_request_are_the_same_one() {
+    fn signals_soon_after_a_request_count_as_the_same_request() {
         let mut requests = Requests::default();
         let heard = [1_000u64, 1_000, 1_001, 1_200, 1_201, 1_300, 1_401, 1_402]
             .map(|ms| requests.is_new(Duration::from_millis(ms)));

@@ -513,7 +513,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_come_back() {
+    fn words_of_state_are_read_back() {
         let state = State { seq: 0xBEEF, unit: 0xABCDEF, offset: 0x123456 };
         assert_eq!(State::from_word(state.to_word()), state);
         // Zeroes are a stream without a page, whose first page is number 0.

@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_moves_a_cursor_or_turns_text_round_is_not_printed() {
+    fn control_and_bidirectional_characters_are_not_printed() {
         assert_eq!(shown(&"ß".repeat(301)), "ß".repeat(300) + "…");
         assert_eq!(printable("a\nb\u{9b}2J"), "a\u{fffd}b\u{fffd}2J");
         assert_eq!(printable("\u{202e}txt.exe\u{2066}\u{61c}"), "\u{fffd}txt.exe\u{fffd}\u{fffd}");

@@ -171,7 +171,7 @@ mod tests {
     use alloc::vec::Vec;
 
     #[test]
-    fn triggers_have_names() {
+    fn triggers_are_parsed_and_named() {
         for (text, trigger) in [
             ("crash", Some(Trigger::Crash)),
             ("panic", Some(Trigger::Panic)),

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_read_as_they_are_written() {
+    fn values_are_parsed_as_they_are_printed() {
         use TunableType::*;
         for (value_type, texts) in [
             (Key, &["on", "off"][..]),
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_told_apart_from_what_is_too_much() {
+    fn invalid_values_and_values_out_of_range_are_distinguished() {
         use TunableType::*;
         for value_type in TunableType::ALL {
             for text in ["", "abc", "1 ", " 1", "-", "+", "0x", "--1", "0x-1", "1_0", "nan", "NaN", "ß", "1\0"] {
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_hold_their_ends() {
+    fn ranges_include_their_ends() {
         use TunableType::*;
         let batch = TunableRange { value_type: U32, min: 1, max: 1024 };
         for (text, fits) in [("0", false), ("1", true), ("1024", true), ("1025", false)] {
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn names() {
+    fn names_of_tunables_are_checked() {
         let long = "x".repeat(TUNABLE_NAME_LEN_MAX + 1);
         for (name, fits) in [
             ("server.batch_size", true),

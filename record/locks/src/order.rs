@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stands_above_is_not_taken() {
+    fn a_lock_of_a_higher_rank_is_refused() {
         let under = |rank, taken| broken(one(rank), taken).is_some();
         assert!(under(Rank::Control, Rank::Control));
         assert!(under(Rank::Registry, Rank::Control));

@@ -146,7 +146,7 @@ mod tests {
     unsafe impl Sync for Counter {}
 
     #[test]
-    fn one_owner_at_a_time_and_nobody_sleeps_for_ever() {
+    fn one_thread_owns_the_lock_and_no_wake_up_is_lost() {
         static LOCK: OwnerLock = OwnerLock::new(Rank::Pool);
         static COUNTER: Counter = Counter(UnsafeCell::new(0));
         thread::scope(|scope| {
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_owner_is_refused_and_a_panic_unlocks() {
+    fn locking_again_is_refused_and_a_panic_unlocks() {
         let lock = OwnerLock::new(Rank::Pool);
         assert!(lock.with(|| lock.with(|| ()).is_err()).unwrap());
         let panicked = std::panic::catch_unwind(|| lock.with(|| panic!("on purpose")).is_ok());

@@ -4,7 +4,7 @@
 mod arena;
 
 #[test]
-fn blocks_are_apart_aligned_and_end() {
+fn blocks_are_disjoint_aligned_and_bounded() {
     let mut blocks: Vec<(usize, usize)> = vec![];
     for size in (0..).map(|step| step * 7 % 300) {
         let block = arena::allocate(size);

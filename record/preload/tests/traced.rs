@@ -153,7 +153,7 @@ fn succeeded(trace: &Trace) {
 }
 
 #[test]
-fn memory_of_several_threads() {
+fn memory_calls_of_several_threads_are_traced() {
     let trace = trace("memory.c", &["-e", "libc:*"]);
     succeeded(&trace);
     assert_eq!(trace.count("libc:malloc", "size", 12345), 20_000);
@@ -178,7 +178,7 @@ fn memory_of_several_threads() {
 }
 
 #[test]
-fn files_and_failures() {
+fn calls_on_files_and_their_failures_are_traced() {
     let trace = trace("files.c", &["-e", "libc:*"]);
     succeeded(&trace);
     let of = |name: &str, path: &str| -> Vec<[i64; 3]> {
@@ -202,7 +202,7 @@ fn files_and_failures() {
 }
 
 #[test]
-fn mutexes() {
+fn mutex_calls_are_traced() {
     let trace = trace("mutexes.c", &["-e", "libc:mutex_*"]);
     succeeded(&trace);
     let mutex = trace.printed()[0][0];
@@ -220,7 +220,7 @@ fn mutexes() {
 /// The program prints, for each write, the file that the kernel reported for the descriptor. Following the events gives
 /// the same file.
 #[test]
-fn descriptors_lead_where_the_kernel_says() {
+fn paths_of_descriptors_agree_with_the_kernel() {
     for no_rseq in [false, true] {
         let directory = tempfile::tempdir().unwrap();
         let program = compiled(directory.path(), "descriptors.c");
@@ -275,7 +275,7 @@ fn descriptors_lead_where_the_kernel_says() {
 }
 
 #[test]
-fn a_wait_for_a_condition_gives_the_mutex_back_and_takes_it_again() {
+fn a_condition_wait_unlocks_and_locks_the_mutex() {
     let trace = trace("conditions.c", &["-e", "libc:mutex_*", "-e", "libc:cond_*"]);
     succeeded(&trace);
     let [mutex, condition, waiter] = trace.printed()[0][..] else { panic!() };
@@ -299,7 +299,7 @@ fn a_wait_for_a_condition_gives_the_mutex_back_and_takes_it_again() {
 }
 
 #[test]
-fn before_and_after_main() {
+fn calls_before_and_after_main_are_traced() {
     let trace = trace("before_and_after.c", &["-e", "libc:*"]);
     assert_eq!(trace.output.status.code(), Some(7));
     let sizes: Vec<i64> =
@@ -367,7 +367,7 @@ fn handlers_that_interrupt_the_tracer_are_traced() {
 }
 
 #[test]
-fn what_is_not_received_is_counted() {
+fn lost_events_are_counted() {
     let directory = tempfile::tempdir().unwrap();
     let program = compiled(directory.path(), "storm.c");
     for variable in ["DORMOUSE_NO_RSEQ=0", "DORMOUSE_NO_RSEQ=1", "DORMOUSE_IMV_WRITER=none"] {
@@ -400,7 +400,7 @@ fn alike(command: &[&OsStr]) -> Trace {
 }
 
 #[test]
-fn nothing_is_left_behind() {
+fn a_traced_program_leaves_no_files() {
     let directory = tempfile::tempdir().unwrap();
     let residue = compiled(directory.path(), "residue.c");
     alike(&[residue.as_os_str()]);
@@ -431,7 +431,7 @@ fn descriptors_are_listed_as_without_a_session() {
 }
 
 #[test]
-fn programs_of_other_languages() {
+fn programs_in_other_languages_are_traced() {
     let directory = tempfile::tempdir().unwrap();
     let throws = compiled(directory.path(), "throws.cc");
     assert_eq!(alike(&[throws.as_os_str()]).stdout(), "4000 2\n");
@@ -445,7 +445,7 @@ fn programs_of_other_languages() {
 }
 
 #[test]
-fn builds_come_out_the_same() {
+fn a_traced_build_has_the_same_output() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     std::fs::write(at("a.c"), "#include <stdio.h>\nvoid a(void) { printf(\"a\\n\"); }\n").unwrap();
@@ -571,7 +571,7 @@ fn outcome(command: &mut Command) -> (Option<i32>, String, String) {
 /// A sanitizer's report is the same as without the library, with the same calls, and the recording reports that the
 /// program is not in it.
 #[test]
-fn programs_with_a_sanitizer_do_what_they_do() {
+fn programs_with_a_sanitizer_behave_the_same() {
     let directory = tempfile::tempdir().unwrap();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/leaks.c");
     let kinds = [("address", "AddressSanitizer"), ("leak", "LeakSanitizer"), ("thread", "ThreadSanitizer")];
@@ -628,7 +628,7 @@ fn runs_untraced(program: &Path, reason: &str) {
 }
 
 #[test]
-fn programs_with_musl_do_what_they_do() {
+fn programs_with_musl_behave_the_same() {
     if !has("musl-gcc") {
         return;
     }
@@ -661,7 +661,7 @@ fn programs_with_musl_do_what_they_do() {
 }
 
 #[test]
-fn static_programs_do_what_they_do() {
+fn static_programs_behave_the_same() {
     let directory = tempfile::tempdir().unwrap();
     let Some(program) = hello(directory.path(), "gcc", &["-static"]) else {
         skip(Lack::tool("gcc links no static program", "`apt-get install gcc libc6-dev`"));
@@ -671,7 +671,7 @@ fn static_programs_do_what_they_do() {
 }
 
 #[test]
-fn a_library_that_the_loader_cannot_be_told_of_is_refused() {
+fn a_library_path_unfit_for_ld_preload_is_refused() {
     let directory = tempfile::Builder::new().prefix("with space").tempdir().unwrap();
     let library = directory.path().join("a library.so");
     std::fs::copy(built().join("libdormouse_libc.so"), &library).unwrap();

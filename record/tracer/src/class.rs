@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_no_trace_can_hold_are_refused_by_name() {
+    fn invalid_names_are_refused_by_name() {
         let rule = "a trace cannot hold this name (ASCII letters, digits and `_`, no digit first, at most 255 bytes)";
         let long: &'static str = "n".repeat(256).leak();
         let longer: &'static str = "ß".repeat(1_000).leak();

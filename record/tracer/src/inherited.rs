@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn directories_of_the_own_descriptors_are_known() {
+    fn directories_of_own_descriptors_are_recognised() {
         let own = [
             "/proc/self/fd",
             "/proc/self/fd/",

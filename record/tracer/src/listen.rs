@@ -636,7 +636,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_is_its_users_from_its_first_moment() {
+    fn a_socket_belongs_to_its_user_from_the_start() {
         const COUNT: usize = 200;
         let place = tempfile::tempdir().unwrap();
         let sockets = |dir: &Path| {

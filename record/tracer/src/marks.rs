@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_without_an_id_is_nobodys() {
+    fn a_word_without_an_id_belongs_to_no_class() {
         assert!(split(CLASS_ID_NONE).0 > CLASS_ID_MAX.into());
         assert_eq!(split(u32::from(CLASS_ID_MAX)), (CLASS_ID_MAX.into(), 0));
         assert_eq!(split(5 << CLASS_MARKS_SHIFT | 7), (7, 5));

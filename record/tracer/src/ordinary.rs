@@ -199,7 +199,7 @@ mod tests {
     /// Runs in a thread with a signal mask of its own. The test harness handles only the signals that the standard
     /// library handles.
     #[test]
-    fn handlers_are_told_from_threads_that_block_signals() {
+    fn handlers_are_distinguished_from_threads_that_block_signals() {
         std::thread::spawn(|| {
             handle(libc::SIGUSR2, 0);
             assert!(checks().0, "a thread that blocks nothing");

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_what_the_system_calls_say() {
+    fn own_ids_agree_with_the_system_calls() {
         let status = read(c"/proc/self/status");
         assert_eq!(pid_in(&status), Some(std::process::id()));
         assert_eq!(pid_in(b"Name:\tx\nNStgid:\t70\t7\nNSpid:\t70\t7\n"), Some(7));

@@ -180,12 +180,12 @@ mod tests {
 
     /// Environment variable that marks a process in which the constructor's work is repeated, by a clock of the test.
     const ENV_AGAIN: &str = "DORMOUSE_TEST_CONSTRUCTOR";
-    const NAME: &str = "start::tests::all_that_a_constructor_waits_for_ends_at_one_deadline";
+    const NAME: &str = "start::tests::the_constructor_has_one_deadline_for_all_waits";
 
     /// The owner of the session that the environment names does not answer; the program then listens, and waits for its
     /// thread.
     #[test]
-    fn all_that_a_constructor_waits_for_ends_at_one_deadline() {
+    fn the_constructor_has_one_deadline_for_all_waits() {
         if let Ok(text) = std::env::var(ENV_AGAIN) {
             return again(Duration::from_millis(text.parse().unwrap()));
         }

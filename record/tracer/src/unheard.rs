@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_process_adds_a_byte_to_a_file_that_is_there_and_to_nothing_else() {
+    fn each_process_appends_a_byte_only_to_an_existing_file() {
         let place = tempfile::tempdir().unwrap();
         let socket = place.path().join("session-1-0.sock");
         let file = socket.with_extension(UNHEARD_EXTENSION);

@@ -584,7 +584,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_fixed_or_not() {
+    fn types_have_fixed_or_variable_sizes() {
         type Numbers = Cons<Cons<Nil, <u64 as Field>::Type>, <u16 as Field>::Type>;
         assert_eq!((Numbers::FIXED_SIZE_BYTES, Numbers::WORDS_SIZE_BYTES), (Some(10), Some(10)));
         type Long = Cons<Cons<Numbers, <i64 as Field>::Type>, <*const u8 as Field>::Type>;

@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_a_thread_that_is_not_there() {
+    fn the_end_does_not_wait_for_an_absent_thread() {
         let right = SendingRight::new();
         right.holder.store(std::thread::spawn(tid).join().unwrap(), Ordering::Relaxed);
         right.wait_and_take(|_| false);
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trigger_that_goes_on_firing_asks_ever_more_seldom() {
+    fn a_trigger_that_keeps_firing_requests_snapshots_ever_less_often() {
         let mut rate_limit = RateLimit::NEW;
         let mut now = Instant::now();
         assert_eq!(rate_limit.wait(now), Duration::ZERO);

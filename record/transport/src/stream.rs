@@ -209,7 +209,7 @@ mod tests {
 
     /// The head states a large size, which must not matter.
     #[test]
-    fn no_more_is_allocated_than_has_come() {
+    fn allocations_are_bounded_by_received_bytes() {
         let (own, mut peer) = UnixStream::pair().expect("sockets");
         let mut incoming = Incoming::new();
         let mut sent = 0;

@@ -29,7 +29,7 @@ fn error(text: &str) -> OwnerToProgram {
 }
 
 #[test]
-fn sides_of_different_versions_both_say_which() {
+fn sides_of_different_versions_both_report_them() {
     for version in [VERSION - 1, VERSION + 1] {
         let (own, mut asker) = UnixStream::pair().expect("sockets");
         asker.write_all(&Preamble { version, ..Preamble::of(Edge::ProgramOwner) }.encode()).expect("a peer");
@@ -49,7 +49,7 @@ fn sides_of_different_versions_both_say_which() {
 }
 
 #[test]
-fn what_is_no_dormouse_is_told_apart() {
+fn foreign_peers_are_detected() {
     let (own, mut asker) = UnixStream::pair().expect("sockets");
     // Less than a preamble, and nothing follows.
     asker.write_all(b"GET /").expect("a peer");
@@ -90,7 +90,7 @@ fn a_peer_that_hangs_up_is_an_error() {
 }
 
 #[test]
-fn no_message_is_longer_than_its_reader_takes() {
+fn messages_longer_than_the_readers_bound_are_refused() {
     let (mut conversation, peer) = pair(Edge::ToolProgram);
     let patterns = vec!["x".repeat(200); 2_000];
     assert_eq!(conversation.send(&ToolToProgram::Arm { patterns }), Err(Error::TooLong));
@@ -156,7 +156,7 @@ fn a_descriptor_comes_with_its_message() {
 }
 
 #[test]
-fn descriptors_that_nobody_has_asked_for_are_closed() {
+fn unrequested_descriptors_are_closed() {
     let preamble = Preamble::of(Edge::ProgramOwner).encode();
     let frame = error("here").encode();
     let whole = [&preamble[..], &frame].concat();
@@ -188,7 +188,7 @@ fn descriptors_that_nobody_has_asked_for_are_closed() {
 
 /// Acts like an event loop: takes the available bytes, and never waits.
 #[test]
-fn parts_of_messages_are_put_together_without_waiting() {
+fn partial_messages_are_assembled_without_blocking() {
     let (own, peer) = UnixStream::pair().expect("sockets");
     let mut incoming = Incoming::new();
     let mut outgoing = Outgoing::preamble(Preamble::of(Edge::ProgramOwner));
@@ -229,7 +229,7 @@ fn parts_of_messages_are_put_together_without_waiting() {
 const ENV_PLACE: &str = "DORMOUSE_TEST_PEER";
 
 #[test]
-fn a_peer_is_who_the_kernel_says() {
+fn a_peer_has_the_credentials_of_the_kernel() {
     let (own, peer) = UnixStream::pair().expect("sockets");
     let credentials = Peer::of(&own).expect("credentials");
     assert_eq!(credentials.pid.map(|pid| pid.as_raw_nonzero().get() as u32), Some(std::process::id()));

@@ -87,7 +87,7 @@ proptest! {
 
     /// The peer sends a few bytes at a time, at once, after some time, or at the last moment.
     #[test]
-    fn a_peer_that_dribbles_gets_until_the_deadline(
+    fn a_slow_peer_has_until_the_deadline(
         pieces in proptest::collection::vec((1usize..20, prop_oneof![Just(0u64), 0..2_000_000u64, Just(u64::MAX)]), 1..400),
         is_long: bool,
     ) {
@@ -196,7 +196,7 @@ fn a_peer_that_never_accepts_is_given_up() {
 }
 
 #[test]
-fn what_connecting_took_is_missing_for_the_rest() {
+fn connecting_uses_up_part_of_the_deadline() {
     let place = tempfile::tempdir().expect("a directory");
     let path = place.path().join("socket");
     let (listener, mut waiting) = full(&path);
@@ -273,7 +273,7 @@ fn signals_do_not_prolong_a_wait() {
 }
 
 #[test]
-fn what_answers_has_one_deadline_too() {
+fn an_answer_has_one_deadline_too() {
     let (own, mut peer) = UnixStream::pair().expect("sockets");
     let bytes = [&Preamble::of(Edge::ToolProgram).encode()[..], &long_question().encode()].concat();
     let mut rest = bytes.as_slice();

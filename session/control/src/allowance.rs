@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_one_more_each_minute() {
+    fn the_allowance_grows_by_one_each_minute() {
         let begin = Instant::now();
         let at = |seconds| begin + Duration::from_secs(seconds);
         let mut allowance = Allowance::new(begin);

@@ -445,7 +445,7 @@ mod tests {
 
     /// Models a program in another mount namespace or a chroot, which has files of its own.
     #[test]
-    fn nothing_below_a_programs_root_is_followed_as_a_link() {
+    fn links_below_a_programs_root_are_not_followed() {
         let place = tempfile::tempdir().unwrap();
         let place = place.path().canonicalize().unwrap();
         let (inside, outside) = (place.join("root"), place.join("outside"));
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_its_users_from_its_first_moment() {
+    fn a_socket_belongs_to_its_user_from_the_start() {
         let place = tempfile::tempdir().unwrap();
         // Models a user without an umask: bind(2) alone would let every user connect.
         let socket =
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn only_sockets_that_are_fit_are_connected_to() {
+    fn unsafe_sockets_are_not_connected_to() {
         let place = tempfile::tempdir().unwrap();
         let directory = SocketDirectory::create(place.path()).unwrap();
         let path = |name: &str| place.path().join(name);
@@ -536,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_all_sessions_is_its_users_alone() {
+    fn a_file_of_all_sessions_is_private_to_its_user() {
         let place = tempfile::tempdir().unwrap();
         let path = |name: &str| place.path().join(name);
         let open = |name: &str| user_file_in(place.path(), name, 100).map(|(file, _)| file).map_err(String::from);
@@ -562,7 +562,7 @@ mod tests {
 
     /// Models 500 children that call `_exit` and leave their sockets.
     #[test]
-    fn sockets_of_the_dead_are_swept_so_many_at_a_time() {
+    fn sockets_of_dead_processes_are_removed_in_bounded_batches() {
         let place = tempfile::tempdir().unwrap();
         let directory = SocketDirectory::create(place.path()).unwrap();
         let old = Timespec { tv_sec: 1_000_000_000, tv_nsec: 0 };
@@ -593,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn sockets_are_told_by_their_names() {
+    fn sockets_are_recognised_by_their_names() {
         assert_eq!(owner_of("7.0.sock"), Some(7));
         assert_eq!(owner_of("7.4026531836-1.sock"), Some(7));
         assert_eq!(owner_of("session-8-1.sock"), Some(8));

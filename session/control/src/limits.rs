@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processes_are_as_many_as_descriptors_and_numbers_allow() {
+    fn descriptors_and_numbers_limit_the_processes() {
         assert_eq!(processes_max(1 << 20, 200), 65_535);
         assert_eq!(processes_max(1_024, 200), 824);
         assert_eq!(processes_max(64, 200), 32);

@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_watched_once_and_its_end_is_heard_of() {
+    fn a_process_is_watched_once_and_its_end_is_noticed() {
         let processes = Processes::new().unwrap();
         let mut children = [sleep(), sleep()];
         let [first, second] = children.each_ref().map(Child::id);
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_becomes_another_program_leaves_its_numbers() {
+    fn exec_frees_the_numbers_of_a_process() {
         let processes = Processes::new().unwrap();
         let me = std::process::id();
         for (number, image, former) in [(1, 5, vec![]), (2, 5, vec![]), (3, 6, vec![1, 2]), (4, 6, vec![])] {
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn one_without_a_descriptor_is_looked_for() {
+    fn a_process_without_a_descriptor_is_polled() {
         let processes = Processes::new().unwrap();
         let mut child = sleep();
         processes.admit(NewProcess { pidfd: None, ..entering(1, child.id(), 5) });

@@ -320,7 +320,7 @@ fn whatever_clients_do_the_others_are_answered() {
 }
 
 #[test]
-fn slow_clients_hold_nobody_up() {
+fn slow_clients_do_not_delay_others() {
     let begin = Instant::now();
     let (mut server, _) = server(false, begin);
     let at = |ms| begin + Duration::from_millis(ms);
@@ -360,7 +360,7 @@ fn slow_clients_hold_nobody_up() {
 }
 
 #[test]
-fn strangers_and_those_who_cannot_be_watched_are_refused_with_the_reason() {
+fn other_users_and_unwatchable_processes_are_refused_with_the_reason() {
     let now = Instant::now();
     let (mut server, service) = server(true, now);
     let of_program = |answer: Option<(OwnerToProgram, bool)>| match answer {

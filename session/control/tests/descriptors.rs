@@ -75,7 +75,7 @@ fn hello() -> ProgramToOwner {
 }
 
 #[test]
-fn who_comes_at_the_limit_of_descriptors_is_answered_and_counted() {
+fn a_client_at_the_descriptor_limit_is_answered_and_counted() {
     let place = tempfile::tempdir().unwrap();
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(100), ..limit }).unwrap();

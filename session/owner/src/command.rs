@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_request_that_is_for_the_recording_ends_it() {
+    fn the_second_request_to_the_recording_ends_it() {
         use EndRequest::{AtOnce, First, Known};
         const SENT: bool = false;
         const TERMINAL: bool = true;
@@ -539,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_is_left_by_who_does_not_run_and_not_by_who_blocks_it() {
+    fn a_stopped_process_leaves_a_signal_and_a_blocking_one_does_not() {
         let status = |pending: &str, shared: &str, blocked: &str| {
             format!("Name:\tx\nSigPnd:\t{pending}\nShdPnd:\t{shared}\nSigBlk:\t{blocked}\n")
         };

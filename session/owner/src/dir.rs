@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_is_this_users_alone() {
+    fn created_files_are_private_to_this_user() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("a/b");
         let dir = Dir::make(&path).unwrap();
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_made_where_the_directory_is_and_not_where_its_path_leads() {
+    fn files_are_created_in_the_open_directory_not_at_its_path() {
         let place = tempfile::tempdir().unwrap();
         let (path, moved, other) = (place.path().join("dir"), place.path().join("moved"), place.path().join("other"));
         let dir = Dir::make(&path).unwrap();

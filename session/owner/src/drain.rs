@@ -316,7 +316,7 @@ mod tests {
     use crate::testing::{GEOMETRY, Writer, class, numbers};
 
     #[test]
-    fn a_nap_is_shorter_than_a_burst_that_fills_the_budget() {
+    fn the_drain_sleeps_less_than_a_burst_takes_to_fill_the_budget() {
         for (mebibytes, at_rest, busy) in
             [(1, 500, 125), (16, 8_000, 2_000), (64, 32_000, 8_000), (4096, 50_000, 12_500)]
         {
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_counted_is_said() {
+    fn uncounted_losses_are_reported() {
         let drained = |harm: &dyn Fn(&mut Writer)| {
             let place = tempfile::tempdir().unwrap();
             let owner = Owner::new(&place.path().join("trace"), GEOMETRY, RecordKind::Ids);
@@ -406,13 +406,13 @@ mod tests {
     }
 
     #[test]
-    fn each_event_is_there_once_wherever_an_owner_is_killed() {
+    fn each_event_is_written_once_wherever_an_owner_is_killed() {
         each_event_is_there_once(MODE_DISCARD);
         each_event_is_there_once(MODE_OVERWRITE);
     }
 
     #[test]
-    fn a_stream_that_was_used_and_is_not_any_more_is_missed() {
+    fn a_stream_whose_used_word_was_cleared_is_counted() {
         let place = tempfile::tempdir().unwrap();
         let owner = Owner::new(&place.path().join("trace"), GEOMETRY, RecordKind::Ids);
         let mut writer = Writer::new(owner.memory(), owner.declare(&class()) as u16);
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mode_that_a_program_has_written_over_does_not_stop_the_drain() {
+    fn an_overwritten_mode_does_not_stop_the_drain() {
         let place = tempfile::tempdir().unwrap();
         let owner = Owner::new(&place.path().join("trace"), GEOMETRY, RecordKind::Ids);
         let mut writer = Writer::new(owner.memory(), owner.declare(&class()) as u16);

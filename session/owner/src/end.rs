@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_answer_is_left_behind_with_the_deadline() {
+    fn programs_that_do_not_answer_are_left_at_the_deadline() {
         let clock = leaping();
         let deadline = Deadline::after(Duration::from_secs(4), &clock);
         // The senders never send: these threads wait until the test has ended.
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn who_answers_is_not_waited_for_longer() {
+    fn waiting_ends_with_the_last_answer() {
         // A clock that stands still: only answers end the wait.
         let clock = || Duration::ZERO;
         let deadline = Deadline::after(END_MAX, &clock);

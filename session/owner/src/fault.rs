@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_truncated_is_zeroes_and_counted() {
+    fn truncated_memory_reads_as_zeroes_and_is_counted() {
         for _ in 0..3 {
             let file = tempfile::tempfile().unwrap();
             file.set_len(8 * OS_PAGE_BYTES as u64).unwrap();

@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_come_back_and_are_one_line() {
+    fn messages_are_read_back() {
         for message in [
             OwnerMessage::Ready,
             OwnerMessage::Armed(7),

@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_over_finds_the_last_commit_whole_at_whatever_store_it_was_ended() {
+    fn the_next_owner_finds_the_last_commit_after_a_kill_at_any_store() {
         let ledger = ledger();
         let mut tally = Tally { events: 1, bytes: 2, is_full: true, losses: Losses::default() };
         tally.losses.add(Cause::MemoryGone, 7);
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_noted_with_the_record_of_it() {
+    fn a_process_and_its_record_are_committed_together() {
         let ledger = ledger();
         assert!(!ledger.is_noted(7, 0) && !ledger.is_noted(0, 0));
         let written = TraceContents { metadata_len: 1, state_len: 2, joined: 3, process: (7, identity_of(40)) };
@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_ledger_is_refused() {
+    fn invalid_ledgers_are_refused() {
         let memory = rustix::fs::memfd_create("x", MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&memory, 1 << 20).unwrap();
         assert!(Ledger::inherited(memory).is_err());

@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_cpus_are_read() {
+    fn lists_of_cpus_are_parsed() {
         assert_eq!(parse_cpus("0-3,8\n"), [0, 1, 2, 3, 8]);
         assert_eq!(parse_cpus("5"), [5]);
         assert_eq!(parse_cpus("").len(), 0);

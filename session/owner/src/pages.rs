@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_is_what_the_page_holds_to_any_length() {
+    fn a_copy_equals_the_page_at_every_length() {
         let place = tempfile::tempdir().unwrap();
         let owner = Owner::new(&place.path().join("trace"), GEOMETRY, RecordKind::Ids);
         owner.reset(MODE_OVERWRITE);

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_kept() {
+    fn reserved_bytes_stay_reserved() {
         let words = [100, 0].map(AtomicU64::new);
         let [quota, endless] = words.each_ref().map(|left| Quota { left, user: None });
         quota.begin(Some(100));
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn where_all_sessions_have_used_up_theirs_a_session_still_has_room_for_its_state() {
+    fn a_session_has_room_for_its_state_after_all_quotas_are_used() {
         let file = tempfile::tempfile().unwrap();
         let words = [1 << 20, KEPT_FOR_STATE_BYTES].map(AtomicU64::new);
         let [left, kept] = words.each_ref();

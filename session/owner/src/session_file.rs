@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn session_files_come_back_and_every_cut_is_none() {
+    fn session_files_are_read_back_and_truncated_ones_are_refused() {
         let without = here(Path::new("/run"));
         let with = SessionFile { buffers: Some("/dev/shm/x=y".into()), ..without.clone() };
         for file in [without, with] {
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_is_alive_until_its_process_is_dead_or_another_has_its_id() {
+    fn an_owner_is_alive_until_its_process_ends_or_its_id_is_reused() {
         let dir = tempfile::tempdir().unwrap();
         let me = here(dir.path());
         assert!(me.is_owner_alive());

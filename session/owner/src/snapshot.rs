@@ -457,7 +457,7 @@ mod tests {
 
     /// The limits may leave out whole streams, too.
     #[test]
-    fn what_limits_leave_out_is_no_hole() {
+    fn limits_leave_no_gap_between_pages() {
         let mut bench = Bench::new();
         bench.writer.hop();
         let next = bench.writer.next;

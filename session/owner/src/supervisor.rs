@@ -368,7 +368,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_end_costs_no_time_and_none_costs_more_than_a_second() {
+    fn the_first_restart_is_immediate_and_none_waits_over_a_second() {
         assert_eq!([pause(0), pause(1)], [Duration::ZERO; 2]);
         let pauses: Vec<Duration> = (2..FAILURE_COUNT_MAX).map(pause).collect();
         assert!(pauses.is_sorted() && pauses.iter().all(|pause| *pause <= Duration::from_secs(1)));

@@ -664,7 +664,7 @@ mod tests {
     const TAKEN: StateRecord<'_> = StateRecord::Snapshot { trigger: "test", pages_missed: 0, pages_refused: 0 };
 
     #[test]
-    fn a_branch_keeps_nobody_waiting_for_files() {
+    fn a_branch_reads_files_without_locking_the_trace() {
         let place = tempfile::tempdir().unwrap();
         let trace = trace(place.path(), None);
         let (state, branch) = (read(&trace.dir, "state"), Dir::make(&place.path().join("branch")).unwrap());

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_whose_owner_has_ended_counts_no_more() {
+    fn the_entry_of_an_ended_owner_no_longer_counts() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let [first, second] = [100, 0].map(|bytes| claim(&file, 100, bytes).unwrap());
         assert!(!second.take(1));
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_is_told_of() {
+    fn a_full_table_is_reported() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let holder = file.reopen().unwrap();
         assert!((0..PLACE_COUNT).all(|index| lock(&holder, index, libc::F_WRLCK)));
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_write_there_costs_refusals_at_most() {
+    fn hostile_entries_cause_at_most_refusals() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let (one, two) = (claim(&file, 100, 50).unwrap(), claim(&file, 100, 0).unwrap());
         // Writes to places without an owner: they are cleared.

@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_costs_what_signal_7_says() {
+    fn a_call_interrupts_what_signal_7_documents() {
         let futex = libc::SYS_futex;
         for (call, cost) in [
             ("running\n".into(), Some(Cost::None)),
@@ -198,7 +198,7 @@ mod tests {
 
     /// The kernel reports what real programs wait for.
     #[test]
-    fn a_program_that_waits_is_seen_to_wait() {
+    fn a_waiting_program_is_recognised() {
         let start = |command: &mut Command| command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let cost_soon = |child: &mut Child, expected: Option<Cost>| {
             dormouse_testing::wait_until("the child's call", || {
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_is_gone_cannot_be_called() {
+    fn an_ended_thread_cannot_be_called() {
         let mut child = Command::new("true").spawn().unwrap();
         let pid = child.id();
         child.wait().unwrap();

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_lead_nowhere_are_refused() {
+    fn headers_with_invalid_offsets_are_refused() {
         let own = std::fs::read("/proc/self/exe").unwrap();
         assert_eq!(of(b"\x7fELF"), None);
         assert_eq!(of(&[0; 64]), None);
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_is_its_interpreter() {
+    fn a_script_counts_as_its_interpreter() {
         let place = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| {
             let path = place.path().join(name);

@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_whose_socket_changes_at_this_moment_is_looked_at_again() {
+    fn a_program_whose_socket_just_changed_is_read_again() {
         let (place, empty) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let me = std::process::id();
         let _listener = listen(place.path(), &format!("{me}.0.sock"));
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_that_is_another_process_by_now_is_refused() {
+    fn the_id_of_another_process_is_refused() {
         thread_local! {
             static LOOKED: Cell<u32> = const { Cell::new(0) };
         }
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_has_just_started_is_looked_at_again() {
+    fn a_process_that_just_started_is_read_again() {
         let mut looks = 0;
         let mut look = |enough: u32| {
             looks += 1;
@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn somebody_else_who_listens_in_a_programs_name_is_not_asked() {
+    fn an_impostor_at_a_programs_socket_is_not_asked() {
         let place = tempfile::tempdir().unwrap();
         let mut child = std::process::Command::new("sleep").arg("infinity").spawn().unwrap();
         let _listener = listen(place.path(), &format!("{}.0.sock", child.id()));
@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_seen_has_to_be_the_process_that_was_looked_for() {
+    fn only_the_requested_process_is_accepted() {
         let identity = Identity { uid: 7, start: "9".into(), ids: vec![5] };
         let good =
             || Seen { pid: Some(5), uid: 7, is_peer_dead: false, identity: Some(identity.clone()), is_dead: false };

@@ -15,7 +15,7 @@ use dormouse_transport::{Conversation, Deadline};
 
 /// Environment variable: the part of the test that this process plays.
 const ENV_PART: &str = "DORMOUSE_TEST_PART";
-const NAME: &str = "an_id_that_another_process_has_got_is_refused";
+const NAME: &str = "a_reused_process_id_is_refused";
 
 /// Returns a command that runs this very test as one of its parts.
 fn part(part: &str, launcher: &[&str], run: &Path) -> Command {
@@ -28,7 +28,7 @@ fn part(part: &str, launcher: &[&str], run: &Path) -> Command {
 }
 
 #[test]
-fn an_id_that_another_process_has_got_is_refused() {
+fn a_reused_process_id_is_refused() {
     match std::env::var(ENV_PART).as_deref() {
         Ok("tool") => return tool(),
         Ok(_) => return program(),

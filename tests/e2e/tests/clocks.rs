@@ -39,7 +39,7 @@ fn change(metadata: &str, name: &str, by: impl Fn(i64) -> i64) -> String {
 }
 
 #[test]
-fn the_error_of_a_recorded_hosts_clock_is_within_the_bound_that_is_told() {
+fn the_error_of_a_recorded_clock_is_within_the_reported_bound() {
     let place = tempfile::tempdir().expect("a directory");
     let path = |name: &str| place.path().join(name).to_str().expect("text").to_string();
     let socket = path("socket");

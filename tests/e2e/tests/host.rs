@@ -96,7 +96,7 @@ fn is_root() -> bool {
 }
 
 #[test]
-fn a_recorded_program_has_no_thread_more_and_the_sessions_memory() {
+fn a_recorded_program_has_the_sessions_memory_and_no_further_thread() {
     let looked = |record: Record| record.run(&[HOST, "look"]).succeeded().stdout;
     let plain = Command::new(HOST).arg("look").env("DORMOUSE_LISTEN", "0").stdin(Stdio::null()).output().unwrap();
     // The process that runs the tests may leave open descriptors to programs.
@@ -117,7 +117,7 @@ fn a_recorded_program_has_no_thread_more_and_the_sessions_memory() {
 
 /// A million events fill hundreds of pages.
 #[test]
-fn a_filter_that_kills_kills_no_program_that_only_records() {
+fn a_killing_seccomp_filter_spares_programs_that_only_record() {
     for (mode, rseq, events) in
         [("discard", true, 1_000_000), ("overwrite", true, 200_000), ("discard", false, 200_000)]
     {
@@ -129,7 +129,7 @@ fn a_filter_that_kills_kills_no_program_that_only_records() {
 }
 
 #[test]
-fn a_filter_that_kills_kills_no_program_that_forks() {
+fn a_killing_seccomp_filter_spares_programs_that_fork() {
     let status = Command::new(HOST).arg("strict-fork").env("DORMOUSE_LISTEN", "0").status().unwrap();
     assert!(status.success(), "{status}");
 }
@@ -185,7 +185,7 @@ fn python_has_one_thread_when_it_forks() {
 }
 
 #[test]
-fn a_program_that_closes_what_it_does_not_know_is_reached() {
+fn a_program_that_closes_unknown_descriptors_is_reached() {
     // Also if the tracer's own first descriptor would have the number of a socket.
     for first in ["", "exec 2>&-; ", "exec 3</dev/null; "] {
         let mut running = Running::start_as(Command::new("sh").args(["-c", &format!("{first}exec {HOST} close-all")]));
@@ -221,7 +221,7 @@ fn without_a_table_of_its_own_the_listener_leaves_the_programs_descriptors_alone
 }
 
 #[test]
-fn a_program_at_its_limit_of_descriptors_is_reached_and_does_not_spin() {
+fn a_program_at_its_descriptor_limit_is_reached_and_does_not_spin() {
     let mut running = Running::start(&["limit"]);
     running.wait_for("ready");
     assert!(running.is_listed());
@@ -230,7 +230,7 @@ fn a_program_at_its_limit_of_descriptors_is_reached_and_does_not_spin() {
 }
 
 #[test]
-fn sockets_are_nobody_elses() {
+fn sockets_are_private_to_the_programs_user() {
     let mut running = Running::start(&["wait"]);
     running.wait_for("ready");
     let [socket] = &running.sockets()[..] else { panic!("{:?}", running.sockets()) };
@@ -263,7 +263,7 @@ fn a_program_that_becomes_another_user_listens_as_that_user() {
 }
 
 #[test]
-fn a_directory_that_somebody_else_has_made_is_refused() {
+fn a_directory_of_another_user_is_refused() {
     use std::os::unix::process::CommandExt;
     if !is_root() {
         return;
@@ -286,7 +286,7 @@ fn a_directory_that_somebody_else_has_made_is_refused() {
 }
 
 #[test]
-fn programs_of_two_pid_namespaces_do_not_take_each_others_sockets() {
+fn programs_of_two_pid_namespaces_have_separate_sockets() {
     if !is_root() || !has("unshare") {
         return;
     }
@@ -319,7 +319,7 @@ fn programs_of_two_pid_namespaces_do_not_take_each_others_sockets() {
 }
 
 #[test]
-fn sockets_of_dead_processes_go_with_the_next_program() {
+fn the_next_program_removes_sockets_of_dead_processes() {
     let mut running = Running::start(&["children", "500"]);
     running.wait_for("ready");
     // Makes them old enough for a socket to count as dead.
@@ -352,7 +352,7 @@ fn sockets_of_dead_processes_go_with_the_next_program() {
 }
 
 #[test]
-fn a_program_with_privileges_of_its_own_obeys_no_environment() {
+fn a_privileged_program_ignores_its_environment() {
     use std::os::unix::process::CommandExt;
     if !is_root() {
         return;

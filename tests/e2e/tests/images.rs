@@ -56,7 +56,7 @@ fn counts(recording: &Recording) -> (BTreeMap<String, u64>, BTreeMap<String, u64
 
 /// An event's name tells which program has written it.
 #[test]
-fn events_behind_exec_are_those_of_the_program_behind_it() {
+fn events_after_exec_belong_to_the_new_program() {
     const COUNT: u64 = 2_000;
     for (mode, load) in [("discard", 4), ("overwrite", 0)] {
         let _load = Load::start(load);
@@ -135,7 +135,7 @@ impl Attached {
 }
 
 #[test]
-fn an_attached_program_that_executes_itself_is_recorded_on() {
+fn an_attached_program_is_still_recorded_after_it_executes_itself() {
     let mut attached = Attached::start(&[IMAGES, "executes"]);
     wait_until("it is recorded", || attached.is_recorded());
     attached.write();
@@ -154,7 +154,7 @@ fn an_attached_program_that_executes_itself_is_recorded_on() {
 }
 
 #[test]
-fn an_attached_program_that_becomes_one_without_tracepoints_is_named() {
+fn exec_of_a_program_without_tracepoints_is_reported() {
     seen_sooner_or_later(|patience| {
         let mut attached = Attached::start(&["cat"]);
         wait_until("it is recorded", || attached.is_recorded());
@@ -189,7 +189,7 @@ fn numbers(summary: &Path, word: &str) -> Vec<u64> {
 }
 
 #[test]
-fn a_daemon_that_goes_on_is_named() {
+fn a_daemon_that_continues_is_named() {
     let (running, _, daemon) = daemon(Record::new());
     let recording = running.wait().succeeded();
     let line = recording.stderr.lines().last().unwrap();
@@ -202,7 +202,7 @@ fn a_daemon_that_goes_on_is_named() {
 }
 
 #[test]
-fn a_daemon_is_recorded_to_its_end_if_that_is_asked_for() {
+fn wait_all_records_a_daemon_to_its_end() {
     let (running, end, _) = daemon(Record::new().option("--wait-all"));
     let starter = running.numbers("starter ")[0];
     wait_until("the command's end", || !Path::new(&format!("/proc/{starter}")).exists());
@@ -233,7 +233,7 @@ fn a_signal_ends_a_recording_that_waits_for_a_daemon() {
 }
 
 #[test]
-fn a_program_that_knows_of_no_session_is_named() {
+fn a_program_outside_the_session_is_named() {
     seen_sooner_or_later(|patience| {
         let record = Record::new();
         let (end, path) = (record.place().join("end"), record.place().join("summary"));
@@ -252,7 +252,7 @@ fn a_program_that_knows_of_no_session_is_named() {
 }
 
 #[test]
-fn a_program_that_a_command_was_given_is_named_where_nothing_has_joined() {
+fn the_commands_program_is_named_if_no_process_joined() {
     let recording = Record::new().run(&["true", IMAGES]).succeeded();
     let line = recording.stderr.lines().last().unwrap();
     assert!(line.contains(&format!("`{IMAGES}`, an argument of `true`, has Dormouse tracepoints")), "{line}");

@@ -57,7 +57,7 @@ fn files(program: &Program, directory: &str) -> usize {
 }
 
 #[test]
-fn a_program_that_nobody_asks_has_a_handler_and_nothing_else() {
+fn a_program_that_no_tool_asks_has_only_a_handler() {
     let mut silent = Program::start_with(&[SIGNAL, "pause"], &[("DORMOUSE_LISTEN", "0")], PATIENCE);
     silent.wait_for_ready();
     let program = start("pause");
@@ -85,7 +85,7 @@ fn a_program_that_passes_a_tracepoint_is_reached_and_then_left_alone() {
 }
 
 #[test]
-fn one_that_passes_none_is_told_of_and_is_reached_later() {
+fn a_program_that_passes_no_tracepoint_is_reported_and_reached_later() {
     let mut program = start("alone");
     for byte in [None, Some(b'n')] {
         assert_says(&list_shortly(&mut program, byte), "has passed no tracepoint since it was called");
@@ -117,7 +117,7 @@ fn threads_that_block_signals_and_programs_whose_first_thread_has_ended_are_reac
 }
 
 #[test]
-fn a_forked_child_is_called_as_its_parent_is() {
+fn a_forked_child_is_called_like_its_parent() {
     let mut program = start("fork");
     assert_reached(&list(&mut program, Some(b'p')));
     assert!(program.end().status.success());
@@ -132,7 +132,7 @@ fn a_program_that_handles_the_signal_itself_keeps_it() {
 }
 
 #[test]
-fn one_that_ignores_the_signal_is_told_of_at_once() {
+fn a_program_that_ignores_the_signal_is_reported_at_once() {
     let mut program = start("given-up");
     assert_says(&list(&mut program, None), "has set what SIGURG does");
 }
@@ -156,7 +156,7 @@ fn call_count() -> u64 {
 
 /// A call interrupts the program's own once at most, and none that the kernel or libc begins again. What returns `EINTR` is in docs/footprint.md.
 #[test]
-fn a_call_costs_at_most_one_interrupted_call() {
+fn a_call_interrupts_at_most_one_system_call() {
     let count = call_count();
     for (mode, is_interrupted) in [
         ("read", false),
@@ -182,7 +182,7 @@ fn a_call_costs_at_most_one_interrupted_call() {
 
 /// The program must be called again each time: `r` ends the listener.
 #[test]
-fn arming_and_disarming_by_signals_again_and_again_loses_nothing() {
+fn repeated_arming_by_signals_loses_nothing() {
     let count = call_count();
     let mut program = start("nanosleep");
     for round in 0..count {

@@ -157,7 +157,7 @@ fn events_are_armed_and_disarmed_while_the_program_runs() {
 }
 
 #[test]
-fn what_was_armed_already_is_not_counted_as_armed() {
+fn events_already_armed_are_not_counted_as_armed() {
     let live = Live::start(&[]);
     let pid = live.pid();
     let said = live.succeed(&["disarm", &pid, "*"]);
@@ -178,7 +178,7 @@ fn what_was_armed_already_is_not_counted_as_armed() {
 }
 
 #[test]
-fn options_of_a_session_are_refused_in_one_that_is_there() {
+fn options_of_a_new_session_are_refused_in_an_existing_one() {
     let live = Live::start(&[]);
     let pid = live.pid();
     let (_, dir) = live.trace_dir("trace");
@@ -249,7 +249,7 @@ fn patterns_that_match_nothing_are_named() {
 
 /// A file may be run under several names, and a process may change its name.
 #[test]
-fn a_process_is_shown_as_it_calls_itself() {
+fn a_process_is_shown_with_its_own_name() {
     let record = Record::new();
     let link = record.place().join("redis-server");
     std::os::unix::fs::symlink(TRACED, &link).unwrap();
@@ -302,7 +302,7 @@ fn a_process_is_shown_as_it_calls_itself() {
 
 /// PostgreSQL and Redis overwrite their environments with their titles.
 #[test]
-fn a_program_without_an_environment_is_found_where_the_tool_looks_itself() {
+fn a_program_without_an_environment_is_found_in_the_tools_directory() {
     let record = Record::new().env("DORMOUSE_LISTEN", "thread");
     let end = record.place().join("end");
     let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
@@ -324,7 +324,7 @@ fn a_program_without_an_environment_is_found_where_the_tool_looks_itself() {
 
 /// An option that is given is not recommended.
 #[test]
-fn a_library_that_is_not_loaded_is_no_advice_to_load_it() {
+fn libc_is_not_recommended_if_it_was_given() {
     let said = |record: Record| record.run(&["true"]).succeeded().stderr;
     let text = said(Record::new());
     assert!(text.contains("no process joined") && text.contains("`dormouse record --libc -- CMD` traces"), "{text}");
@@ -377,7 +377,7 @@ fn a_foreground_recorder_joins_and_leaves() {
 }
 
 #[test]
-fn what_cannot_be_reached_is_told_in_one_line() {
+fn unreachable_programs_are_reported_in_one_line() {
     let live = Live::start(&BY_THREAD);
     let pid = live.pid();
     let mut stranger = Command::new("sleep").arg("infinity").spawn().unwrap();
@@ -454,7 +454,7 @@ fn no_session_ends_because_of_what_another_program_answers() {
 }
 
 #[test]
-fn a_session_tells_what_it_uses_and_may_use() {
+fn status_prints_use_and_limits() {
     let live = Live::start(&[]);
     let pid = live.pid();
     let text = live.fail(&["status", &pid]);
@@ -543,7 +543,7 @@ fn readers_agree_with_babeltrace2() {
 }
 
 #[test]
-fn readers_tell_what_is_wrong() {
+fn readers_report_damage() {
     let nowhere = Command::new(dormouse()).args(["stats", "/nonexistent"]).output().unwrap();
     assert!(one_line(&nowhere).contains("there is no trace in /nonexistent"));
     let recording = Record::new().run(&[TRACED, "numbers", "1", "5000"]).succeeded();

@@ -123,7 +123,7 @@ fn the_slowest_request_waited_for_a_lock() {
 }
 
 #[test]
-fn what_is_not_freed_leaks() {
+fn unfreed_memory_is_found_as_a_leak() {
     let (recording, _) = recording();
     // Requests 0, 4, 8, 12 and 16. The C library and Rust's runtime also leave some memory unfreed.
     let pairs = ["--latency", "libc:malloc..libc:free", "--key", "pid,ptr"];

@@ -29,7 +29,7 @@ fn get(host: &str, target: &str) -> String {
 }
 
 #[test]
-fn a_session_that_lives_is_read_on() {
+fn a_live_session_can_be_read_on() {
     let place = tempfile::tempdir().unwrap();
     let start = |command: &mut Command| {
         command.env("XDG_RUNTIME_DIR", place.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()

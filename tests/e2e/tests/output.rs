@@ -217,7 +217,7 @@ fn leaves(place: &Place, above: &[String]) -> BTreeSet<Vec<String>> {
 }
 
 #[test]
-fn a_command_that_nobody_reads_ends_as_one_that_somebody_reads() {
+fn a_closed_output_does_not_change_the_exit_code() {
     let place = Place::new();
     let mut disk = place.command(&["vring", "serve", "--memory", "1M", "--socket", "{disk}"], Target::Closed);
     let _disk = Killed(disk.spawn().unwrap());
@@ -243,7 +243,7 @@ fn a_command_that_nobody_reads_ends_as_one_that_somebody_reads() {
 }
 
 #[test]
-fn a_command_that_nobody_reads_has_its_effect() {
+fn a_command_with_a_closed_output_has_its_effect() {
     let place = Place::new();
     let is_in_session = || {
         let output = place.run(&["list", "{pid}", "--json"], Target::Read);
@@ -284,7 +284,7 @@ fn a_command_that_nobody_reads_has_its_effect() {
 
 /// The pipe is closed while the command writes, not before.
 #[test]
-fn a_reader_that_has_seen_enough_is_no_error() {
+fn a_reader_that_closes_the_output_is_not_an_error() {
     let place = Place::new();
     let mut view = place.command(&["view", "{trace}"], Target::Read).spawn().unwrap();
     let mut first = String::new();

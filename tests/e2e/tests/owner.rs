@@ -269,7 +269,7 @@ fn running_owner_is_killed(supervisor: u32) -> bool {
 
 /// A program that is already running is also recorded further, and a tool ends its session.
 #[test]
-fn a_program_that_is_attached_stays_so() {
+fn an_attached_program_stays_attached() {
     let mut program = Program::start_with(&[BOX, "none", "1000"], &[("DORMOUSE_LISTEN", "thread")], PATIENCE);
     program.wait_for_ready();
     let (pid, run, dir) = (program.pid().to_string(), program.place().join("run"), program.place().join("trace"));
@@ -321,7 +321,7 @@ impl Manager {
 }
 
 #[test]
-fn a_service_manager_hears_when_programs_can_join_and_when_the_session_ends() {
+fn a_service_manager_is_notified_of_readiness_and_end() {
     let record = Record::new();
     let notify = record.place().join("notify");
     let manager = Manager::at(&notify);
@@ -348,7 +348,7 @@ fn a_service_manager_hears_when_programs_can_join_and_when_the_session_ends() {
 }
 
 #[test]
-fn a_service_manager_is_not_told_of_a_session_that_does_not_begin() {
+fn a_service_manager_is_not_notified_of_a_failed_start() {
     let place = tempfile::tempdir().expect("a directory");
     let manager = Manager::at(&place.path().join("notify"));
     let mut other = Command::new("sleep").arg("infinity").spawn().expect("a program without Dormouse");
@@ -364,7 +364,7 @@ fn a_service_manager_is_not_told_of_a_session_that_does_not_begin() {
 
 /// The installed units are accepted by systemd.
 #[test]
-fn systemd_finds_nothing_wrong_with_the_units() {
+fn systemd_accepts_the_units() {
     if !has("systemd-analyze") {
         return;
     }

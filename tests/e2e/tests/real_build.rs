@@ -43,7 +43,7 @@ fn lines(output: &[u8]) -> Vec<String> {
 }
 
 #[test]
-fn a_build_is_one_trace_and_does_not_notice() {
+fn a_build_is_one_trace_and_has_the_same_output() {
     let place = tempfile::tempdir().unwrap();
     let plain = fetch_lua(&place.path().join("plain"));
     let traced = fetch_lua(&place.path().join("traced"));
@@ -74,7 +74,7 @@ fn a_build_is_one_trace_and_does_not_notice() {
 }
 
 #[test]
-fn a_build_that_fails_fails_alike() {
+fn a_failing_build_fails_in_the_same_way() {
     let place = tempfile::tempdir().unwrap();
     let plain = fetch_lua(&place.path().join("plain"));
     let traced = fetch_lua(&place.path().join("traced"));

@@ -110,7 +110,7 @@ fn refused(program: &Program) -> String {
 }
 
 #[test]
-fn what_is_no_program_is_told() {
+fn processes_that_are_not_programs_are_reported() {
     check("4194304", "there is no process 4194304; `pgrep -a NAME`");
     // Outside of a PID namespace, this is a kernel thread.
     if std::fs::read_to_string("/proc/2/comm").is_ok_and(|name| name.trim_end() == "kthreadd") {
@@ -134,7 +134,7 @@ fn what_is_no_program_is_told() {
 }
 
 #[test]
-fn programs_without_tracepoints_are_told_by_what_they_are() {
+fn programs_without_tracepoints_are_reported_by_kind() {
     let dynamic = sleeping();
     for command in [["list", &dynamic.pid(), ""], ["arm", &dynamic.pid(), "*"], ["disarm", &dynamic.pid(), "*"]] {
         let words: Vec<&str> = command.into_iter().filter(|word| !word.is_empty()).collect();
@@ -161,7 +161,7 @@ fn programs_without_tracepoints_are_told_by_what_they_are() {
 }
 
 #[test]
-fn programs_that_do_not_listen_are_told_by_why() {
+fn programs_that_do_not_listen_are_reported_with_the_reason() {
     assert!(refused(&boxed(&["DORMOUSE_LISTEN=0"])).contains("(e2e-box) was started with DORMOUSE_LISTEN=0; "));
     // A program that listens by a signal has no socket that could fail to answer.
     for (environment, said) in
@@ -190,7 +190,7 @@ fn programs_that_do_not_listen_are_told_by_why() {
 
 /// Programs that `record` starts do not listen. The message names their session, which is recording or over.
 #[test]
-fn programs_of_a_recording_are_told_by_their_session() {
+fn programs_of_a_recording_are_reported_with_their_session() {
     let place = tempfile::tempdir().expect("a directory");
     let (trace, file) = (place.path().join("trace"), place.path().join("pid"));
     let record = [dormouse().as_os_str(), "record".as_ref(), "-o".as_ref(), trace.as_os_str(), "--".as_ref()];
@@ -225,7 +225,7 @@ fn programs_of_a_recording_are_told_by_their_session() {
 }
 
 #[test]
-fn who_may_not_look_is_told_so() {
+fn missing_permission_is_reported() {
     let (run, path) = with_program("program", |path| copy_program(Path::new("/bin/sleep"), path));
     let as_nobody = watched(
         Command::new(NOBODY[0]).args(&NOBODY[1..]).arg(for_everybody(dormouse(), run.path())).arg("--version"),

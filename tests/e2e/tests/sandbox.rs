@@ -230,7 +230,7 @@ impl Sandbox {
             disarmed.stdout
         } else {
             let text = String::from_utf8_lossy(&armed.stderr);
-            assert_eq!(text.lines().filter(|line| !line.contains("; waiting for that")).count(), 1, "{armed:?}");
+            assert_eq!(text.lines().filter(|line| !line.contains(": waiting for process ")).count(), 1, "{armed:?}");
             armed.stderr
         };
         let ended = program.end();
@@ -368,7 +368,7 @@ sandboxes! {
 /// A thread before a program's first function would prevent the program from changing its user or its user namespace: a
 /// user who requests one is told so.
 #[test]
-fn tools_that_are_asked_to_listen_do_what_they_do() {
+fn tools_that_are_made_to_listen_behave_the_same() {
     let programs = Programs::new();
     for (Sandbox(enter, words), name) in
         [(other_user_by_setpriv::SANDBOX, "setpriv"), (user_namespace_by_unshare::SANDBOX, "unshare")]

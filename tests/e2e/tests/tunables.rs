@@ -199,7 +199,7 @@ fn a_server_is_tuned_while_clients_talk_to_it() {
 }
 
 #[test]
-fn what_there_is_to_tune_is_listed() {
+fn tunables_are_listed() {
     let pantry = Pantry::start(&[]);
     let pid = pantry.pid();
     let output = pantry.imv(&["list", &pid]);
@@ -229,7 +229,7 @@ fn what_there_is_to_tune_is_listed() {
 }
 
 #[test]
-fn a_program_that_cannot_be_patched_is_tuned_all_the_same() {
+fn a_program_that_cannot_be_patched_is_tuned_too() {
     let pantry = Pantry::start(&[("DORMOUSE_IMV_WRITER", "none")]);
     let text = String::from_utf8(pantry.imv(&["list", &pantry.pid()]).stdout).unwrap();
     if cfg!(target_arch = "x86_64") {
@@ -244,7 +244,7 @@ fn a_program_that_cannot_be_patched_is_tuned_all_the_same() {
 }
 
 #[test]
-fn what_cannot_be_set_is_told_in_one_line_and_nothing_is_set() {
+fn refused_values_are_one_line_and_nothing_is_set() {
     let pantry = Pantry::start(&[]);
     let text = pantry.refuse(&["pantry.batch_size", "abc"]);
     assert!(
@@ -288,7 +288,7 @@ fn what_cannot_be_set_is_told_in_one_line_and_nothing_is_set() {
 }
 
 #[test]
-fn two_operators_at_once_leave_one_of_both_states() {
+fn two_concurrent_operators_leave_one_of_both_states() {
     let pantry = Pantry::start(&[]);
     let set = |values: [&'static str; 4]| {
         let pantry = &pantry;
@@ -312,7 +312,7 @@ fn two_operators_at_once_leave_one_of_both_states() {
 
 /// A process that may connect can send anything.
 #[test]
-fn hostile_questions_are_refused_and_the_next_is_answered() {
+fn hostile_requests_are_refused_and_the_next_is_answered() {
     let pantry = Pantry::start(&[]);
     let directory = pantry.place.path().join("dormouse");
     let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap());
@@ -360,7 +360,7 @@ fn answer(socket: &Path, bytes: &[u8]) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn another_users_program_is_not_to_be_tuned() {
+fn another_users_program_cannot_be_tuned() {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;
     if !rustix::process::geteuid().is_root() {

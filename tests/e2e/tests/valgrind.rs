@@ -25,7 +25,7 @@ fn guest<'a>(program: &[&'a str]) -> Vec<&'a str> {
 }
 
 #[test]
-fn dormant_programs_do_what_they_do() {
+fn dormant_programs_behave_the_same() {
     if !has("valgrind") {
         return;
     }
@@ -37,7 +37,7 @@ fn dormant_programs_do_what_they_do() {
 }
 
 #[test]
-fn every_event_is_recorded_and_every_process() {
+fn every_event_and_process_is_recorded() {
     if !has("valgrind") {
         return;
     }
@@ -95,7 +95,7 @@ impl Drop for Killed {
 
 /// Code that was translated before must not be executed afterwards.
 #[test]
-fn a_program_that_runs_is_armed_and_disarmed() {
+fn a_running_program_is_armed_and_disarmed() {
     if !has("valgrind") {
         return;
     }

@@ -24,7 +24,7 @@ fn program() -> String {
 }
 
 #[test]
-fn what_is_skipped_is_appended() {
+fn skips_are_appended_to_the_file() {
     if is_child() {
         assert!(!has("no-such-program"));
         skip_part("with\ta tab", Lack::machine("two\nlines", "a larger machine"));
@@ -36,12 +36,12 @@ fn what_is_skipped_is_appended() {
     for threads in ["2", "1"] {
         // With one thread, the harness does not name threads after the test.
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "what_is_skipped_is_appended"]).env(ENV_CHILD, "1").env(ENV_SKIPS, &path);
+        command.args(["--exact", "skips_are_appended_to_the_file"]).env(ENV_CHILD, "1").env(ENV_SKIPS, &path);
         assert!(
             command.env("RUST_TEST_THREADS", threads).env_remove(ENV_REQUIRE_TOOLS).output().unwrap().status.success()
         );
     }
-    let test = "what_is_skipped_is_appended".to_owned();
+    let test = "skips_are_appended_to_the_file".to_owned();
     let whole = Skip {
         program: program(),
         test,
@@ -61,7 +61,7 @@ fn what_is_skipped_is_appended() {
 }
 
 #[test]
-fn a_tool_that_is_required_fails_and_a_machine_does_not() {
+fn a_missing_required_tool_fails_and_an_unfit_machine_does_not() {
     if is_child() {
         skip(Lack::machine("only root can become another user", "run the tests as root"));
         skip(Lack::program("no-such-program"));
@@ -69,22 +69,22 @@ fn a_tool_that_is_required_fails_and_a_machine_does_not() {
     }
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("skips");
-    let output = run("a_tool_that_is_required_fails_and_a_machine_does_not", &path, "1");
+    let output = run("a_missing_required_tool_fails_and_an_unfit_machine_does_not", &path, "1");
     assert!(!output.status.success());
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(text.contains("no-such-program is not installed: `apt-get install no-such-program`"), "{text}");
     let reasons: Vec<String> = Skip::read(&path).unwrap().into_iter().map(|skip| skip.reason).collect();
     assert_eq!(reasons, ["only root can become another user"]);
-    assert!(run("a_tool_that_is_required_fails_and_a_machine_does_not", &path, "0").status.success());
+    assert!(run("a_missing_required_tool_fails_and_an_unfit_machine_does_not", &path, "0").status.success());
 }
 
 #[test]
-fn a_file_that_cannot_be_written_is_no_skip() {
+fn an_unwritable_file_is_a_failure() {
     if is_child() {
         return skip(Lack::machine("nothing", "nothing"));
     }
     let dir = tempfile::tempdir().unwrap();
-    let output = run("a_file_that_cannot_be_written_is_no_skip", &dir.path().join("none/skips"), "0");
+    let output = run("an_unwritable_file_is_a_failure", &dir.path().join("none/skips"), "0");
     assert!(!output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains("cannot append to DORMOUSE_SKIPS="));
 }

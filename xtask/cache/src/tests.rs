@@ -92,7 +92,7 @@ const KEPT: [&str; 6] = [
 ];
 
 #[test]
-fn other_peoples_crates_are_brought_and_nothing_of_ours() {
+fn only_third_party_crates_are_restored() {
     let dir = tempfile::tempdir().unwrap();
     let [one, other] = ["one", "other"].map(|name| checkout(dir.path(), name));
     for profile in ["debug", "peers/release"] {
@@ -123,7 +123,7 @@ fn other_peoples_crates_are_brought_and_nothing_of_ours() {
 }
 
 #[test]
-fn nothing_is_brought_beside_what_is_compiled() {
+fn nothing_is_restored_if_something_is_compiled() {
     let dir = tempfile::tempdir().unwrap();
     let [one, other] = ["one", "other"].map(|name| checkout(dir.path(), name));
     assert!(other.bring().unwrap().contains("is not there"));
@@ -138,7 +138,7 @@ fn nothing_is_brought_beside_what_is_compiled() {
 }
 
 #[test]
-fn what_an_interrupted_run_has_left_is_not_brought() {
+fn remains_of_an_interrupted_run_are_not_restored() {
     let dir = tempfile::tempdir().unwrap();
     let [one, other] = ["one", "other"].map(|name| checkout(dir.path(), name));
     compile(&one, "debug");
@@ -153,7 +153,7 @@ fn what_an_interrupted_run_has_left_is_not_brought() {
 }
 
 #[test]
-fn runs_at_the_same_time_bring_all_or_nothing() {
+fn concurrent_runs_restore_everything_or_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let one = checkout(dir.path(), "one");
     compile(&one, "debug");
@@ -174,7 +174,7 @@ fn runs_at_the_same_time_bring_all_or_nothing() {
 }
 
 #[test]
-fn keys_that_were_used_last_stay() {
+fn the_most_recently_used_keys_stay() {
     let dir = tempfile::tempdir().unwrap();
     let mut cache = checkout(dir.path(), "one");
     compile(&cache, "debug");
@@ -194,7 +194,7 @@ fn keys_that_were_used_last_stay() {
 
 /// Each change after which cargo recompiles crates next to the old ones leads to another key.
 #[test]
-fn a_key_is_that_of_lock_files_and_profiles() {
+fn a_key_depends_on_lock_files_and_profiles() {
     let dir = tempfile::tempdir().unwrap();
     let root = checkout(dir.path(), "one").root;
     write(&root.join(".cargo/config.toml"), "");

@@ -45,7 +45,7 @@ mod tests {
 
     /// binutils accept the library.
     #[test]
-    fn the_empty_library_is_one_for_32_bits() {
+    fn the_empty_library_is_for_32_bits() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("empty.so");
         std::fs::write(&file, empty_library()).unwrap();

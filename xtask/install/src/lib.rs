@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_before_stays_and_nothing_else_does() {
+    fn uninstalling_leaves_only_earlier_files() {
         let (built, prefix) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (built, prefix) = (built.path(), prefix.path());
         fs::write(built.join("file"), "new").unwrap();
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_user_has_put_into_our_directories_stays() {
+    fn files_that_a_user_added_stay() {
         let (built, prefix) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         fs::write(built.path().join("file"), "new").unwrap();
         let moved = prefix.path().join("moved");

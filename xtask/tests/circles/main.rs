@@ -73,7 +73,7 @@ fn no_crate_has_a_circle_of_modules() {
 
 /// If a module has many globs, names of other crates are not looked up through all their permutations.
 #[test]
-fn many_globs_are_looked_behind_in_no_time() {
+fn many_globs_are_resolved_quickly() {
     let globs: String = (0..6).map(|number| format!("use other{number}::prelude::*;\n")).collect();
     let file = format!("{globs}pub fn f() -> Unknown {{ Unknown::new() }}");
     assert_eq!(circles_of(&[("lib.rs", "mod a;"), ("a.rs", &file)]), [""; 0]);
@@ -92,7 +92,7 @@ fn circles_of(files: &[(&str, &str)]) -> Vec<String> {
 }
 
 #[test]
-fn a_tree_is_no_circle() {
+fn a_tree_has_no_circle() {
     let tree = [
         ("lib.rs", "mod a;\nmod b;\nmod c;\npub use a::A;\npub use c::C;\npub const LIMIT: u32 = 1;"),
         ("a.rs", "use crate::b;\nuse crate::c::inner::Inner;\npub struct A(b::B, Inner, crate::C);"),
@@ -104,7 +104,7 @@ fn a_tree_is_no_circle() {
 }
 
 #[test]
-fn a_circle_is_told_with_its_places() {
+fn a_circle_is_reported_with_its_positions() {
     let circle = [
         ("lib.rs", "mod a;\nmod b;\nmod c;"),
         ("a.rs", "use std::fmt;\n\nfn f() { crate::b::g() }"),
@@ -116,7 +116,7 @@ fn a_circle_is_told_with_its_places() {
 }
 
 #[test]
-fn a_circle_is_found_through_what_leads_to_it() {
+fn a_circle_is_found_through_re_exports_globs_and_macros() {
     let a =
         ("a.rs", "use crate::B;\npub struct A;\n#[macro_export]\nmacro_rules! exported { () => { $crate::a::f() } }");
     let with = |lib: &'static str, b: &'static str| circles_of(&[("lib.rs", lib), a, ("b.rs", b)]);

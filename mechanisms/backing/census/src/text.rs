@@ -167,7 +167,7 @@ fn watched(run: &Run) -> String {
             format!("found: {buffers} read from the zero page; write to {them} before measuring ({limit})")
         }
         Verdict::NotFound => format!("found: nothing ({limit})"),
-        Verdict::Unknown => "found: nothing, but this kernel does not show which pages are the zero page".into(),
+        Verdict::Unknown => "found: nothing, but the zero page could not be seen; the lines above say why".into(),
     };
     let _ = writeln!(text, "\n{verdict}");
     text

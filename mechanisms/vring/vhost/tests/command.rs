@@ -109,7 +109,7 @@ fn impossible_requests_are_errors_with_a_remedy() {
     for (arguments, remedy) in [
         (&["--packed"][..], "leave --packed out"),
         (&["--queues", "3"], "choose --queues 2"),
-        (&["--size", "100"], "multiples of 512"),
+        (&["--size", "100"], "multiple of 512"),
         (&["--size", "32M"], "choose a smaller --size"),
         (&["--span", "1K"], "a larger --span"),
         (&["--entries", "100"], "a power of two"),
@@ -148,4 +148,9 @@ fn a_disk_is_served_to_successive_drivers() {
     assert!(!socket.exists());
     let error = refuse(Command::new(VRING).args(["serve", "--memory", "1M", "--socket"]).arg(dir.path()));
     assert!(error.contains("cannot listen"), "{error}");
+}
+
+#[test]
+fn the_reference_of_commands_is_current() {
+    dormouse_testing::commands::check(VRING, "dormouse vring");
 }

@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_side_tells_versions_apart_with_the_same_words() {
+    fn both_sides_report_a_version_mismatch_alike() {
         let older = Preamble { version: 1, edge: Edge::ProgramOwner as u32 };
         let newer = Preamble { version: 4, edge: Edge::ProgramOwner as u32 };
         let served = [Edge::ProgramOwner, Edge::ToolOwner];
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn edges_are_told_apart_and_what_is_no_dormouse_at_its_first_byte() {
+    fn edges_are_distinguished_and_foreign_preambles_detected_at_once() {
         let served = [Edge::ProgramOwner, Edge::ToolOwner];
         assert_eq!(Preamble::of(Edge::ToolOwner).check_asker(&served), Ok(Edge::ToolOwner));
         assert_eq!(Preamble::of(Edge::ToolProgram).check_asker(&served), Err(Mismatch::Edge));

@@ -260,7 +260,7 @@ macro_rules! directions {
             )*
 
             #[test]
-            fn any_bytes_are_a_message_or_malformed(number in 0u8..12, body in list(any::<u8>(), 0..200), bytes in list(any::<u8>(), 0..40)) {
+            fn any_bytes_decode_or_are_malformed(number in 0u8..12, body in list(any::<u8>(), 0..200), bytes in list(any::<u8>(), 0..40)) {
                 let size_bytes = (body.len() as u32).to_le_bytes();
                 let frame = [&[number], &size_bytes[..], &body].concat();
                 $(
@@ -283,7 +283,7 @@ directions! {
 
 proptest! {
     #[test]
-    fn text_arrives_printable_and_none_too_long(text in text(4096)) {
+    fn decoded_text_is_printable_and_bounded(text in text(4096)) {
         let Ok(OwnerToProgram::Error { text: arrived }) =
             OwnerToProgram::decode(&OwnerToProgram::Error { text: text.clone() }.encode())
         else { panic!("{text:?}") };
@@ -330,7 +330,7 @@ fn batch_size() -> TunableStatus {
 }
 
 #[test]
-fn what_would_harm_a_reader_of_tunables_is_malformed_or_made_printable() {
+fn hostile_tunables_are_malformed_or_made_printable() {
     assert!(tunables(batch_size()).is_ok());
     for name in ["a b", "", "größe", "\x1b[2J", &"n".repeat(256)] {
         assert!(tunables(TunableStatus { name: name.into(), ..batch_size() }).is_err(), "{name:?}");
@@ -359,7 +359,7 @@ fn no_listing_has_classes_that_no_trace_can_hold() {
 }
 
 #[test]
-fn a_message_has_a_bound_of_its_own() {
+fn each_message_has_its_own_bound() {
     let head = |number: u8, size_bytes: u32| {
         let mut head = [number; HEAD_SIZE_BYTES];
         head[1..].copy_from_slice(&size_bytes.to_le_bytes());

@@ -214,7 +214,7 @@ mod tests {
     use dormouse_format::{Format, MetadataOptions};
 
     #[test]
-    fn metadata_are_kept_as_far_as_they_are_whole() {
+    fn metadata_are_kept_up_to_the_last_complete_declaration() {
         let (text, _) = trace();
         let whole = whole_declarations(text.as_bytes()).unwrap();
         assert_eq!(whole.1, text);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_in_ctf2_are_kept_as_far_as_they_are_whole() {
+    fn metadata_in_ctf2_are_kept_up_to_the_last_complete_fragment() {
         let (text, _) = trace();
         let metadata = Metadata::parse(&text).unwrap();
         let options = MetadataOptions { format: Format::Ctf2, ..metadata.options.clone() };

@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mappings_are_found_whole() {
+    fn mappings_are_found_completely() {
         let maps = "\
 00400000-00401000 r-xp 00000000 08:01 5                          /bin/x
 7f0000000000-7f0000001000 rw-s 00000000 00:01 7                  /memfd:dormouse-session (deleted)
@@ -283,7 +283,7 @@ x-y rw-s 00000000 00:01 9                  /memfd:dormouse-session
     }
 
     #[test]
-    fn another_process_is_read_as_far_as_it_is_mapped() {
+    fn another_process_is_read_up_to_the_end_of_its_mapping() {
         let bytes = [5u8, 6, 7];
         let mut target = [0; 3];
         let me = std::process::id();

@@ -115,7 +115,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn packets_come_as_far_as_there_are_any() {
+    fn packets_are_given_up_to_the_last() {
         let (_, bytes) = trace();
         let found = |bytes: &[u8]| {
             let mut packets = Packets { rest: bytes };
@@ -133,7 +133,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_packet_is_read_to_its_end_or_to_what_is_wrong() {
+    fn a_packet_is_read_to_its_end_or_to_the_damage() {
         let (text, bytes) = trace();
         let metadata = Metadata::parse(&text).unwrap();
         let header = PacketHeader::decode(&bytes).unwrap();

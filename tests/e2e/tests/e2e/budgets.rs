@@ -46,7 +46,7 @@ fn number(answer: &serde_json::Value, name: &str) -> u64 {
 }
 
 #[test]
-fn a_busy_processor_leaves_the_others_their_pages() {
+fn a_busy_cpu_leaves_the_others_their_pages() {
     let recording = Record::new().budget("1M").run(&[TRACED, "starve", "200000", "300"]).succeeded();
     let (trace, events, lost) = check(&recording);
     assert!(lost > 0, "{events} events of 1 MiB and nobody who drains");
@@ -59,7 +59,7 @@ fn a_busy_processor_leaves_the_others_their_pages() {
 }
 
 #[test]
-fn processors_that_may_come_cost_hardly_any_memory() {
+fn possible_cpus_take_hardly_any_memory() {
     let bytes_of = |cpus: &str| {
         let session = hold(Record::new().option("--pretend-cpus").option(cpus), "100000");
         let bytes = session.0.memory_bytes();
@@ -179,7 +179,7 @@ fn a_live_session_grows_and_shrinks() {
 }
 
 #[test]
-fn a_budget_that_cannot_be_is_refused() {
+fn an_impossible_budget_is_refused() {
     let session = hold(Record::new().budget("1M").option("--budget-max").option("2M"), "10");
     for (size, reason) in [("3M", "--budget-max"), ("1K", "too small"), ("many", "not a size")] {
         let error = budget(&session.0, Some(size)).unwrap_err();

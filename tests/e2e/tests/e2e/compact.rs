@@ -91,7 +91,7 @@ fn lines_of_every_kind_of_value_agree() {
 }
 
 #[test]
-fn another_clock_is_as_good() {
+fn another_clock_writes_compact_records_too() {
     for rseq in [true, false] {
         let record = Record::new().context("none").budget(AMPLE).rseq(rseq).env("DORMOUSE_CLOCK", "monotonic");
         let recording = record.run(&[TRACED, "numbers", "3", "10000"]).succeeded();
@@ -102,7 +102,7 @@ fn another_clock_is_as_good() {
 }
 
 #[test]
-fn an_unmodified_program_and_what_is_said_of_it() {
+fn compact_records_of_an_unmodified_program_are_read() {
     assert!(libc_library().exists());
     let recording = Record::new().context("none").option("--libc").run(&["ls", "/"]).succeeded();
     let (_, events, lost) = check(&recording);

@@ -52,7 +52,7 @@ fn stopped(record: Record) -> Running {
 }
 
 #[test]
-fn programs_that_are_frozen_at_the_end_are_counted_and_left() {
+fn frozen_programs_are_counted_and_left_at_the_end() {
     let record = Record::new();
     let place = record.place().display().to_string();
     let script = format!(
@@ -85,7 +85,7 @@ fn a_command_that_cannot_take_a_signal_does_not_keep_its_recording_open() {
 /// timeout(1) sends a signal to its child and to the group, and a wrapper passes on a signal that a terminal has sent
 /// to all.
 #[test]
-fn two_signals_at_a_time_are_one_request() {
+fn two_signals_at_once_are_one_request() {
     let record = Record::new();
     let gate = record.place().join("gate");
     fifo(&gate);
@@ -153,7 +153,7 @@ fn buffers_that_are_truncated_do_not_end_the_recorder() {
 }
 
 #[test]
-fn a_limit_of_file_sizes_is_told_of_and_counted() {
+fn a_limit_of_file_sizes_is_reported_and_its_losses_counted() {
     // 10 MB; the session's memory is smaller.
     let script = "ulimit -f 20000; \"$0\" record --budget 512K --budget-max 512K -o \"$1\" -- \"$2\" numbers 3 1600000; \
                   code=$?; grep '^Max file size' /proc/self/limits; exit $code";
@@ -171,7 +171,7 @@ fn a_limit_of_file_sizes_is_told_of_and_counted() {
 }
 
 #[test]
-fn the_command_finds_signals_and_limits_as_they_were_given() {
+fn the_command_inherits_signals_and_limits_unchanged() {
     let bit = |signal: i32| 1u64 << (signal - 1);
     let changed = bit(libc::SIGPIPE) | bit(libc::SIGXFSZ) | bit(libc::SIGBUS);
     for (trap, wanted) in [("", 0), ("trap '' PIPE XFSZ BUS;", changed)] {
@@ -217,7 +217,7 @@ fn bytes_of(dir: &Path) -> u64 {
 }
 
 #[test]
-fn a_maximum_on_disk_is_kept_and_what_is_beyond_is_counted() {
+fn disk_max_is_respected_and_losses_are_counted() {
     let record = |code_on_loss: bool| {
         let record = Record::new().budget(AMPLE).option("--disk-max").option("1M");
         let summary = record.place().join("summary.json");
@@ -249,7 +249,7 @@ fn a_maximum_on_disk_is_kept_and_what_is_beyond_is_counted() {
 }
 
 #[test]
-fn a_maximum_of_all_sessions_is_kept_and_what_is_beyond_is_counted() {
+fn disk_max_user_is_respected_and_losses_are_counted() {
     const MAX: u64 = 1 << 20;
     const PACKET: u64 = 64 << 10;
     const EVENTS: u64 = 60_000;
@@ -320,7 +320,7 @@ fn a_maximum_of_all_sessions_is_kept_and_what_is_beyond_is_counted() {
 }
 
 #[test]
-fn losses_that_nobody_counts_are_an_exit_code_too() {
+fn uncounted_losses_set_the_exit_code() {
     let code = |command: &[&str]| {
         let recording = Record::new().budget("4M").option("--fail-on-loss").run(command);
         (recording.code(), recording)
@@ -352,7 +352,7 @@ fn killed() -> (Recording, PathBuf) {
 }
 
 #[test]
-fn readers_wait_for_no_fifo_and_follow_no_link() {
+fn readers_neither_wait_for_fifos_nor_follow_links() {
     let recording = Record::new().run(&[TRACED, "numbers", "1", "100"]).succeeded();
     let at = |name: &str| recording.dir.join(name);
     fifo(&at("cpu_98"));
@@ -388,7 +388,7 @@ fn readers_wait_for_no_fifo_and_follow_no_link() {
 }
 
 #[test]
-fn salvage_waits_for_no_fifo_and_follows_no_link() {
+fn salvage_neither_waits_for_fifos_nor_follows_links() {
     let (recording, _) = killed();
     let salvage = |output: &str| {
         let output = recording.place().join(output);
@@ -414,7 +414,7 @@ fn salvage_waits_for_no_fifo_and_follows_no_link() {
 }
 
 #[test]
-fn root_is_not_made_to_salvage_what_is_a_third_users() {
+fn root_cannot_be_made_to_salvage_a_third_users_files() {
     if !rustix::process::geteuid().is_root() {
         return skip(Lack::machine("files cannot be given to another user", "run the tests as root"));
     }

@@ -20,7 +20,7 @@ fn refused(recording: &Recording, says: &str) {
 }
 
 #[test]
-fn directories_that_will_not_do() {
+fn unsuitable_directories_are_refused() {
     let record = Record::new();
     let full = record.place().join("full");
     std::fs::create_dir(&full).expect("a directory");
@@ -47,7 +47,7 @@ fn directories_that_will_not_do() {
 }
 
 #[test]
-fn budgets_that_will_not_do() {
+fn unsuitable_budgets_are_refused() {
     refused(&Record::new().budget("63K").run(&[TRACED, "numbers", "1", "10"]), "too small");
     refused(&Record::new().budget("999999G").run(&[TRACED, "numbers", "1", "10"]), "at most 32G");
     for budget in ["much", "", "-1", "1.5M", "99999999999999999999"] {
@@ -59,7 +59,7 @@ fn budgets_that_will_not_do() {
 }
 
 #[test]
-fn commands_that_cannot_run() {
+fn commands_that_cannot_run_are_errors() {
     refused(&Record::new().run(&["/no/such/command"]), "cannot run `/no/such/command`");
     refused(&Record::new().run(&["/etc/passwd"]), "cannot run `/etc/passwd`");
 }
@@ -153,7 +153,7 @@ impl Drop for SmallDisk {
 }
 
 #[test]
-fn a_full_disk_is_told_of_and_counted() {
+fn a_full_disk_is_reported_and_its_losses_counted() {
     let places = tempfile::tempdir().expect("a directory");
     let cases =
         [(AMPLE, true, "size=1M"), (AMPLE, false, "size=1M"), (TINY, true, "size=48K"), (TINY, false, "size=48K")];
@@ -175,14 +175,14 @@ fn a_full_disk_is_told_of_and_counted() {
 }
 
 #[test]
-fn a_read_only_disk_is_told_of() {
+fn a_read_only_disk_is_reported() {
     let places = tempfile::tempdir().expect("a directory");
     let Some(disk) = SmallDisk::mount(&places.path().join("disk"), "size=1M,ro") else { return };
     refused(&Record::new().output(disk.0.join("trace")).run(&[TRACED, "numbers", "1", "10"]), "Read-only");
 }
 
 #[test]
-fn a_stream_that_is_cut_off_is_told_of() {
+fn a_truncated_stream_is_reported() {
     let recording = Record::new().run(&[TRACED, "numbers", "1", "20000"]).succeeded();
     let (_, events, _) = check(&recording);
     let stream = std::fs::read_dir(&recording.dir)
@@ -203,7 +203,7 @@ fn a_stream_that_is_cut_off_is_told_of() {
 }
 
 #[test]
-fn without_a_command_there_is_a_usage() {
+fn without_a_command_the_usage_is_printed() {
     let output = Command::new(dormouse()).arg("record").output().expect("dormouse runs");
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("Usage"));

@@ -9,7 +9,7 @@ const CHILDREN: u64 = 12;
 const EVENTS: u64 = 500;
 
 #[test]
-fn children_trace_from_the_fork_on() {
+fn children_are_traced_from_the_fork_on() {
     for (rseq, context) in [(true, "ids"), (false, "ids"), (true, "none"), (false, "none")] {
         let record = Record::new().budget(AMPLE).rseq(rseq).context(context);
         let recording = record.run(&[TRACED, "fork", &CHILDREN.to_string(), &EVENTS.to_string()]).succeeded();
@@ -58,7 +58,7 @@ fn many_short_processes_share_a_session() {
 }
 
 #[test]
-fn a_process_that_says_nothing_leaves_an_empty_trace() {
+fn a_process_without_events_leaves_an_empty_trace() {
     let recording = Record::new().run(&[TRACED, "idle"]).succeeded();
     let (trace, events, lost) = check(&recording);
     assert_eq!((events, lost), (0, 0));
@@ -73,7 +73,7 @@ fn a_command_without_tracepoints_leaves_an_empty_trace() {
 }
 
 #[test]
-fn a_library_that_is_loaded_later_traces_too() {
+fn a_library_loaded_later_is_traced_too() {
     for rseq in [true, false] {
         let path = plugin().to_str().expect("a path of text");
         let recording = Record::new().rseq(rseq).run(&[TRACED, "plugin", path, "1000"]).succeeded();
@@ -86,7 +86,7 @@ fn a_library_that_is_loaded_later_traces_too() {
 }
 
 #[test]
-fn what_exec_interrupts_is_given_back() {
+fn pages_interrupted_by_exec_are_returned() {
     for rseq in [true, false] {
         // More often than there are streams to claim: each time, threads end in the middle of their writes. The budget
         // has room for everything that they can write, however late it is drained.

@@ -67,7 +67,7 @@ fn a_snapshot_has_the_format_of_its_session() {
 }
 
 #[test]
-fn a_format_that_there_is_not_is_refused() {
+fn an_unknown_format_is_refused() {
     let recording = Record::new().option("--format").option("ctf3").run(&[VALUES]);
     assert_eq!(recording.code(), 2);
     assert!(recording.stderr.contains("ctf1.8"), "{}", recording.stderr);

@@ -32,7 +32,7 @@ fn scribble(mode: &str, rseq: bool, context: &str) {
 }
 
 #[test]
-fn scribbling_harms_nobody_else() {
+fn overwriting_shared_memory_harms_no_other_program() {
     for rseq in [true, false] {
         scribble("discard", rseq, "ids");
         scribble("discard", rseq, "none");
@@ -40,7 +40,7 @@ fn scribbling_harms_nobody_else() {
 }
 
 #[test]
-fn scribbling_harms_no_flight_recorder() {
+fn overwriting_shared_memory_harms_no_flight_recorder() {
     for rseq in [true, false] {
         scribble("overwrite", rseq, "ids");
         scribble("overwrite", rseq, "none");
@@ -48,7 +48,7 @@ fn scribbling_harms_no_flight_recorder() {
 }
 
 #[test]
-fn a_ring_that_never_runs_dry_does_not_keep_the_session_open() {
+fn an_endless_ring_does_not_keep_the_session_open() {
     // The hostile process outlives the command, and cannot be told to leave.
     let record = Record::new().budget("256K");
     let ready = record.place().join("ready").display().to_string();
@@ -60,7 +60,7 @@ fn a_ring_that_never_runs_dry_does_not_keep_the_session_open() {
 }
 
 #[test]
-fn a_ring_that_lies_is_told_of_and_costs_no_event() {
+fn a_protocol_violation_is_reported_and_loses_no_event() {
     let recording = Record::new().budget("4M").run(&[TRACED, "lie", "20000"]).succeeded();
     assert_eq!(recording.numbers("emitted"), [20_000]);
     let told = &recording.stderr;

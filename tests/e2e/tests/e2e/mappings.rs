@@ -28,7 +28,7 @@ fn are_dumped(smaps: &str) -> Vec<bool> {
 }
 
 #[test]
-fn dumps_have_the_memory_of_a_session_only_if_that_was_asked_for() {
+fn core_dumps_have_the_sessions_memory_only_with_dump_buffers() {
     libc_library();
     // A program, and a forked child of another.
     let script = "cat /proc/self/smaps; (while read -r line; do echo \"$line\"; done < /proc/self/smaps); :";
@@ -48,7 +48,7 @@ fn dumps_have_the_memory_of_a_session_only_if_that_was_asked_for() {
 
 /// Also tests a program that locks everything that it maps, whether it may lock as much as a session's memory or not.
 #[test]
-fn dumps_of_a_program_that_is_armed_have_it_neither() {
+fn core_dumps_of_an_armed_program_lack_the_sessions_memory() {
     let restricted: &[&str] = &["setpriv", "--bounding-set", "-ipc_lock"];
     let ways: [(&[&str], &[&str], &[&str]); 4] = [
         (&[], &[], &[]),

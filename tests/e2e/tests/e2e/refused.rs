@@ -78,7 +78,7 @@ fn classes_that_no_trace_can_hold_are_named_once() {
 
 /// If no user watches a session, the user who ends it is told of refusals.
 #[test]
-fn refusals_are_told_when_the_last_event_is_disarmed() {
+fn refusals_are_reported_when_the_last_event_is_disarmed() {
     let place = tempfile::tempdir().expect("a directory");
     let mut program = Command::new(UNFIT);
     program.args(["by-library", "wait"]).env("XDG_RUNTIME_DIR", place.path()).env("DORMOUSE_LISTEN", "thread");
@@ -103,7 +103,7 @@ fn refusals_are_told_when_the_last_event_is_disarmed() {
 }
 
 #[test]
-fn classes_that_find_no_place_are_named() {
+fn classes_beyond_the_maximum_are_named() {
     let recording = Record::new().run(&[UNFIT, "crowd"]).succeeded();
     let reason = "a trace has at most 65520 classes; record fewer programs at once";
     let expected = [("(3 classes)".to_string(), "(any program)".to_string(), reason.to_string())];
@@ -113,7 +113,7 @@ fn classes_that_find_no_place_are_named() {
 
 /// If it were armed, its events would be lost silently.
 #[test]
-fn a_class_without_a_place_is_not_armed() {
+fn a_class_beyond_the_maximum_is_not_armed() {
     let record = Record::new().env(dormouse_abi::environment::ENV_LISTEN, "thread");
     let script = format!("{UNFIT} crowd; mkfifo $0; exec {UNFIT} by-library wait < $0");
     let fifo = record.place().join("fifo");
@@ -137,7 +137,7 @@ fn a_class_without_a_place_is_not_armed() {
 
 /// Too many for each to be named.
 #[test]
-fn classes_that_find_no_disk_are_named() {
+fn classes_that_a_full_disk_refuses_are_named() {
     let places = tempfile::tempdir().expect("a directory");
     let Some(disk) = SmallDisk::mount(&places.path().join("disk"), "size=2M") else { return };
     let recording = Record::new().output(disk.0.join("trace")).run(&[UNFIT, "crowd"]).succeeded();
@@ -176,7 +176,7 @@ fn programs_of_other_versions_are_named() {
 }
 
 #[test]
-fn a_session_that_refuses_nothing_says_nothing() {
+fn without_refusals_nothing_is_printed() {
     let recording = Record::new().run(&[crate::TRACED, "numbers", "1", "10"]).succeeded();
     assert_eq!(told(&recording), []);
     assert!(!recording.stderr.contains("refused"), "{}", recording.stderr);

@@ -63,7 +63,7 @@ fn handlers_interrupt_claimants() {
 
 /// Models a command under `nohup`.
 #[test]
-fn what_is_ignored_the_command_finds_ignored() {
+fn ignored_signals_stay_ignored_in_the_command() {
     let place = tempfile::tempdir().unwrap();
     let script = r#"trap '' HUP USR1; exec "$0" record -o "$1" -- grep SigIgn /proc/self/status"#;
     let mut command = Command::new("sh");

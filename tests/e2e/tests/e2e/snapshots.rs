@@ -89,21 +89,21 @@ fn many(record: Record) {
 }
 
 #[test]
-fn snapshots_under_writers_are_whole() {
+fn snapshots_during_writes_are_complete() {
     for (rseq, context) in [(true, "ids"), (false, "ids"), (true, "none"), (false, "none")] {
         many(Record::new().budget("1M").rseq(rseq).context(context));
     }
 }
 
 #[test]
-fn snapshots_of_a_tiny_flight_recorder_are_whole() {
+fn snapshots_of_a_tiny_flight_recorder_are_complete() {
     many(Record::new().budget(TINY));
     many(Record::new().budget(TINY).context("none"));
 }
 
 /// No page can be held, and most are overwritten while they are copied.
 #[test]
-fn snapshots_of_a_flight_recorder_that_cannot_grow_are_whole() {
+fn snapshots_of_a_flight_recorder_that_cannot_grow_are_complete() {
     many(Record::new().budget(TINY).option("--budget-max").option(TINY));
 }
 
@@ -124,7 +124,7 @@ fn a_snapshot_has_every_event_that_was_committed() {
 }
 
 #[test]
-fn what_cannot_be_taken_is_an_error() {
+fn impossible_snapshots_are_errors() {
     let session = start(Record::new());
     let refused = ask_for_snapshot(&SessionSocket::at(&session.0.session()).unwrap(), &Take::default()).unwrap_err();
     assert!(refused.to_string().contains("--mode overwrite"), "{refused}");
@@ -169,7 +169,7 @@ fn ended(how: &str, triggers: &str, trigger: Option<&str>) -> i32 {
 }
 
 #[test]
-fn a_crash_leaves_a_snapshot_and_ends_as_it_would_have() {
+fn a_crash_triggers_a_snapshot_and_ends_as_without_one() {
     for (how, trigger) in [
         ("segv", "SIGSEGV"),
         ("abort", "SIGABRT"),
@@ -195,7 +195,7 @@ fn a_crash_leaves_a_snapshot_and_ends_as_it_would_have() {
 }
 
 #[test]
-fn a_signal_leaves_a_snapshot_and_the_program_goes_on() {
+fn a_signal_triggers_a_snapshot_and_the_program_continues() {
     let (mut running, end) = hold(Record::new().mode("overwrite").option("--snapshot-on").option("USR2"));
     for number in 1..3 {
         // `dormouse record` passes it on.
@@ -210,7 +210,7 @@ fn a_signal_leaves_a_snapshot_and_the_program_goes_on() {
 }
 
 #[test]
-fn triggers_that_are_none_are_refused() {
+fn invalid_triggers_are_refused() {
     let refused = |mode: &str, triggers: &str| {
         let recording = Record::new().mode(mode).option("--snapshot-on").option(triggers).run(&[TRACED, "idle"]);
         assert_eq!(recording.code(), 2);
@@ -275,7 +275,7 @@ fn fired(rseq: bool, triggers: &str, words: &[&str]) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn an_event_leaves_a_snapshot_that_it_is_in_and_the_program_goes_on() {
+fn an_event_triggers_a_snapshot_that_contains_it() {
     for rseq in [true, false] {
         let words = ["steps=1000", "fail", "hold", "tick"];
         let (mut running, end) = script(rseq, "event:e2e:fa*", &words);
@@ -326,7 +326,7 @@ fn firings_are_counted() {
 }
 
 #[test]
-fn a_duration_fires_above_its_limit_alone() {
+fn a_duration_fires_only_above_its_limit() {
     let begin_to_end = |limit: &str| format!("duration:e2e:begin..e2e:end>{limit}");
     for rseq in [true, false] {
         let twice = ["begin", "pause=5", "end", "begin", "pause=5", "end"];
@@ -350,7 +350,7 @@ fn a_duration_fires_above_its_limit_alone() {
 }
 
 #[test]
-fn triggers_follow_a_child_and_a_library_that_is_loaded_later() {
+fn triggers_work_in_children_and_in_libraries_loaded_later() {
     // The parent's duration does not apply to the child, and the child must request a snapshot itself.
     let triggers = "event:e2e:fail,duration:e2e:begin..e2e:end>1ns";
     let (mut running, end) = script(true, triggers, &["begin", "child", "end", "fail", "hold"]);
@@ -388,7 +388,7 @@ fn triggers_wait_for_compact_records_too() {
 }
 
 #[test]
-fn many_processes_fill_no_disk() {
+fn snapshots_of_many_processes_are_bounded() {
     let record = Record::new().mode("overwrite").option("--snapshot-on").option("event:e2e:step");
     let recording = record.run(&[TRACED, "many", "40", "8"]).succeeded();
     let count = (1..).take_while(|number| recording.place().join(format!("trace-snapshot-{number}")).exists()).count();
@@ -397,7 +397,7 @@ fn many_processes_fill_no_disk() {
 }
 
 #[test]
-fn a_trigger_that_no_class_matches_is_told_of() {
+fn a_trigger_that_no_class_matches_is_reported() {
     let (running, _) = script(true, "event:e2e:faild", &["steps=8", "fail"]);
     let recording = running.wait().succeeded();
     assert!(recording.stderr.contains("no event of --snapshot-on matches e2e:faild; "), "{}", recording.stderr);

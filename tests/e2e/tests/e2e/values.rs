@@ -14,7 +14,7 @@ fn trace(rseq: bool, context: &str) -> Trace {
 }
 
 #[test]
-fn values_come_back() {
+fn values_are_read_back() {
     let usize_max = usize::MAX;
     let isize_min = isize::MIN;
     for (rseq, context) in [(true, "ids"), (false, "ids"), (true, "none"), (false, "none")] {
@@ -111,7 +111,7 @@ fn names_may_be_words_of_other_languages() {
 
 /// Futures with these events are `Send`; otherwise the program would not compile.
 #[test]
-fn values_may_be_awaited() {
+fn arguments_may_contain_await() {
     for (rseq, context) in [(true, "ids"), (false, "ids"), (true, "none"), (false, "none")] {
         let trace = trace(rseq, context);
         assert_eq!(
@@ -123,7 +123,7 @@ fn values_may_be_awaited() {
 }
 
 #[test]
-fn sites_stand_anywhere() {
+fn sites_can_be_anywhere() {
     let trace = trace(true, "ids");
     let all = |name: &str, expected: &[&str]| assert_eq!(trace.values(&format!("values:{name}")), expected, "{name}");
     let round = |round: u32| {

@@ -319,7 +319,7 @@ mod tests {
     save_registers!(save_registers_misalignment => misalignment);
 
     #[test]
-    fn the_slow_path_has_an_aligned_stack_wherever_the_site_s_is() {
+    fn the_slow_path_aligns_the_stack_at_every_site() {
         for shift in [0u64, 8] {
             let found: u64;
             // SAFETY: calls a function that changes rax and preserves other registers; the stack pointer is restored at
