@@ -332,7 +332,7 @@ fn a_library_that_is_not_loaded_is_no_advice_to_load_it() {
     std::fs::write(&library, "the loader takes this for no library").unwrap();
     let text = said(record.option("--libc").env("DORMOUSE_LIBC_LIBRARY", &library));
     assert!(!text.contains("record --libc"), "{text}");
-    let told = format!("no process joined: `true` was to load {}, which is no library", library.display());
+    let told = format!("no process joined: `true` was to load {}, which is not a Dormouse library", library.display());
     assert!(text.contains(&told), "{text}");
 }
 
