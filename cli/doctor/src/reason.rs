@@ -71,7 +71,7 @@ fn explanation(reason: &Reason) -> Explanation {
                     ("it is built for another architecture", "record a program that is built for this machine")
                 }
                 PreloadObstacle::Sanitizer(_) => (
-                    "it contains a sanitizer's runtime (`-fsanitize=address`, `leak`, `thread`)",
+                    "it has the runtime of a sanitizer (`-fsanitize=address`, `leak`, `thread`)",
                     "build it without `-fsanitize`",
                 ),
                 PreloadObstacle::Musl => ("it uses musl as its libc", "link it with glibc"),
@@ -221,7 +221,7 @@ fn no_tracepoints(place: NoTracepoints) -> String {
 
 fn preload_obstacle(obstacle: &PreloadObstacle) -> String {
     match obstacle {
-        PreloadObstacle::Sanitizer(name) => format!("contains a sanitizer's runtime ({name})"),
+        PreloadObstacle::Sanitizer(name) => format!("has the runtime of a sanitizer ({name})"),
         PreloadObstacle::Musl => "uses musl as its libc".into(),
         PreloadObstacle::Static => "is statically linked".into(),
         PreloadObstacle::Foreign(name) => format!("is built for another architecture ({name})"),
@@ -437,7 +437,10 @@ mod tests {
             (Reason::PrivilegedFile(Privileges::Capabilities), "(its file has capabilities)"),
             (Reason::NoLibrary("/l.so".into()), "was to load /l.so, which is not a Dormouse library"),
             (Reason::NotPreloadable(PreloadObstacle::Foreign("aarch64".into())), "another architecture (aarch64)"),
-            (Reason::NotPreloadable(PreloadObstacle::Sanitizer("LeakSanitizer".into())), "runtime (LeakSanitizer)"),
+            (
+                Reason::NotPreloadable(PreloadObstacle::Sanitizer("LeakSanitizer".into())),
+                "runtime of a sanitizer (LeakSanitizer)",
+            ),
             (Reason::NotPreloadable(PreloadObstacle::Musl), "uses musl as its libc"),
             (Reason::NotPreloadable(PreloadObstacle::Static), "is statically linked; link it dynamically"),
             (Reason::ListeningForbidden, "was started with DORMOUSE_LISTEN=0"),

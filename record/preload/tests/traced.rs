@@ -634,7 +634,7 @@ fn programs_with_musl_behave_the_same() {
     }
     let directory = tempfile::tempdir().unwrap();
     let program = hello(directory.path(), "musl-gcc", &[]).expect("musl-gcc links");
-    runs_untraced(&program, "has musl for its libc: `--libc` does not reach it");
+    runs_untraced(&program, "uses musl as its libc: `--libc` does not reach it");
     // Together with programs with glibc, which are traced, and with a library of the user's.
     let user = directory.path().join("user.so");
     let source = directory.path().join("user.c");
@@ -667,7 +667,7 @@ fn static_programs_behave_the_same() {
         skip(Lack::tool("gcc links no static program", "`apt-get install gcc libc6-dev`"));
         return;
     };
-    runs_untraced(&program, "is static: `--libc` does not reach it");
+    runs_untraced(&program, "is statically linked: `--libc` does not reach it");
 }
 
 #[test]

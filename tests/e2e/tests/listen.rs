@@ -134,7 +134,7 @@ fn a_program_that_handles_the_signal_itself_keeps_it() {
 #[test]
 fn a_program_that_ignores_the_signal_is_reported_at_once() {
     let mut program = start("given-up");
-    assert_says(&list(&mut program, None), "has set what SIGURG does");
+    assert_says(&list(&mut program, None), "have replaced the handler of SIGURG");
 }
 
 /// A call would make `pause` return.

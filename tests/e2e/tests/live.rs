@@ -333,7 +333,7 @@ fn libc_is_not_recommended_if_it_was_given() {
     std::fs::write(&library, "the loader takes this for no library").unwrap();
     let text = said(record.option("--libc").env("DORMOUSE_LIBC_LIBRARY", &library));
     assert!(!text.contains("record --libc"), "{text}");
-    let told = format!("no process joined: `true` was to load {}, which is no library", library.display());
+    let told = format!("no process joined: `true` was to load {}, which is not a Dormouse library", library.display());
     assert!(text.contains(&told), "{text}");
 }
 
