@@ -1,5 +1,5 @@
-//! The reference of commands, `docs/commands.md`: each of its blocks `$ dormouse … --help` has the help that the command
-//! prints. The headings and the text between the blocks are written by hand.
+//! The reference of commands, `docs/commands.md`: each of its blocks has the usage, the purpose and the options of one
+//! command, taken from its help. The headings and the text between the blocks are written by hand.
 //!
 //! ```text
 //!   program ── --help, of each command ──┬─▶ check, in the program's own tests: every block is current, none is missing
@@ -21,22 +21,55 @@ const PROGRAMS: [&str; 7] = [
     "dormouse vring",
 ];
 
-/// Beginning and end of a block, and the words around the command in its first line.
-const FENCES: [&str; 2] = ["```console", "```"];
-const PROMPT: &str = "$ ";
-const OPTION: &str = " --help";
+/// Beginning and end of a block.
+const FENCES: [&str; 2] = ["```text", "```"];
+/// Maximum width of a line of options, in characters.
+const WIDTH: usize = 120;
 
 fn document() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/commands.md")
 }
 
+/// Splits a usage into the words of its command and its arguments.
+fn split_usage(usage: &str) -> (String, &str) {
+    let is_name = |word: &&str| word.chars().all(|letter| letter.is_ascii_lowercase() || letter == '-');
+    let words: Vec<&str> = usage.split(' ').take_while(is_name).collect();
+    let command = words.join(" ");
+    let arguments = &usage[command.len()..];
+    (command, arguments)
+}
+
 /// Returns the command of a block's first line, if the block belongs to `program`.
-fn command_of<'l>(line: &'l str, program: &str) -> Option<&'l str> {
-    let command = line.strip_prefix(PROMPT)?.strip_suffix(OPTION)?;
+fn command_of(line: &str, program: &str) -> Option<String> {
+    let (command, _) = split_usage(line);
     let begins =
         |name: &&&str| command.strip_prefix(**name).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '));
     let owner = PROGRAMS.iter().filter(begins).max_by_key(|name| name.len())?;
     (*owner == program).then_some(command)
+}
+
+/// Returns the block of a command: usage, purpose and options, from its help.
+fn block(command: &str, help: &str) -> String {
+    let purpose: Vec<&str> = help.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
+    let usage = help.lines().find_map(|line| line.strip_prefix("Usage: ")).unwrap_or(command);
+    let mut text = format!("{command}{}\n    {}\n", split_usage(usage).1, purpose.join(" "));
+    let mut column = 0;
+    for option in help.lines().filter_map(option_of) {
+        let is_first = column == 0 || column + 2 + option.len() > WIDTH;
+        let separator = if is_first { "\n    " } else { "  " };
+        text += separator.strip_prefix('\n').filter(|_| column == 0).unwrap_or(separator);
+        text += option;
+        column = if is_first { 4 } else { column + 2 } + option.len();
+    }
+    if column > 0 { text + "\n" } else { text }
+}
+
+/// Returns the long name and the value of an option, from its line in a help; `None` for other lines.
+fn option_of(line: &str) -> Option<&str> {
+    let indented = line.strip_prefix("  ")?;
+    let long = &indented[indented.find("--").filter(|at| matches!(at, 0 | 4))?..];
+    let option = long.split("  ").next()?;
+    (!matches!(option, "--help" | "--version" | "--")).then_some(option)
 }
 
 /// Returns the document with the blocks of `program` replaced by `helps`, which has the help of each of its commands.
@@ -50,13 +83,13 @@ fn rewritten(document: &str, program: &str, helps: &BTreeMap<String, String>) ->
         text += line;
         let first = lines.peek().filter(|_| line.trim_end() == FENCES[0]);
         let Some(command) = first.and_then(|line| command_of(line.trim_end(), program)) else { continue };
-        let help = helps.get(command).ok_or_else(|| format!("`{command}` is not a command; remove its block"))?;
-        text += &format!("{PROMPT}{command}{OPTION}\n{help}{}\n", FENCES[1]);
-        found.push(command.to_owned());
+        let help = helps.get(&command).ok_or_else(|| format!("`{command}` is not a command; remove its block"))?;
+        text += &format!("{}{}\n", block(&command, help), FENCES[1]);
+        found.push(command);
         lines.by_ref().find(|line| line.trim_end() == FENCES[1]);
     }
     match helps.keys().find(|command| !found.contains(command)) {
-        Some(command) => Err(format!("`{command}` has no block; add one that begins with `{PROMPT}{command}{OPTION}`")),
+        Some(command) => Err(format!("`{command}` has no block; add one that begins with `{command}`")),
         None => Ok(text),
     }
 }
@@ -120,10 +153,11 @@ mod tests {
     use super::*;
 
     const DOCUMENT: &str =
-        "# A\n\n```console\n$ dormouse view --help\nold\n```\n\n```console\n$ dormouse lab run --help\nold\n```\nend\n";
+        "# A\n\n```text\ndormouse view [OPTIONS]\n    old\n```\n\n```text\ndormouse lab run\n    old\n```\nend\n";
 
     fn helps(commands: &[&str]) -> BTreeMap<String, String> {
-        commands.iter().map(|command| (command.to_string(), "new\n".to_string())).collect()
+        let help = |command: &str| format!("new\n\nUsage: {command} [OPTIONS]\n");
+        commands.iter().map(|command| (command.to_string(), help(command))).collect()
     }
 
     #[test]
@@ -131,14 +165,22 @@ mod tests {
         let text = rewritten(DOCUMENT, "dormouse", &helps(&["dormouse view"])).unwrap();
         assert_eq!(text, DOCUMENT.replacen("old", "new", 1));
         let text = rewritten(DOCUMENT, "dormouse lab", &helps(&["dormouse lab run"])).unwrap();
-        assert_eq!(text, DOCUMENT.replace("run --help\nold", "run --help\nnew"));
+        assert_eq!(text, DOCUMENT.replace("lab run\n    old", "lab run [OPTIONS]\n    new"));
     }
 
     #[test]
     fn missing_and_obsolete_blocks_are_errors() {
         let error = rewritten(DOCUMENT, "dormouse", &helps(&["dormouse view", "dormouse arm"])).unwrap_err();
-        assert_eq!(error, "`dormouse arm` has no block; add one that begins with `$ dormouse arm --help`");
+        assert_eq!(error, "`dormouse arm` has no block; add one that begins with `dormouse arm`");
         let error = rewritten(DOCUMENT, "dormouse", &helps(&[])).unwrap_err();
         assert_eq!(error, "`dormouse view` is not a command; remove its block");
+    }
+
+    #[test]
+    fn a_block_has_usage_purpose_and_options() {
+        let help = "Print events\n\nUsage: dormouse-view [OPTIONS] <TRACE>...\n\nArguments:\n  <TRACE>...  A trace -- or several\n\n\
+                    Options:\n  -o, --output <DIR>  The directory; --json is another\n      --json\n          As JSON\n  -h, --help  Help\n";
+        let expected = "dormouse view [OPTIONS] <TRACE>...\n    Print events\n    --output <DIR>  --json\n";
+        assert_eq!(block("dormouse view", help), expected);
     }
 }
