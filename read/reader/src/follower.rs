@@ -273,7 +273,7 @@ impl Progress {
                 return Some(FollowEnd::OutputClosed);
             }
             read_count += 1;
-            if read_count % INTERRUPTED_EVERY == 0 && self.options.is_interrupted.load(Ordering::Relaxed) {
+            if read_count.is_multiple_of(INTERRUPTED_EVERY) && self.options.is_interrupted.load(Ordering::Relaxed) {
                 return Some(FollowEnd::Interrupted);
             }
         }
