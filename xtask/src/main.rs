@@ -18,6 +18,7 @@
 
 mod aarch64;
 mod ci;
+mod crates;
 mod demo;
 mod fuzz;
 mod headers;
@@ -71,7 +72,7 @@ enum Task {
     Lines(lines::Lines),
     Tracepoints(tracepoints::Tracepoints),
     Picture(picture::Picture),
-    /// Run formatter, linter, header checks, tests, documentation, fuzz targets, the lab's experiments and the demo
+    /// Run all checks of a change: crates, formatter, linter, headers, tests, documentation, fuzz targets, the lab and the demo
     Ci {
         /// Only these steps, by their names in the table of a run
         steps: Vec<String>,
