@@ -31,7 +31,7 @@ enum Command {
     Run(Run),
     /// Write a report as HTML of figures that `dormouse lab run --json` wrote
     Report {
-        /// The figures
+        /// The figures; a file that ends in `.gz` is unpacked
         #[arg(value_name = "RESULT.json")]
         result: PathBuf,
         /// The report; by default beside the figures, with `.html`
@@ -42,7 +42,7 @@ enum Command {
     ///
     /// Every statement is judged anew by the rounds in the file. Without a file, nothing was measured.
     Papers {
-        /// The figures
+        /// The figures; a file that ends in `.gz` is unpacked
         #[arg(value_name = "RESULT.json")]
         result: Option<PathBuf>,
         /// Where to write it [default: standard output]
@@ -59,7 +59,7 @@ JSON is an object: `differences`, `only_in_a`, `only_in_b`, `measured` (with `th
 
 Exit code: 0, whatever differs; 2 if a file cannot be read.")]
     Compare {
-        /// A result of `dormouse lab run --json`
+        /// A result of `dormouse lab run --json`; a file that ends in `.gz` is unpacked
         #[arg(value_name = "A.json")]
         a: PathBuf,
         /// Another one
