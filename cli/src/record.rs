@@ -256,7 +256,7 @@ fn one_of<T: Copy + Send + Sync + 'static, const N: usize>(
 
 /// Returns a directory name that contains the local time.
 pub(crate) fn default_dir(what: &str) -> PathBuf {
-    let now = jiff::Zoned::now();
+    let now = jiff::ZonedDateTime::now();
     PathBuf::from(format!("{what}-{}", now.strftime("%Y%m%d-%H%M%S")))
 }
 

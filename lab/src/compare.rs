@@ -12,10 +12,13 @@
 //! difference. A fact that differs need not matter.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 use anyhow::anyhow;
 use dormouse_terminal::style::wrap;
+use flate2::read::GzDecoder;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -31,14 +34,19 @@ const ALPHA: f64 = 0.05;
 /// Verdict on a difference that chance explains.
 const NO_DIFFERENCE: &str = "no_difference_shown";
 
-/// Reads a result.
+/// Reads a result. A file whose name ends in `.gz` is unpacked.
 ///
 /// # Errors
 /// If the file cannot be read, or is not a result; the text says how to make one.
 pub fn load(path: &Path) -> anyhow::Result<Report> {
     let shown = path.display();
     let remedy = format!("make one with `dormouse lab run EXPERIMENT --json {shown}`");
-    let text = std::fs::read(path).map_err(|error| anyhow!("cannot read the result {shown}: {error}; {remedy}"))?;
+    let mut text = Vec::new();
+    let read = File::open(path).and_then(|mut file| match path.extension() {
+        Some(extension) if extension == "gz" => GzDecoder::new(file).read_to_end(&mut text),
+        _ => file.read_to_end(&mut text),
+    });
+    read.map_err(|error| anyhow!("cannot read the result {shown}: {error}; {remedy}"))?;
     serde_json::from_slice(&text).map_err(|error| anyhow!("{shown} is not a result: {error}; {remedy}"))
 }
 

@@ -16,7 +16,7 @@ use dormouse_lab_harness::{Run, Timing, Walk};
 use indicatif::{ProgressBar, ProgressStyle};
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -181,7 +181,7 @@ impl Plan {
         }
         bar.inc(1);
         bar.set_message("rounds");
-        let (mut random, mut untold) = (SmallRng::from_os_rng(), BTreeSet::new());
+        let (mut random, mut untold) = (rand::make_rng::<SmallRng>(), BTreeSet::new());
         let mut order: Vec<usize> = (0..self.planned.len()).collect();
         let processes = processes(engines.options.is_quick);
         for (round, is_counted) in turns(rounds, processes) {

@@ -124,11 +124,11 @@ fn read(name: &str) -> Paper {
 #[test]
 fn the_page_of_the_papers_is_current() {
     let root = env!("CARGO_MANIFEST_DIR");
-    let result = dormouse_lab::compare::load(format!("{root}/results/full.json").as_ref()).unwrap();
+    let result = dormouse_lab::compare::load(format!("{root}/results/full.json.gz").as_ref()).unwrap();
     let page = std::fs::read_to_string(format!("{root}/PAPERS.md")).unwrap();
     let written = dormouse_lab::report::papers(Some(&result));
     let line = page.lines().zip(written.lines()).take_while(|(there, now)| there == now).count() + 1;
-    let remedy = "`dormouse lab papers lab/results/full.json -o lab/PAPERS.md` writes it anew";
+    let remedy = "`dormouse lab papers lab/results/full.json.gz -o lab/PAPERS.md` writes it anew";
     assert!(page == written, "lab/PAPERS.md is not current, from line {line} on: {remedy}");
 }
 

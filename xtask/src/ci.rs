@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use crate::lab;
 use crate::run::{self, LAB, QUERY, WORKSPACES, cargo, succeed};
 use crate::test::Test;
-use crate::{demo, fuzz, headers, peers, test};
+use crate::{crates, demo, fuzz, headers, peers, test};
 
 /// A step of the run.
 struct Step {
@@ -25,9 +25,10 @@ const fn step(name: &'static str, budget_minutes: u32, run: fn() -> Result<()>) 
 }
 
 /// All steps. Later ones run even if earlier ones fail, so that one run reports everything.
-const STEPS: [Step; 11] = [
+const STEPS: [Step; 12] = [
     // These build nothing, so that the next two run as they do for a newcomer.
     step("fetch", 1, fetch),
+    step("crates", 1, crates::check),
     step("format", 1, format),
     step("demo", 4, demo::run),
     step("test", 22, || Test::default().run()),

@@ -21,6 +21,7 @@
 mod aarch64;
 mod ci;
 mod commands;
+mod crates;
 mod demo;
 mod fuzz;
 mod headers;
@@ -74,9 +75,9 @@ enum Task {
     Lines(lines::Lines),
     Tracepoints(tracepoints::Tracepoints),
     Picture(picture::Picture),
-    /// Write the help of all commands into docs/commands.md
+    /// Write the purpose and the options of all commands into docs/commands.md
     Commands(commands::Commands),
-    /// Run formatter, linter, header checks, tests, documentation, fuzz targets, the lab's experiments and the demo
+    /// Run all checks of a change: crates, formatter, linter, headers, tests, documentation, fuzz targets, the lab and the demo
     Ci {
         /// Names of the steps to run, as the table of a run shows them [default: all]
         steps: Vec<String>,

@@ -63,7 +63,7 @@ pub(super) fn parse(text: &str) -> Result<TimeOption, String> {
         return ns(time).map(TimeOption::At);
     }
     if let Ok(time) = text.parse::<DateTime>() {
-        let zoned = time.to_zoned(TimeZone::system()).map_err(|_| wrong())?;
+        let zoned = time.to_zoned_datetime(TimeZone::system()).map_err(|_| wrong())?;
         return ns(zoned.timestamp()).map(TimeOption::At);
     }
     text.parse().map(TimeOption::TimeOfDay).map_err(|_| wrong())
@@ -135,9 +135,9 @@ fn resolve(files: &TraceFiles, when: &TimeOption, without: i64) -> anyhow::Resul
 
 /// Returns `time` on the day on which the trace begins, or on the next day if only that lies within the trace.
 fn time_of_day(time: Time, begin_ns: i64, end_ns: Option<i64>) -> anyhow::Result<i64> {
-    let begin = Timestamp::from_nanosecond(begin_ns.into())?.to_zoned(TimeZone::system());
+    let begin = Timestamp::from_nanosecond(begin_ns.into())?.to_zoned_datetime(TimeZone::system());
     let on_day = |date: jiff::civil::Date| -> anyhow::Result<i64> {
-        let zoned = date.to_datetime(time).to_zoned(TimeZone::system())?;
+        let zoned = date.to_datetime(time).to_zoned_datetime(TimeZone::system())?;
         Ok(i64::try_from(zoned.timestamp().as_nanosecond())?)
     };
     let same_day = on_day(begin.date())?;

@@ -31,7 +31,7 @@ enum Command {
     Run(Run),
     /// Write the result of `dormouse lab run --json` as an HTML report
     Report {
-        /// Result of `dormouse lab run --json`
+        /// Result of `dormouse lab run --json`; a file whose name ends in `.gz` is unpacked
         #[arg(value_name = "RESULT.json")]
         result: PathBuf,
         /// File for the report [default: the result's name with `.html`]
@@ -42,7 +42,7 @@ enum Command {
     ///
     /// The rounds in the result decide on every statement anew. Without a result, all statements are listed as not measured.
     Papers {
-        /// Result of `dormouse lab run --json`
+        /// Result of `dormouse lab run --json`; a file whose name ends in `.gz` is unpacked
         #[arg(value_name = "RESULT.json")]
         result: Option<PathBuf>,
         /// File to write [default: standard output]
@@ -59,7 +59,7 @@ JSON is an object: `differences`, `only_in_a`, `only_in_b`, `measured` (with `th
 
 Exit code: 0, even if figures differ; 2 if a file cannot be read.")]
     Compare {
-        /// A result of `dormouse lab run --json`
+        /// A result of `dormouse lab run --json`; a file that ends in `.gz` is unpacked
         #[arg(value_name = "A.json")]
         a: PathBuf,
         /// Another one

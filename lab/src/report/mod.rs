@@ -18,6 +18,7 @@ mod blocks;
 mod plots;
 
 use dormouse_terminal::style::wrap;
+use flate2::read::GzDecoder;
 
 use crate::compare::facts_of_host;
 use crate::experiments::EXPERIMENTS;
@@ -28,7 +29,7 @@ use plots::Plot;
 
 const CSS: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
-const PLOTLY: &str = include_str!("vendor/plotly-cartesian.min.js");
+const PLOTLY_GZIP: &[u8] = include_bytes!("vendor/plotly-cartesian.min.js.gz");
 /// Content security policy: with it a browser makes no request for this page.
 const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; \
                       base-uri 'none'; form-action 'none'";
@@ -102,7 +103,9 @@ pub fn html(report: &Report) -> Result<String, serde_json::Error> {
         body.extend(blocks.iter().map(|block| block_html(block, &mut plots)));
         body += "</section>\n";
     }
-    let library = if plots.is_empty() { String::new() } else { format!("<script>{PLOTLY}</script>\n") };
+    let plotly =
+        || std::io::read_to_string(GzDecoder::new(PLOTLY_GZIP)).expect("the file is text that gzip has packed");
+    let library = if plots.is_empty() { String::new() } else { format!("<script>{}</script>\n", plotly()) };
     Ok(format!(
         r##"<!doctype html>
 <html lang="en">

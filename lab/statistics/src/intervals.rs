@@ -9,7 +9,7 @@
 //! S. Holm, *A simple sequentially rejective multiple test procedure*, 1979.
 
 use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use serde::Serialize;
 use statrs::distribution::{ContinuousCDF, Normal};
 use statrs::stats_tests::Alternative;

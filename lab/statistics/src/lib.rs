@@ -12,7 +12,7 @@ mod figures;
 pub mod intervals;
 
 use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
 pub use figures::{Labels, Measurement, Ratio, SCHEMA};
 

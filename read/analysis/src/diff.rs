@@ -240,7 +240,7 @@ fn draws(values: &Distribution, percentile: f64, random: &mut SmallRng) -> Optio
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rand::Rng;
+    use rand::RngExt;
 
     #[test]
     fn ratios_of_rates_have_intervals() {

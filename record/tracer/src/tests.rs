@@ -22,7 +22,7 @@ use dormouse_relay::{Memory, Setup};
 use dormouse_testing::{Lack, skip_part};
 use dormouse_transport::{Clock, Deadline, Incoming};
 use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
@@ -41,7 +41,7 @@ fn variable(name: &str) -> Option<u64> {
 
 /// Returns the number of conversations, and the random generator. Its seed is printed if a test fails.
 fn generator() -> (u64, SmallRng) {
-    let seed = variable(ENV_SEED).unwrap_or_else(|| SmallRng::from_os_rng().random());
+    let seed = variable(ENV_SEED).unwrap_or_else(rand::random);
     println!("{ENV_SEED}={seed} draws the same again");
     (variable(ENV_CONVERSATIONS).unwrap_or(5_000), SmallRng::seed_from_u64(seed))
 }

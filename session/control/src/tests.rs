@@ -16,7 +16,7 @@ use dormouse_abi::message::{
 };
 use dormouse_transport::{Conversation, Deadline, Incoming, Peer};
 use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
 use crate::directory::within;
 use crate::error::Error;
@@ -35,7 +35,7 @@ fn variable(name: &str) -> Option<u64> {
 
 /// Returns the number of conversations, and the generator. Its seed is printed if a test fails.
 fn generator() -> (u64, SmallRng) {
-    let seed = variable(ENV_SEED).unwrap_or_else(|| SmallRng::from_os_rng().random());
+    let seed = variable(ENV_SEED).unwrap_or_else(rand::random);
     println!("{ENV_SEED}={seed} draws the same again");
     (variable(ENV_CONVERSATIONS).unwrap_or(20_000), SmallRng::seed_from_u64(seed))
 }

@@ -239,8 +239,6 @@ mod tests {
     use std::io::Write;
     use std::os::unix::fs::PermissionsExt;
 
-    use rand::SeedableRng;
-
     use super::*;
 
     fn of(bytes: &[u8]) -> Option<Executable> {
@@ -267,7 +265,7 @@ mod tests {
         // Makes it a 32-bit file.
         bytes[4] = 1;
         assert!(matches!(of(&bytes), Some(Executable { kind: Kind::Foreign(_), .. })));
-        let seed: u64 = rand::Rng::random(&mut rand::rngs::SmallRng::from_os_rng());
+        let seed: u64 = rand::random();
         println!("seed {seed}");
         let mut random = seed | 1;
         for _ in 0..20_000 {

@@ -15,7 +15,7 @@ use dormouse_vring_vhost::{
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use serde::Serialize;
 
 /// Measure a block device of another process

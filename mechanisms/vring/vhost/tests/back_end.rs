@@ -18,7 +18,7 @@ use dormouse_vring_vhost::{
     BackEnd, BackEndOptions, BlockDevice, Disk, DriverOptions, Error, FileStorage, SECTOR_BYTES, Status, Storage,
 };
 use rand::rngs::SmallRng;
-use rand::{Rng, RngCore, SeedableRng};
+use rand::{Rng, RngExt, SeedableRng};
 use rustix::event::{PollFd, PollFlags, poll};
 use tempfile::TempDir;
 use vhost::vhost_user::message::VhostUserHeaderFlag;

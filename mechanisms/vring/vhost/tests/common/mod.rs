@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use dormouse_vring_vhost::{BlockQueue, Error, Operation, SECTOR_BYTES, Status};
 use rand::rngs::SmallRng;
-use rand::{Rng, RngCore, SeedableRng};
+use rand::{Rng, RngExt, SeedableRng};
 
 /// Time after which a test counts an operation as hanging.
 pub const LONG: Duration = Duration::from_secs(600);
