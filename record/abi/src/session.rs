@@ -29,11 +29,10 @@
 //! writer sets the stream's bit in [`SessionHeader::used_streams`] first, and readers read only streams whose bit is
 //! set.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-
-use crate::record::{PACKET_SPAN_BITS, RecordKind};
-use crate::register::Register;
-use crate::vring::RingLayout;
+use super::atomic::{AtomicU32, AtomicU64, Ordering};
+use super::record::{PACKET_SPAN_BITS, RecordKind};
+use super::register::Register;
+use super::vring::{self, RingLayout};
 
 /// "DORMOUSE", little-endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"DORMOUSE");
@@ -48,7 +47,7 @@ pub const STREAM_COUNT_MAX: u32 = 16_383;
 /// Number of words of [`SessionHeader::used_streams`].
 pub const USED_WORD_COUNT: usize = (STREAM_COUNT_MAX as usize + 1) / 64;
 /// Maximum number of pages of a session.
-pub const PAGE_COUNT_MAX: u32 = crate::vring::RING_SIZE_MAX;
+pub const PAGE_COUNT_MAX: u32 = vring::RING_SIZE_MAX;
 /// Size of a huge page in bytes, the unit of [`SessionHeader::huge_begin`].
 pub const HUGE_PAGE_SIZE_BYTES: usize = 2 << 20;
 /// Unit of the page part of a state word, in bytes.
@@ -462,8 +461,8 @@ impl Geometry {
     pub const fn is_valid(&self) -> bool {
         let page_size = self.page_size_bytes as usize;
         page_size.is_power_of_two()
-            && page_size >= crate::page::PAGE_SIZE_MIN
-            && page_size <= crate::page::PAGE_SIZE_MAX
+            && page_size >= super::page::PAGE_SIZE_MIN
+            && page_size <= super::page::PAGE_SIZE_MAX
             && self.page_count >= 1
             && self.page_count <= PAGE_COUNT_MAX
             && self.cpu_count <= self.stream_count
@@ -505,44 +504,5 @@ impl Geometry {
             && layout.size_bytes == geometry.size_bytes() as u64
             && geometry.size_bytes() <= memory_size_bytes;
         if agrees { Ok(geometry) } else { Err("the session's header contradicts itself") }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_of_state_are_read_back() {
-        let state = State { seq: 0xBEEF, unit: 0xABCDEF, offset: 0x123456 };
-        assert_eq!(State::from_word(state.to_word()), state);
-        // Zeroes are a stream without a page, whose first page is number 0.
-        let empty = State::from_word(0);
-        assert_eq!((empty.unit, empty.seq.wrapping_add(1)), (0, 0));
-        for owner in [
-            Owner::Free,
-            Owner::Drawn { process: 65_535, stream: 16_383 },
-            Owner::Queued { stream: 7, seq: (1 << 40) - 1 },
-            Owner::Withheld,
-        ] {
-            assert_eq!(Owner::from_word(owner.to_word()), Some(owner));
-        }
-        assert_eq!(Owner::from_word(1), None);
-        assert_eq!(spare::unit_for(spare::to_word(3, 9), 3), Some(9));
-        assert_eq!(spare::unit_for(spare::to_word(3, 9), 4), None);
-        assert_eq!(spare::unit_for(0, 0), None);
-    }
-
-    #[test]
-    fn every_page_has_one_unit() {
-        let geometry =
-            Geometry { page_size_bytes: 8192, page_count: 100, cpu_count: 4, stream_count: 12, has_register: false };
-        assert!(geometry.is_valid());
-        for index in 0..100 {
-            assert_eq!(geometry.page_of_unit(geometry.unit_of_page(index)), Some(index));
-        }
-        assert_eq!(geometry.page_of_unit(geometry.unit_of_page(0) - 1), None);
-        assert_eq!(geometry.page_of_unit(geometry.unit_of_page(0) + 1), None);
-        assert_eq!(geometry.page_of_unit(geometry.unit_of_page(100)), None);
     }
 }
