@@ -60,9 +60,9 @@ pub(crate) struct Executable {
 /// Privileges that a program's file gives it and that the calling user does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Privileges {
-    /// Those of this user (set-user-ID).
+    /// The privileges of this user (set-user-ID).
     OfUser(u32),
-    /// Those of this group (set-group-ID).
+    /// The privileges of this group (set-group-ID).
     OfGroup(u32),
     /// Capabilities.
     Capabilities,
