@@ -4,8 +4,8 @@
 //!   address >> shift ──hash──▶ │ … │ chunk │ chunk │ null │ …       open addressing; a slot changes once, from null to a chunk
 //! ```
 //!
-//! A chunk is aligned to the smallest power of two that is not below its size, so all its addresses have one hash key. The
-//! pool's lock serialises inserts; lookups need no lock:
+//! A chunk is aligned to the smallest power of two that is not below its size, so all its addresses have one hash key.
+//! The pool's lock serialises inserts; lookups need no lock:
 //!
 //! ```text
 //!   insert: write the chunk's description; *slot = chunk (release)

@@ -31,7 +31,7 @@ pub struct Driver<B> {
     bus: B,
     layout: Layout,
     features: Features,
-    /// BufferSlots of chains; a chain's id is its first descriptor.
+    /// Slots of chains; a chain's id is its first descriptor.
     slots: BufferSlots,
     /// For each descriptor, the next one of its chain.
     following: Box<[u16]>,
