@@ -55,7 +55,7 @@ impl Bench {
             clock: CLOCK_MONOTONIC,
             uuid: [7; 16],
             kind: RecordKind::Ids,
-            page_limit: page_count,
+            page_count_limit: page_count,
             kept_for: &[],
             kept_each: 0,
         };
@@ -88,7 +88,7 @@ impl Session {
             used: word(),
         };
         // This word is not zero at first: its object gets the value before there are other threads.
-        assert!(memory.page_limit() > 0);
+        assert!(memory.page_count_limit() > 0);
         memory.use_stream(0);
         session.write(1, FIRST);
         Arc::new(session)

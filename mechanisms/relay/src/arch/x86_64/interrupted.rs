@@ -153,7 +153,7 @@ impl Bench {
             clock: CLOCK_TSC,
             uuid: [7; 16],
             kind,
-            page_limit: 1,
+            page_count_limit: 1,
             kept_for: &[],
             kept_each: 0,
         };
@@ -329,8 +329,8 @@ fn an_interrupted_section_writes_nothing_and_its_restart_everything() {
             };
             // SAFETY: the stream of CPU 0, where the thread is; the runs are those of an array.
             let written = unsafe { rseq_write_at(site, &record, form, bench.state(), timestamp()) };
-            assert!(matches!(written, Written::Done | Written::Aborted), "{written:?}");
-            SLOW.fetch_add(u64::from(written == Written::Aborted), Ordering::Relaxed);
+            assert!(matches!(written, WriteOutcome::Done | WriteOutcome::Aborted), "{written:?}");
+            SLOW.fetch_add(u64::from(written == WriteOutcome::Aborted), Ordering::Relaxed);
         };
         let forms = if form == Form::Context { &[Form::Context][..] } else { &[Form::Compact, Form::Extended] };
         for &form in forms {
