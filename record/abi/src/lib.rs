@@ -34,6 +34,13 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+#[cfg(test)]
+mod atomic;
+/// The atomics of [`register`] and [`session`]; tests replace them.
+#[cfg(not(test))]
+mod atomic {
+    pub(crate) use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+}
 pub mod call;
 pub mod class;
 pub mod environment;

@@ -25,8 +25,8 @@
 
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
+use crate::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::class::CLASS_ID_MAX;
 
 /// Number of process entries. The first is unused, because no process has the number 0.
@@ -529,6 +529,9 @@ impl Register {
 fn is_same(known: &[AtomicU8], text: &[u8]) -> bool {
     known.len() == text.len() && known.iter().zip(text).all(|(known, byte)| known.load(Ordering::Relaxed) == *byte)
 }
+
+#[cfg(test)]
+mod model;
 
 #[cfg(test)]
 mod tests {

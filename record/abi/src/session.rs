@@ -29,11 +29,10 @@
 //! writer sets the stream's bit in [`SessionHeader::used_streams`] first, and readers read only streams whose bit is
 //! set.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-
-use crate::record::{PACKET_SPAN_BITS, RecordKind};
-use crate::register::Register;
-use crate::vring::RingLayout;
+use super::atomic::{AtomicU32, AtomicU64, Ordering};
+use super::record::{PACKET_SPAN_BITS, RecordKind};
+use super::register::Register;
+use super::vring::{self, RingLayout};
 
 /// "DORMOUSE", little-endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"DORMOUSE");
@@ -48,7 +47,7 @@ pub const STREAM_COUNT_MAX: u32 = 16_383;
 /// Number of words of [`SessionHeader::used_streams`].
 pub const USED_WORD_COUNT: usize = (STREAM_COUNT_MAX as usize + 1) / 64;
 /// Maximum number of pages of a session.
-pub const PAGE_COUNT_MAX: u32 = crate::vring::RING_SIZE_MAX;
+pub const PAGE_COUNT_MAX: u32 = vring::RING_SIZE_MAX;
 /// Size of a huge page in bytes, the unit of [`SessionHeader::huge_begin`].
 pub const HUGE_PAGE_SIZE_BYTES: usize = 2 << 20;
 /// Unit of the page part of a state word, in bytes.
@@ -462,8 +461,8 @@ impl Geometry {
     pub const fn is_valid(&self) -> bool {
         let page_size = self.page_size_bytes as usize;
         page_size.is_power_of_two()
-            && page_size >= crate::page::PAGE_SIZE_MIN
-            && page_size <= crate::page::PAGE_SIZE_MAX
+            && page_size >= super::page::PAGE_SIZE_MIN
+            && page_size <= super::page::PAGE_SIZE_MAX
             && self.page_count >= 1
             && self.page_count <= PAGE_COUNT_MAX
             && self.cpu_count <= self.stream_count
