@@ -34,10 +34,6 @@ impl RingLayout {
     pub const fn avail(self) -> usize {
         16 * self.size as usize
     }
-    /// Returns the offset of `avail.idx`.
-    pub const fn avail_idx(self) -> usize {
-        self.avail() + 2
-    }
     /// Returns the offset of `avail.ring`.
     pub const fn avail_ring(self) -> usize {
         self.avail() + 4
@@ -46,10 +42,6 @@ impl RingLayout {
     /// 2.7.8).
     pub const fn used(self) -> usize {
         (self.avail_ring() + 2 * self.size as usize + 2).next_multiple_of(64)
-    }
-    /// Returns the offset of `used.idx`.
-    pub const fn used_idx(self) -> usize {
-        self.used() + 2
     }
     /// Returns the offset of `used.ring`.
     pub const fn used_ring(self) -> usize {

@@ -751,12 +751,15 @@ fn hostile(seed: u64, stores: u64) {
     println!("scribbled {stores}");
 }
 
+/// Offset of `idx` in the available ring and in the used ring (VirtIO 1.2, 2.7.6 and 2.7.8).
+const IDX: usize = 2;
+
 /// Endlessly offers pages that were never filled: the ring is always half full.
 fn flood() {
     let (words, geometry) = session_memory();
     println!("ready");
     let ring = geometry.rings_offset();
-    let (avail, used) = (ring + geometry.ring().avail_idx(), ring + geometry.ring().used_idx());
+    let (avail, used) = (ring + geometry.ring().avail() + IDX, ring + geometry.ring().used() + IDX);
     let shift = avail % 8 * 8;
     loop {
         let used = words[used / 8].load(Ordering::Relaxed) >> (used % 8 * 8);
@@ -773,8 +776,8 @@ fn lie(events: u64) {
     let (words, geometry) = session_memory();
     let ring_bytes = geometry.ring_stride_bytes();
     for ring in (geometry.rings_offset()..).step_by(ring_bytes).take(geometry.stream_count as usize) {
-        let avail = ring + geometry.ring().avail_idx();
-        let used = ring + geometry.ring().used_idx();
+        let avail = ring + geometry.ring().avail() + IDX;
+        let used = ring + geometry.ring().used() + IDX;
         let (shift, of_used) = (avail % 8 * 8, words[used / 8].load(Ordering::Relaxed) >> (used % 8 * 8));
         let offered = of_used.wrapping_add(geometry.ring_size() as u64 + 1) & 0xFFFF;
         let others = words[avail / 8].load(Ordering::Relaxed) & !(0xFFFF << shift);
