@@ -59,17 +59,21 @@
 #![cfg_attr(not(test), no_std)]
 #![cfg(target_pointer_width = "64")]
 
+mod abi;
 pub mod arch;
+#[cfg(test)]
+#[path = "../../../record/abi/src/atomic.rs"]
+mod atomic;
+/// The atomics of this crate; tests replace them.
+#[cfg(not(test))]
+mod atomic {
+    pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+}
 mod memory;
 #[cfg(test)]
 mod model;
 mod retained;
 mod write;
-
-/// The atomics that [`retained`] uses; its model replaces them.
-mod atomic {
-    pub(crate) use core::sync::atomic::{AtomicU64, Ordering};
-}
 
 pub use memory::{Census, Drawer, Memory, Setup};
 pub use write::{Form, Record, Segment, Written, begin_epoch, write_exclusive};

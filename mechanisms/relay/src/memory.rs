@@ -1,17 +1,16 @@
 //! A view of the session's memory for writers and readers: typed access by offset, drawing of pages, planning of
 //! transactions.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-
 use dormouse_abi::page;
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::register::Register;
-use dormouse_abi::session::{
+use dormouse_abi::txn::{Store, Txn};
+
+use crate::abi::session::{
     Geometry, LOST_CLASS_COUNT, MAGIC, MODE_OVERWRITE, Owner, STREAM_STRIDE_BYTES, SessionHeader, SessionLayout, State,
     StreamControl, UNIT_BYTES, VERSION, claim, expiry, spare,
 };
-use dormouse_abi::txn::{Store, Txn};
-
+use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::retained::Retained;
 
 /// Maximum number of attempts of a reader to see two words that belong together. Correct writers change them less
@@ -130,7 +129,7 @@ impl Memory {
     /// # Safety
     /// The bytes are mapped for reading and writing, aligned to 4 KiB, and stay mapped while any copy of the view is used.
     pub unsafe fn from_raw(base: *mut u8, size_bytes: usize) -> Result<Memory, &'static str> {
-        if size_bytes < dormouse_abi::session::HEADER_SIZE_BYTES {
+        if size_bytes < crate::abi::session::HEADER_SIZE_BYTES {
             return Err("the session's memory is smaller than its header");
         }
         // SAFETY: the caller guarantees mapped and aligned memory, and the check above that it is large enough; a

@@ -2,19 +2,13 @@
 
 use std::sync::Arc;
 
-use dormouse_abi::session::State;
 use loom::thread;
 
-use atomic::{AtomicU64, Ordering};
-use retained::Retained;
+use crate::abi::session::State;
+use crate::atomic::{AtomicU64, Fault, Ordering, check};
+use crate::retained::Retained;
 
-/// The checker's atomics, which `retained.rs` uses in place of `core`'s.
-mod atomic {
-    pub(super) use loom::sync::atomic::{AtomicU64, Ordering};
-}
-#[allow(clippy::duplicate_mod, reason = "the same code, with the checker's atomics")]
-#[path = "retained.rs"]
-mod retained;
+mod switch;
 
 struct Stream {
     reclaimed: AtomicU64,
@@ -29,8 +23,9 @@ fn word(seq: u16) -> u64 {
 #[test]
 fn a_page_is_not_given_up_before_it_is_closed() {
     for (first, last) in [(1, 1), (1, 2), (0, 2)] {
-        loom::model(move || {
-            let stream = Arc::new(Stream { reclaimed: AtomicU64::new(0), state: AtomicU64::new(word(first)) });
+        check(None, Fault::None, move || {
+            let stream = Arc::new(Stream { reclaimed: AtomicU64::new(0), state: AtomicU64::new(0) });
+            stream.state.store(word(first), Ordering::Relaxed);
             let evictors: Vec<_> = (0..2)
                 .map(|_| {
                     let stream = Arc::clone(&stream);

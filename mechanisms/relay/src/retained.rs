@@ -9,9 +9,8 @@
 //! `reclaimed` never passes the current page: otherwise that page would be free as soon as it is closed, and so would
 //! all pages after it until the stream has caught up.
 
-use dormouse_abi::session::State;
-
-use super::atomic::{AtomicU64, Ordering};
+use crate::abi::session::State;
+use crate::atomic::{AtomicU64, Ordering};
 
 /// The closed pages of a stream that are not given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,13 +1,13 @@
 //! Records, and the write path for a thread that holds its stream exclusively.
 
 use core::mem::offset_of;
-use core::sync::atomic::Ordering;
 
 use dormouse_abi::page;
 use dormouse_abi::record::{self, RecordKind};
-use dormouse_abi::session::{State, StreamControl, UNIT_BYTES};
 
 use crate::Memory;
+use crate::abi::session::{State, StreamControl, UNIT_BYTES};
+use crate::atomic::Ordering;
 
 /// A run of bytes to copy into a record.
 ///
