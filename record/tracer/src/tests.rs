@@ -47,7 +47,7 @@ fn generator() -> (u64, SmallRng) {
 }
 
 /// Lets one test run at a time, because a process is in one session.
-fn alone() -> MutexGuard<'static, ()> {
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }

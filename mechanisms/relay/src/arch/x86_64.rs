@@ -53,8 +53,8 @@
 use core::mem::offset_of;
 
 use dormouse_abi::record::{self, RecordKind};
-use dormouse_abi::session::StreamControl;
 
+use crate::abi::session::StreamControl;
 use crate::{Form, Memory, Record, Segment, Written};
 
 /// A writer's choices when it enters the section.
@@ -138,6 +138,19 @@ impl Session {
 /// the thread pointer. `context` is the name of the thread's context word, in static TLS (initial-exec), which is 0 in
 /// threads that may not use this path, and in all threads without rseq.
 ///
+/// `injected: STATIC` is for tests: it gives the section its injection points. The static, whose two words are the
+/// chosen point and the number of passes before it interrupts, may be changed at any time. Without it a point is no
+/// instruction.
+///
+/// | point | place |
+/// | --- | --- |
+/// | 1 | after `rseq_cs` is set, before anything is read |
+/// | 2 | after the state word is read |
+/// | 3 | after the record's place is found, before its first store |
+/// | 4 | after the header is stored |
+/// | 5 | after each run of bytes is stored |
+/// | 6 | before the final store |
+///
 /// With `other: function`, a function of that type, an id is followed by a word of 64 bits that names its owner: if it
 /// is not `which`, the other function is called instead.
 ///
@@ -155,10 +168,10 @@ impl Session {
 macro_rules! define_record {
     ($(#[$meta:meta])* $vis:vis fn $name:ident(
         ids $fields:tt [$($argument:ident: $type:ty),*], session: $session:path, rseq_offset: $rseq_offset:path,
-        context: $context:literal, slow: $slow:path $(, other: $other:path)?
+        context: $context:literal, slow: $slow:path $(, other: $other:path)? $(; injected: $injected:path)?
     )) => {
         $crate::define_record!(
-            @direct [$(#[$meta])*] [$vis] $name $fields [$($argument: $type),*],
+            @direct [$(#[$meta])*] [$vis] $name $fields [$($argument: $type),*], injected = [$($injected)?],
             before = [$crate::define_record!(@check $($other)?), $crate::define_record!(@context $fields $context)],
             fit = [$crate::define_record!(@fit $fields)],
             header = [
@@ -178,6 +191,7 @@ macro_rules! define_record {
             rseq_offset = sym $rseq_offset,
             slow = sym $slow,
             $(other = sym $other,)?
+            $(injected = sym $injected,)?
             EXPIRY = const ::core::mem::offset_of!($crate::arch::abi::session::StreamControl, expiry),
             ID_MAX = const $crate::arch::abi::class::CLASS_ID_MAX,
             CPU_COUNT = const ::core::mem::offset_of!($crate::arch::Session, cpu_count),
@@ -186,10 +200,10 @@ macro_rules! define_record {
     // Here the context word only says whether the thread may use this path; it is not recorded.
     ($(#[$meta:meta])* $vis:vis fn $name:ident(
         compact $fields:tt [$($argument:ident: $type:ty),*], session: $session:path, rseq_offset: $rseq_offset:path,
-        context: $context:literal, slow: $slow:path
+        context: $context:literal, slow: $slow:path $(; injected: $injected:path)?
     )) => {
         $crate::define_record!(
-            @direct [$(#[$meta])*] [$vis] $name $fields [$($argument: $type),*],
+            @direct [$(#[$meta])*] [$vis] $name $fields [$($argument: $type),*], injected = [$($injected)?],
             before = [$crate::define_record!(@context 3 $context)],
             fit = [$crate::define_record!(@fit_less $fields)],
             header = [
@@ -207,6 +221,7 @@ macro_rules! define_record {
             session = sym $session,
             rseq_offset = sym $rseq_offset,
             slow = sym $slow,
+            $(injected = sym $injected,)?
             LESS = const $crate::arch::COMPACT_LESS_BYTES,
             EPOCH = const ::core::mem::offset_of!($crate::arch::abi::session::StreamControl, epoch),
             ID_MAX = const $crate::arch::abi::record::COMPACT_ID_MAX,
@@ -215,19 +230,21 @@ macro_rules! define_record {
     };
     // The stream and the session are found inside the section.
     (
-        @direct [$($meta:tt)*] [$($vis:tt)*] $name:ident $fields:tt [$($argument:ident: $type:ty),*],
+        @direct [$($meta:tt)*] [$($vis:tt)*] $name:ident $fields:tt [$($argument:ident: $type:ty),*], injected = $injected:tt,
         before = [$($before:expr),*], fit = $fit:tt, header = $header:tt, commit = $commit:tt, after = [$($after:expr),*],
         $($operands:tt)*
     ) => {
         $crate::define_record!(
             @section [$($meta)*] [$($vis)*] $name $fields
             [id: *const u32, size_bytes: usize, which: ::core::mem::MaybeUninit<u64> $(, $argument: $type)*] [()],
+            injected = $injected,
             enter = [
                 $($before,)*
                 "mov r10, qword ptr [rip + {rseq_offset}]",
                 "lea rax, [rip + 66b]",
                 "mov qword ptr fs:[r10 + {RSEQ_CS}], rax",
                 "20:",
+                $crate::define_record!(@point 1 $injected),
                 "mov r11, qword ptr [rip + {session}]",
                 // (X) pairs with the store of the word. Without a session the count is 0. A thread that is not
                 // registered has a number beyond any count.
@@ -253,6 +270,7 @@ macro_rules! define_record {
     // free, and so is r9 if it holds no word.
     (
         @section [$($meta:tt)*] [$($vis:tt)*] $name:ident $fields:tt [$($argument:ident: $type:ty),*] [$result:ty],
+        injected = $injected:tt,
         enter = [$($enter:expr),*], fit = [$($fit:expr),*], header = [$($header:expr),*], commit = [$($commit:expr),*],
         done = [$($done:expr),*], abort = [$($abort:expr),* $(,)?],
         $($operands:tt)*
@@ -272,6 +290,7 @@ macro_rules! define_record {
                 $($enter,)*
                 // rax is the control block, r10 the state, r11 the session, rdx the offset of the record's end in its
                 // page.
+                $crate::define_record!(@point 2 $injected),
                 "mov edx, r10d",
                 "and edx, 0xffffff",
                 $($fit,)*
@@ -287,8 +306,11 @@ macro_rules! define_record {
                 "sub r10, rsi",
                 // r10 is 16 bytes before the place of the fields, r11 the control block.
                 "mov r11, rax",
+                $crate::define_record!(@point 3 $injected),
                 $($header,)*
-                $crate::define_record!(@store $fields),
+                $crate::define_record!(@point 4 $injected),
+                $crate::define_record!(@store $fields $injected),
+                $crate::define_record!(@point 6 $injected),
                 $($commit,)*
                 "40:",
                 $crate::define_record!(@restore $fields),
@@ -310,6 +332,15 @@ macro_rules! define_record {
                 $($operands)*
             )
         }
+    };
+    // Interrupts the section if the point is chosen, once the section has passed it as often as the second word says.
+    // Changes the flags, which nothing needs at a point.
+    (@point $point:literal []) => { "" };
+    (@point $point:literal [$injected:path]) => {
+        concat!(
+            "cmp dword ptr [rip + {injected}], ", $point, "\n jne 80f\n",
+            "dec dword ptr [rip + {injected} + 4]\n jns 80f\n int3\n 80:"
+        )
     };
     (@keep runs) => { "mov qword ptr [rsp - 8], rcx" };
     (@keep $words:tt) => { "" };
@@ -339,13 +370,13 @@ macro_rules! define_record {
     // The comparison for a header that is `LESS` bytes shorter than the one that the size includes.
     (@fit_less runs) => { "add rdx, rsi\n sub rdx, {LESS}\n cmp rdx, qword ptr [r11 + {PAGE_LIMIT}]\n ja 50f" };
     (@fit_less $words:tt) => { "add edx, esi\n sub edx, {LESS}\n cmp edx, dword ptr [r11 + {PAGE_LIMIT}]\n ja 50f" };
-    (@store 0) => { "" };
-    (@store 1) => { "mov qword ptr [r10 + 16], rcx" };
-    (@store 2) => { concat!($crate::define_record!(@store 1), "\n mov qword ptr [r10 + 24], r8") };
-    (@store 3) => { concat!($crate::define_record!(@store 2), "\n mov qword ptr [r10 + 32], r9") };
+    (@store 0 $injected:tt) => { "" };
+    (@store 1 $injected:tt) => { "mov qword ptr [r10 + 16], rcx" };
+    (@store 2 $injected:tt) => { concat!($crate::define_record!(@store 1 []), "\n mov qword ptr [r10 + 24], r8") };
+    (@store 3 $injected:tt) => { concat!($crate::define_record!(@store 2 []), "\n mov qword ptr [r10 + 32], r9") };
     // Copies each segment: its whole words from the last to the first, two at a time; then, if it is exact and has more
     // bytes, its last eight bytes, or all bytes if there are fewer.
-    (@store runs) => { "
+    (@store runs $injected:tt) => { concat!("
         add r10, 16
         30:
         cmp rcx, r8
@@ -394,11 +425,12 @@ macro_rules! define_record {
         mov byte ptr [r10 + r9], al
         mov r9d, dword ptr [rcx + 20]
         37:
+        ", $crate::define_record!(@point 5 $injected), "
         add r10, r9
         add rcx, 24
         jmp 30b
         39:
-    " };
+    ") };
 }
 
 /// Number of bytes by which a compact header is shorter than one with context.
@@ -407,6 +439,9 @@ pub const COMPACT_LESS_BYTES: usize = record::HEADER_SIZE_BYTES - record::COMPAC
 /// The crate whose constants [`define_record!`] uses.
 #[doc(hidden)]
 pub use dormouse_abi as abi;
+
+#[cfg(test)]
+mod interrupted;
 
 const _: () = assert!(offset_of!(StreamControl, state) == 0);
 // The sections use these sizes for the places of header and words.
@@ -423,8 +458,15 @@ struct At {
     id: u16,
 }
 
+/// In tests the sections have their injection points.
 macro_rules! define_record_at {
-    ($name:ident, header = $header:tt, $($operands:tt)*) => {
+    ($name:ident, $($rest:tt)*) => {
+        #[cfg(not(test))]
+        define_record_at!(@injected [] $name, $($rest)*);
+        #[cfg(test)]
+        define_record_at!(@injected [interrupted::INJECTED] $name, $($rest)* injected = sym interrupted::INJECTED,);
+    };
+    (@injected $injected:tt $name:ident, header = $header:tt, $($operands:tt)*) => {
         define_record!(
             @section [
                 /// Writes a record of segments to the given stream with the given time. `size_bytes` is the size of a
@@ -434,11 +476,13 @@ macro_rules! define_record_at {
                 /// The conditions of [`rseq_write_at`].
             ] [] $name runs
             [at: *const At, size_bytes: usize, _unused: u64, first: *const Segment, end: *const Segment] [Written],
+            injected = $injected,
             enter = [
                 "mov r10, qword ptr [rdi + {RSEQ_OFFSET}]",
                 "lea rax, [rip + 66b]",
                 "mov qword ptr fs:[r10 + {RSEQ_CS}], rax",
                 "20:",
+                define_record!(@point 1 $injected),
                 "mov eax, dword ptr fs:[r10 + {CPU_ID}]",
                 "cmp eax, dword ptr [rdi + {CPU}]",
                 "jne 51f",

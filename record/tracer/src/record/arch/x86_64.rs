@@ -14,9 +14,22 @@ use crate::value::WORDS_MAX;
 
 use super::super::slow::{record_runs_slowly, record_words_slowly};
 
+#[cfg(all(test, target_os = "linux"))]
+mod interrupted;
+
+/// Defines a section, in tests with its injection points.
+macro_rules! define_record {
+    ($(#[$meta:meta])* fn $name:ident($($options:tt)*)) => {
+        #[cfg(not(all(test, target_os = "linux")))]
+        dormouse_relay::define_record! { $(#[$meta])* fn $name($($options)*) }
+        #[cfg(all(test, target_os = "linux"))]
+        dormouse_relay::define_record! { $(#[$meta])* fn $name($($options)*; injected: interrupted::INJECTED) }
+    };
+}
+
 macro_rules! define_records {
     ($($name:ident $of_key:ident $compact:ident $fields:tt $arguments:tt => $slow:ident $other:ident),* $(,)?) => {$(
-        dormouse_relay::define_record! {
+        define_record! {
             /// Writes a record with these fields.
             ///
             /// # Safety
@@ -26,18 +39,17 @@ macro_rules! define_records {
                 ids $fields $arguments, session: CURRENT_SECTION, rseq_offset: RSEQ_OFFSET, context: "dormouse_i_tls", slow: $compact
             )
         }
-        dormouse_relay::define_record! {
+        define_record! {
             /// Writes a record for an event's key. The id may be that of the class with the fingerprint `which`, or of
             /// another class of the key.
             ///
             /// # Safety
             /// The conditions of the function above; `id` is an `EventKey`'s.
             fn $of_key(
-                ids $fields $arguments, session: CURRENT_SECTION, rseq_offset: RSEQ_OFFSET, context: "dormouse_i_tls", slow: $compact,
-                other: $other
+                ids $fields $arguments, session: CURRENT_SECTION, rseq_offset: RSEQ_OFFSET, context: "dormouse_i_tls", slow: $compact, other: $other
             )
         }
-        dormouse_relay::define_record! {
+        define_record! {
             /// First part of the slow path of both functions; in sessions with compact records it writes those.
             ///
             /// # Safety

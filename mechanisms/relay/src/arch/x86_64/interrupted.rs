@@ -1,0 +1,340 @@
+//! Each section is interrupted at each of its injection points, by a handler that writes another record to the same
+//! stream: the section writes nothing, and after it was restarted the page holds exactly both records.
+
+use std::arch::{asm, global_asm};
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicIsize, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use dormouse_abi::page;
+use dormouse_abi::record::{self, RecordKind};
+use dormouse_percpu::Rseq;
+use dormouse_testing::{Lack, skip};
+
+use super::*;
+use crate::Setup;
+use crate::abi::session::{CLOCK_TSC, Geometry, MODE_OVERWRITE, State, expiry};
+
+/// The chosen point, and the number of passes before it interrupts.
+pub(super) static INJECTED: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
+/// Number of interruptions.
+static INTERRUPTED: AtomicU64 = AtomicU64::new(0);
+/// Number of calls of slow paths.
+static SLOW: AtomicU64 = AtomicU64::new(0);
+static NONE: Session = Session::none();
+static SESSION: AtomicPtr<Session> = AtomicPtr::new((&raw const NONE).cast_mut());
+static RSEQ_OFFSET: AtomicIsize = AtomicIsize::new(0);
+
+global_asm!(
+    ".pushsection .tbss.interrupted_context, \"awT\", @nobits",
+    ".globl interrupted_context",
+    ".type interrupted_context, @object",
+    ".size interrupted_context, 8",
+    ".balign 8",
+    "interrupted_context:",
+    ".zero 8",
+    ".popsection",
+);
+
+const CONTEXT: u64 = 0x1234_5678_9abc_def0;
+const WORDS: [u64; 3] = [0x1111_1111_1111_1111, 0x2222_2222_2222_2222, 0x3333_3333_3333_3333];
+/// Class and field of the records under test, and those of the handler's record.
+const ID: u32 = 7;
+const HANDLER_ID: u32 = 9;
+const HANDLER_WORD: u64 = 0x9999_9999_9999_9999;
+
+/// Counts a call, whose arguments must be those of the section.
+unsafe extern "C" fn slow<const COUNT: usize>(
+    id: *const u32,
+    size_bytes: usize,
+    _: MaybeUninit<u64>,
+    w0: u64,
+    w1: u64,
+    w2: u64,
+) {
+    // SAFETY: all callers pass references.
+    let id = unsafe { id.read() };
+    let words = [w0, w1, w2];
+    assert!(size_bytes == record::HEADER_SIZE_BYTES + 8 * COUNT);
+    assert!(id == HANDLER_ID || words[..COUNT] == WORDS[..COUNT], "arguments of the section");
+    SLOW.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Counts a call, whose arguments must be those of the section.
+unsafe extern "C" fn slow_runs(
+    id: *const u32,
+    _: usize,
+    _: MaybeUninit<u64>,
+    first: *const Segment,
+    end: *const Segment,
+) {
+    // SAFETY: the callers pass references.
+    assert!(unsafe { id.read() } == ID);
+    assert!(end.addr() - first.addr() == RUN_COUNT * size_of::<Segment>(), "arguments of the section");
+    SLOW.fetch_add(1, Ordering::Relaxed);
+}
+
+macro_rules! define {
+    ($($ids:ident $compact:ident $fields:tt $arguments:tt $slow:path),*) => {$(
+        define_record! {
+            /// # Safety
+            /// The conditions of `define_record!`.
+            fn $ids(
+                ids $fields $arguments, session: SESSION, rseq_offset: RSEQ_OFFSET, context: "interrupted_context",
+                slow: $slow; injected: INJECTED
+            )
+        }
+        define_record! {
+            /// # Safety
+            /// The conditions of `define_record!`.
+            fn $compact(
+                compact $fields $arguments, session: SESSION, rseq_offset: RSEQ_OFFSET, context: "interrupted_context",
+                slow: $slow; injected: INJECTED
+            )
+        }
+    )*};
+}
+
+define!(
+    record_0 compact_0 0 [] slow::<0>,
+    record_1 compact_1 1 [w0: u64] slow::<1>,
+    record_2 compact_2 2 [w0: u64, w1: u64] slow::<2>,
+    record_3 compact_3 3 [w0: u64, w1: u64, w2: u64] slow::<3>,
+    record_runs compact_runs runs [first: *const Segment, end: *const Segment] slow_runs
+);
+
+/// Writes the handler's record, with a section that may be aborted as well.
+fn write_handlers() {
+    let (id, size, none) = (&HANDLER_ID, record::HEADER_SIZE_BYTES + 8, MaybeUninit::uninit());
+    // SAFETY: the word points to a session that is never freed.
+    let is_compact = unsafe { &*SESSION.load(Ordering::Relaxed) }.compact_cpu_count > 0;
+    repeat(|| match is_compact {
+        // SAFETY: the test fulfils the macro's conditions: memory, registration, one word.
+        true => unsafe { compact_1(id, size, none, HANDLER_WORD) },
+        // SAFETY: the test fulfils the macro's conditions: memory, registration, one word.
+        false => unsafe { record_1(id, size, none, HANDLER_WORD) },
+    });
+}
+
+/// Calls `write` until it does not take the slow path.
+fn repeat(write: impl Fn()) {
+    let is_slow = || {
+        let before = SLOW.load(Ordering::Relaxed);
+        write();
+        SLOW.load(Ordering::Relaxed) != before
+    };
+    assert!((0..1_000).any(|_| !is_slow()), "a section is always aborted");
+}
+
+extern "C" fn on_trap(_: libc::c_int) {
+    INJECTED[0].store(0, Ordering::Relaxed);
+    INTERRUPTED.fetch_add(1, Ordering::Relaxed);
+    write_handlers();
+}
+
+const GEOMETRY: Geometry =
+    Geometry { page_size_bytes: 4096, page_count: 1, cpu_count: 1, stream_count: 1, has_register: false };
+
+#[repr(C, align(4096))]
+#[derive(Clone)]
+struct OsPage([u8; 4096]);
+
+/// A session of one stream that has a page.
+struct Bench {
+    memory: Memory,
+    unit: u32,
+    kind: RecordKind,
+}
+
+impl Bench {
+    fn new(kind: RecordKind) -> Bench {
+        let backing = vec![OsPage([0; 4096]); GEOMETRY.size_bytes().div_ceil(4096)].leak();
+        let setup = Setup {
+            mode: MODE_OVERWRITE,
+            clock: CLOCK_TSC,
+            uuid: [7; 16],
+            kind,
+            page_limit: 1,
+            kept_for: &[],
+            kept_each: 0,
+        };
+        // SAFETY: valid, zeroed, aligned, and never freed.
+        let memory = unsafe { Memory::initialise(backing.as_mut_ptr().cast(), &GEOMETRY, &setup) };
+        let unit = memory.draw(3, 0, |_| 0).expect("a page");
+        SESSION.store(Box::leak(Box::new(Session::new(&memory, true))), Ordering::Relaxed);
+        Bench { memory, unit, kind }
+    }
+
+    fn control(&self) -> &StreamControl {
+        self.memory.stream(0)
+    }
+
+    fn state(&self) -> u64 {
+        self.control().state.load(crate::atomic::Ordering::Relaxed)
+    }
+
+    /// Makes the page empty.
+    fn open(&self) {
+        let state = State { seq: 0, unit: self.unit, offset: page::HEADER_SIZE_BYTES as u32 }.to_word();
+        self.control().state.store(state, crate::atomic::Ordering::Relaxed);
+    }
+
+    /// Lets records of the present time in.
+    fn renew(&self) {
+        let now = timestamp();
+        self.control().expiry.store(expiry(now), crate::atomic::Ordering::Relaxed);
+        self.control().epoch.store(record::epoch(now), crate::atomic::Ordering::Relaxed);
+    }
+
+    /// Returns what the page holds below the offset of its state word.
+    fn content(&self) -> Vec<u8> {
+        let begin = self.memory.page(self.unit).expect("a page").wrapping_add(page::HEADER_SIZE_BYTES);
+        let len = State::from_word(self.state()).offset as usize - page::HEADER_SIZE_BYTES;
+        // SAFETY: a part of the page, which no other thread writes.
+        unsafe { std::slice::from_raw_parts(begin, len) }.to_vec()
+    }
+
+    /// Interrupts the section that `write` executes at each point: `run_count` times at the point after a run.
+    fn interrupt_each(&self, form: Form, fields: &[u8], run_count: u32, write: &dyn Fn()) {
+        let own = if self.kind == RecordKind::Compact { Form::Compact } else { Form::Context };
+        let points = [1, 2, 3, 4, 6].map(|point| (point, 0)).into_iter().chain((0..run_count).map(|run| (5, run)));
+        for (point, passes) in points {
+            let what = format!("{form:?}, {} bytes, point {point} after {passes}", fields.len());
+            self.open();
+            let before = INTERRUPTED.load(Ordering::Relaxed);
+            let is_interrupted = (0..1_000).any(|_| {
+                self.renew();
+                INJECTED[1].store(passes, Ordering::Relaxed);
+                INJECTED[0].store(point, Ordering::Relaxed);
+                write();
+                INTERRUPTED.load(Ordering::Relaxed) != before
+            });
+            assert!(is_interrupted, "{what}");
+            let handlers = Bench::check_record(&self.content(), own, HANDLER_ID, &HANDLER_WORD.to_le_bytes(), &what);
+            assert_eq!(handlers, self.content().len(), "{what}: the interrupted section has written");
+            repeat(|| {
+                self.renew();
+                write();
+            });
+            let content = self.content();
+            assert_eq!(Bench::check_record(&content, own, HANDLER_ID, &HANDLER_WORD.to_le_bytes(), &what), handlers);
+            let len = Bench::check_record(&content[handlers..], form, ID, fields, &what);
+            assert_eq!(handlers + len, content.len(), "{what}: more than both records");
+        }
+    }
+
+    /// Checks all of a record but its time, and returns its size in bytes.
+    fn check_record(content: &[u8], form: Form, id: u32, fields: &[u8], what: &str) -> usize {
+        let header = form.header_size_bytes();
+        let found = match form {
+            Form::Context => {
+                assert_eq!(content[8..16], CONTEXT.to_le_bytes(), "{what}");
+                u16::from_le_bytes([content[0], content[1]])
+            }
+            Form::Compact => content[0].into(),
+            Form::Extended => {
+                assert_eq!(content[0], record::EXTENDED, "{what}");
+                u16::from_le_bytes([content[1], content[2]])
+            }
+        };
+        assert_eq!((u32::from(found), &content[header..header + fields.len()]), (id, fields), "{what}");
+        header + fields.len()
+    }
+}
+
+/// Number of runs of a record of runs.
+const RUN_COUNT: usize = 3;
+
+/// Restricts the thread to CPU 0, sets its context word, and returns rseq; `None` if there are no sections.
+fn prepare() -> Option<Rseq> {
+    let rseq = Rseq::detect();
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(0);
+    if rseq.is_none() {
+        skip(Lack::machine("there are no restartable sequences here", "a kernel that has rseq(2), and no emulator"));
+    } else if rustix::thread::sched_setaffinity(None, &set).is_err() {
+        skip(Lack::machine("this process may not run on CPU 0", "`taskset -c 0-` before the tests"));
+        return None;
+    }
+    // SAFETY: writes the thread's own word.
+    unsafe {
+        asm!(
+            "mov {address}, qword ptr [rip + interrupted_context@GOTTPOFF]",
+            "mov qword ptr fs:[{address}], {word}",
+            address = out(reg) _,
+            word = in(reg) CONTEXT,
+            options(nostack, preserves_flags),
+        );
+    }
+    rseq
+}
+
+#[test]
+fn an_interrupted_section_writes_nothing_and_its_restart_everything() {
+    let Some(rseq) = prepare() else { return };
+    RSEQ_OFFSET.store(rseq.offset(), Ordering::Relaxed);
+    // SAFETY: the handler is async-signal-safe; nothing else in this program raises the signal.
+    assert_ne!(unsafe { libc::signal(libc::SIGTRAP, on_trap as *const () as libc::sighandler_t) }, libc::SIG_ERR);
+    let small = [WORDS[0], 0x55];
+    let bytes: [u8; 33] = core::array::from_fn(|index| index as u8 + 1);
+    let runs = [
+        Segment::exact(bytes.as_ptr(), 33),
+        Segment::padded(small.as_ptr().cast(), 9),
+        Segment::exact(bytes.as_ptr(), 5),
+    ];
+    let run_fields = [&bytes[..], &WORDS[0].to_le_bytes(), &[0x55], &bytes[..5]].concat();
+    let words: Vec<u8> = WORDS.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let size = |len: usize| record::HEADER_SIZE_BYTES + len;
+    let core::ops::Range { start, end } = runs.as_ptr_range();
+    let (none, [w0, w1, w2]) = (MaybeUninit::uninit(), WORDS);
+    for kind in [RecordKind::Ids, RecordKind::Compact] {
+        let bench = Bench::new(kind);
+        let run_count = RUN_COUNT as u32;
+        let form = if kind == RecordKind::Ids {
+            // SAFETY: the test fulfils the macro's conditions here and below: memory, registration, these words.
+            bench.interrupt_each(Form::Context, &[], 0, &|| unsafe { record_0(&ID, size(0), none) });
+            // SAFETY: the test fulfils the macro's conditions: memory, registration, as many words.
+            bench.interrupt_each(Form::Context, &words[..8], 0, &|| unsafe { record_1(&ID, size(8), none, w0) });
+            // SAFETY: the test fulfils the macro's conditions: memory, registration, as many words.
+            bench.interrupt_each(Form::Context, &words[..16], 0, &|| unsafe { record_2(&ID, size(16), none, w0, w1) });
+            // SAFETY: the test fulfils the macro's conditions: memory, registration, as many words.
+            bench.interrupt_each(Form::Context, &words, 0, &|| unsafe { record_3(&ID, size(24), none, w0, w1, w2) });
+            // SAFETY: the test fulfils the macro's conditions: memory, registration, an array of runs.
+            let write = || unsafe { record_runs(&ID, size(run_fields.len()), none, start, end) };
+            bench.interrupt_each(Form::Context, &run_fields, run_count, &write);
+            Form::Context
+        } else {
+            // SAFETY: the test fulfils the macro's conditions: memory, registration, no words.
+            bench.interrupt_each(Form::Compact, &[], 0, &|| unsafe { compact_0(&ID, size(0), none) });
+            // SAFETY: the test fulfils the macro's conditions: memory, registration, as many words.
+            bench.interrupt_each(Form::Compact, &words[..8], 0, &|| unsafe { compact_1(&ID, size(8), none, w0) });
+            // SAFETY: the test fulfils the macro's conditions: memory, registration, as many words.
+            bench.interrupt_each(Form::Compact, &words[..16], 0, &|| unsafe { compact_2(&ID, size(16), none, w0, w1) });
+            // SAFETY: the test fulfils the macro's conditions: memory, registration, as many words.
+            bench.interrupt_each(Form::Compact, &words, 0, &|| unsafe { compact_3(&ID, size(24), none, w0, w1, w2) });
+            // SAFETY: the test fulfils the macro's conditions: memory, registration, an array of runs.
+            let write = || unsafe { compact_runs(&ID, size(run_fields.len()), none, start, end) };
+            bench.interrupt_each(Form::Compact, &run_fields, run_count, &write);
+            Form::Compact
+        };
+        // The slow path's own sections, which get the state word and the time from their caller.
+        let session_word: *const Session = SESSION.load(Ordering::Relaxed);
+        let record = Record::new(ID as u16, CONTEXT, &runs);
+        let write_at = |form| {
+            let site = Site {
+                rseq_offset: rseq.offset(),
+                cpu: 0,
+                control: bench.control(),
+                session_word: &raw const session_word,
+                session: session_word,
+            };
+            // SAFETY: the stream of CPU 0, where the thread is; the runs are those of an array.
+            let written = unsafe { rseq_write_at(site, &record, form, bench.state(), timestamp()) };
+            assert!(matches!(written, Written::Done | Written::Aborted), "{written:?}");
+            SLOW.fetch_add(u64::from(written == Written::Aborted), Ordering::Relaxed);
+        };
+        let forms = if form == Form::Context { &[Form::Context][..] } else { &[Form::Compact, Form::Extended] };
+        for &form in forms {
+            bench.interrupt_each(form, &run_fields, run_count, &|| write_at(form));
+        }
+    }
+}
