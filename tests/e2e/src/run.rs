@@ -284,8 +284,14 @@ impl Running {
 
     /// Runs another command of `dormouse` that finds the session.
     pub fn dormouse<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Output {
-        let mut command = Command::new(dormouse());
-        command.args(arguments).env("XDG_RUNTIME_DIR", self.place.path().join("run"));
+        self.dormouse_within(&[], arguments)
+    }
+
+    /// Runs a command like [`Running::dormouse`], by the program and arguments that are its prefix.
+    pub fn dormouse_within<S: AsRef<OsStr>>(&self, prefix: &[&str], arguments: &[S]) -> Output {
+        let mut words = prefix.iter().map(OsStr::new).chain([dormouse().as_os_str()]);
+        let mut command = Command::new(words.next().expect("the command at least"));
+        command.args(words).args(arguments).env("XDG_RUNTIME_DIR", self.place.path().join("run"));
         command.output().expect("dormouse runs")
     }
 

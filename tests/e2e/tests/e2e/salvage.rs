@@ -10,7 +10,7 @@ use dormouse_e2e::run::{Record, Running, babeltrace2_count};
 use dormouse_e2e::trace::{Trace, has_joined};
 use dormouse_e2e::{Random, seed};
 use dormouse_owner::salvage;
-use dormouse_testing::{Lack, skip};
+use dormouse_testing::{Lack, has, skip};
 use rustix::fs::{FileType, Mode};
 
 use crate::{TINY, TRACED};
@@ -53,10 +53,15 @@ fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
 
 /// Runs the command, and returns its exit code, its output, and the trace.
 fn run(running: &Running, name: &str, options: &[&str]) -> (i32, serde_json::Value, PathBuf) {
+    run_within(&[], running, name, options)
+}
+
+/// Runs the command like [`run`], by the program and arguments that are its prefix.
+fn run_within(prefix: &[&str], running: &Running, name: &str, options: &[&str]) -> (i32, serde_json::Value, PathBuf) {
     let output = running.place().join(name);
     let mut arguments = vec!["salvage", "--json", "-o", output.to_str().unwrap(), running.dir().to_str().unwrap()];
     arguments.extend(options);
-    let done = running.dormouse(&arguments);
+    let done = running.dormouse_within(prefix, &arguments);
     let json = serde_json::from_slice(&done.stdout);
     let json = json.unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&done.stderr)));
     (done.status.code().unwrap(), json, output)
@@ -125,19 +130,48 @@ fn a_program_that_lives_has_everything() {
     }
 }
 
+/// Returns a program that does not listen, and its id; its recorder is dead.
+fn abandoned_silent() -> (Running, u32) {
+    let running = abandoned(Record::new().env(dormouse_abi::environment::ENV_LISTEN, "0"), true);
+    let pid = pids(running.dir())[0];
+    (running, pid)
+}
+
 #[test]
 fn a_program_that_does_not_listen_is_looked_into() {
-    let record = Record::new().env(dormouse_abi::environment::ENV_LISTEN, "0");
-    let mut running = abandoned(record, true);
-    let pid = pids(running.dir())[0];
-    let (code, json, dir) = run(&running, "salvaged", &[]);
-    if json["memory"] == format!("the memory of process {pid}") {
-        check_whole(&dir, (code, &json));
-    } else {
-        // This user may not read other processes' memory.
-        assert_eq!((code, &json["is_whole"]), (1, &false.into()), "{json}");
-        check(&dir, &json);
+    let (mut running, pid) = abandoned_silent();
+    // This process has the rights that the command has. The kernel asks for the same ones to open this file.
+    if std::fs::File::open(format!("/proc/{pid}/mem")).is_err() {
+        running.kill_programs(&[pid]);
+        return skip(Lack::machine("this user may not read the memory of another process", "run the tests as root"));
     }
+    let (code, json, dir) = run(&running, "salvaged", &[]);
+    assert_eq!(json["memory"], format!("the memory of process {pid}"));
+    check_whole(&dir, (code, &json));
+    running.kill_programs(&[pid]);
+}
+
+/// Without the right to trace, the memory of a program that does not answer is out of reach: that is reported, and what
+/// is on disk is salvaged.
+#[test]
+fn a_program_that_may_not_be_looked_into_keeps_its_memory() {
+    const WITHOUT_RIGHT: [&str; 2] = ["setpriv", "--bounding-set=-sys_ptrace"];
+    if !has(WITHOUT_RIGHT[0]) {
+        return;
+    }
+    // Without the right, a process traces only processes that have no other rights than itself: root's have.
+    let is_root = rustix::process::geteuid().is_root();
+    let is_permitted = Command::new(WITHOUT_RIGHT[0]).args([WITHOUT_RIGHT[1], "true"]).status();
+    if !is_root || !is_permitted.is_ok_and(|status| status.success()) {
+        return skip(Lack::machine("this user cannot give up the right to trace", "run the tests as root"));
+    }
+    let (mut running, pid) = abandoned_silent();
+    let (code, json, dir) = run_within(&WITHOUT_RIGHT, &running, "salvaged", &[]);
+    assert_eq!((code, &json["is_whole"]), (1, &false.into()), "{json}");
+    let memory = json["memory"].as_str().unwrap();
+    assert!(memory.starts_with("none: ") && memory.contains(&format!("process {pid}")), "{json}");
+    let events = check(&dir, &json).stats().events;
+    assert!(events > 0 && events < EVENTS, "{events}");
     running.kill_programs(&[pid]);
 }
 
