@@ -58,9 +58,22 @@ fn wait(pid: libc::pid_t, flags: c_int) -> c_int {
 }
 
 /// Ends the process without running handlers.
-fn end_at_once() -> ! {
+fn end_at_once(code: c_int) -> ! {
     // SAFETY: _exit(2) takes a number.
-    unsafe { libc::_exit(0) }
+    unsafe { libc::_exit(code) }
+}
+
+/// Emits an event if this process is in a session, and returns whether it is.
+fn emit_word(number: u64) -> bool {
+    let mut is_emitted = false;
+    dormouse::event!(
+        e2e.word,
+        number = {
+            is_emitted = true;
+            number
+        }
+    );
+    is_emitted
 }
 
 /// One child in this many does not have the session's memory, and asks its owner for it.
@@ -142,7 +155,7 @@ fn fill(fifo: &Path, count: u64) {
             drop(end.take());
             say.write_all(&[is_alone().into()]).expect("the pipe is this program's");
             let _ = waited_for.read(&mut [0]);
-            end_at_once();
+            end_at_once(0);
         }
     }
     let mut alone = vec![0; count as usize];
@@ -174,30 +187,36 @@ fn listed() {
 
 /// Runs children that emit an event and end without handlers.
 fn exits(count: u64) {
+    let mut emitted = 0;
     for number in 0..count {
         let pid = fork();
         if pid == 0 {
-            dormouse::event!(e2e.word, number);
-            end_at_once();
+            end_at_once(emit_word(number).into());
         }
-        wait(pid, 0);
+        emitted += libc::WEXITSTATUS(wait(pid, 0)) as u64;
     }
-    println!("emitted {count}");
+    println!("emitted {emitted}");
 }
 
 /// Leaves stopped children behind, each of which has emitted `events` events.
 fn freeze(children: u64, events: u64) {
+    let (mut said, mut say) = std::io::pipe().expect("a pipe");
+    let mut emitted = 0;
     for _ in 0..children {
         let pid = fork();
         if pid == 0 {
-            (0..events).for_each(|number| dormouse::event!(e2e.word, number));
+            let emitted: u64 = (0..events).map(|number| u64::from(emit_word(number))).sum();
+            say.write_all(&emitted.to_ne_bytes()).expect("the pipe is this program's");
             // SAFETY: raise(3) sends a signal to this very process.
             unsafe { libc::raise(libc::SIGSTOP) };
-            end_at_once();
+            end_at_once(0);
         }
+        let mut of_child = [0; 8];
+        said.read_exact(&mut of_child).expect("the child writes");
+        emitted += u64::from_ne_bytes(of_child);
         assert!(libc::WIFSTOPPED(wait(pid, libc::WUNTRACED)));
     }
-    println!("emitted {}", children * events);
+    println!("emitted {emitted}");
 }
 
 /// Closes all descriptors that it does not know, listens itself, and returns a byte on each connection.
@@ -270,7 +289,7 @@ fn family(file: &Path, threads: u32) {
             let pid = fork();
             if pid == 0 {
                 steps(first, threads + 1);
-                end_at_once();
+                end_at_once(0);
             }
             wait(pid, 0);
             emitted.fetch_add(2 * CHILD_EVENTS, Ordering::Relaxed);
@@ -303,7 +322,7 @@ static PREINIT: extern "C" fn() = before_constructors;
 
 /// Once a FIFO's other end is opened, forks and starts `count` processes each, and prints the durations in nanoseconds.
 fn waits(fifo: &Path, count: u64, plugin: &str) {
-    dormouse::event!(e2e.word, number = u64::MAX);
+    println!("emitted {}", u64::from(emit_word(u64::MAX)));
     println!("ready");
     std::fs::File::open(fifo).expect("a FIFO");
     let mut pipe = std::io::pipe().expect("a pipe");
@@ -322,20 +341,19 @@ fn timed_fork((reader, writer): &mut (PipeReader, PipeWriter), number: u64) {
     let ns = now_ns() - begin;
     if pid == 0 {
         writer.write_all(&ns.to_ne_bytes()).expect("the pipe is this program's");
-        dormouse::event!(e2e.word, number);
-        end_at_once();
+        end_at_once(emit_word(number).into());
     }
     println!("fork,parent {ns}");
     let mut of_child = [0; 8];
     reader.read_exact(&mut of_child).expect("the child writes");
     println!("fork,child {}", u64::from_ne_bytes(of_child));
-    wait(pid, 0);
+    println!("emitted {}", libc::WEXITSTATUS(wait(pid, 0)));
 }
 
 /// Measures like [`waits`], but forks while another thread loads a library whose tracer asks the session's owner for
 /// its memory.
 fn amid_joins(fifo: &Path, count: u64, plugin: &str) {
-    dormouse::event!(e2e.word, number = u64::MAX);
+    println!("emitted {}", u64::from(emit_word(u64::MAX)));
     println!("ready");
     std::fs::File::open(fifo).expect("a FIFO");
     for _ in 0..count {
