@@ -140,7 +140,8 @@ fn a_program_that_dies_stops_nobody() {
                 thread::spawn(move || dies_before(count, || _ = join(&register, VPIDS[0])))
             };
             let (number, id) = join(&register, VPIDS[1]);
-            ends.store(dying.join().unwrap(), Ordering::Relaxed);
+            let is_dead = dying.join().unwrap();
+            ends.fetch_or(is_dead, Ordering::Relaxed);
             check_read(&register);
             assert_eq!(register.class(id).map(|class| class.text), Some(TEXT.to_vec()));
             // The owner frees an entry of whatever phase once its process is dead.
