@@ -243,6 +243,52 @@ fn a_mutex_is_not_held_while_its_holder_waits_for_a_condition() {
     assert_eq!(ends, expected, "{lines:?}");
 }
 
+/// A thread waits only if its lock has a begin; an unlock by another thread does not end what a thread holds, and a lock
+/// that timed out is not held.
+#[test]
+fn a_wait_for_a_lock_is_on_its_thread_and_a_lock_is_held_by_the_thread_that_has_it() {
+    for lock in ["mutex", "rwlock"] {
+        let mut builder = TraceBuilder::new();
+        let (field, result) = ((lock, FieldType::scalar(Kind::U64)), ("result", FieldType::scalar(Kind::I32)));
+        let owner = (if lock == "mutex" { "owner" } else { "writer" }, FieldType::scalar(Kind::I32));
+        let (begin, end) = match lock {
+            "mutex" => ("mutex_lock_begin", "mutex_lock"),
+            _ => ("rwlock_wrlock_begin", "rwlock_wrlock"),
+        };
+        let begin = builder.class("libc", begin, &[field, owner]);
+        let end = builder.class("libc", end, &[field, result]);
+        let unlock = builder.class("libc", &format!("{lock}_unlock"), &[field]);
+        let stream = builder.stream(0);
+        let (address, done, late) = (Value::U64(5), Value::I32(0), Value::I32(-110));
+        for (time, tid, class, values) in [
+            (1, 7, end, &[address, done][..]),
+            (2, 8, begin, &[address, Value::I32(7)]),
+            (3, 9, begin, &[address, Value::I32(7)]),
+            (4, 9, end, &[address, late]),
+            (5, 9, unlock, &[address]),
+            (6, 7, unlock, &[address]),
+            (7, 8, end, &[address, done]),
+            (9, 8, unlock, &[address]),
+        ] {
+            builder.event(stream, time, 7, tid, class, values);
+        }
+        let (lines, totals) = timeline(&Options::default(), &builder.finish()).unwrap();
+        assert_eq!((totals.slices, totals.slices_unfinished, totals.ends_unpaired), (4, 0, 1), "{lines:?}");
+        let ends: Vec<_> = lines.iter().filter(|line| line.contains(" end ")).map(|line| line.as_str()).collect();
+        let (begin, end) = match lock {
+            "mutex" => ("libc:mutex_lock_begin", "libc:mutex_lock"),
+            _ => ("libc:rwlock_wrlock_begin", "libc:rwlock_wrlock"),
+        };
+        let expected = [
+            format!("4 end 3 since 3 of {begin} above 0"),
+            format!("6 end 1 since 1 of {end} above 0"),
+            format!("7 end 2 since 2 of {begin} above 0"),
+            format!("9 end 4 since 7 of {end} above 0"),
+        ];
+        assert_eq!(ends, expected, "{lines:?}");
+    }
+}
+
 #[test]
 fn losses_are_where_they_happened_and_slices_across_them_are_not_believed() {
     let mut builder = TraceBuilder::new();

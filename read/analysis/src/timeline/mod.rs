@@ -628,6 +628,9 @@ impl<K> Timeline<K> {
             let Some(Ended { slice: Slice { id, name, begin: Some(begin) }, depth, above }) =
                 self.tracks.end(place.track, is_it)
             else {
+                if role.is_wait {
+                    return Some(What::Plain);
+                }
                 self.pairs.unpaired.ends += 1;
                 return Some(What::EndAlone);
             };
