@@ -17,10 +17,12 @@
 //! Bounded like that of pairs, by the limits of tracks (2^20), lanes (4,096 of one name and process) and depth (4,096),
 //! and by [`Timeline::limit`]. Anything beyond is counted.
 
+mod keys;
 mod room;
 mod rules;
 mod tracks;
 
+pub use keys::{FoundKey, KeySurvey};
 pub use rules::{NameText, SliceRule, slice_rules};
 pub use tracks::{Track, TrackKind};
 
@@ -48,6 +50,8 @@ pub struct Options {
     pub pairs: Vec<(String, String)>,
     /// Key that both ends of these share: fields, `pid`, `tid`, `cpu`. If empty, they are matched by thread.
     pub key: Vec<String>,
+    /// Keys of slices that are not paired by thread, as [`KeySurvey`] finds them.
+    pub found: Vec<FoundKey>,
     /// Patterns of classes, and a field of these classes whose values are drawn.
     pub counters: Vec<(String, String)>,
 }
@@ -91,6 +95,8 @@ pub struct End<'a> {
     pub above: u32,
     /// False if events were lost between begin and end: the end may then belong to another slice.
     pub is_believed: bool,
+    /// Whether begins and ends of the name are on different threads, and no field tells which belong together.
+    pub is_doubtful: bool,
     /// CPU of the event.
     pub cpu: Option<u32>,
     /// The event; `None` if the slice is open at the end of the trace.
@@ -218,6 +224,8 @@ pub struct Totals {
     pub ends_unpaired: u64,
     /// Slices during which events can have been lost.
     pub slices_across_losses: u64,
+    /// Slices whose begins and ends are on different threads, and that no field identifies.
+    pub slices_doubtful: u64,
     /// Begins and ends that do not have their key; they are instants.
     pub events_without_key: u64,
     /// Begins that were not followed, because too many slices were open; they are instants.
@@ -404,13 +412,14 @@ impl<K> Timeline<K> {
                 self.pairs.begun();
                 self.tracks.begin(track, Slice { id, name, begin: Some(Begun { pair: *pair, ns, kept }) });
             }
-            [Role { is_begin: false, pair, .. }] => {
+            [Role { is_begin: false, is_doubtful: false, pair, .. }] => {
                 let Some((depth, id, name, begin)) = self.tracks.end_innermost(track, *pair) else { return false };
                 self.totals.slices += 1;
                 let is_believed = self.pairs.ended(stream.trace, begin.ns, ns);
                 self.room.give(SINK_BYTES + 2 * size_of::<Slice<K>>() + size_of_kept(sink, &begin.kept));
                 let (begin_ns, event) = (begin.ns, Some(event));
-                let end = End { id, track, name, depth, begin_ns, ns, above: 0, is_believed, cpu, event };
+                let (above, is_doubtful) = (0, false);
+                let end = End { id, track, name, depth, begin_ns, ns, above, is_believed, is_doubtful, cpu, event };
                 sink.end(&end, begin.kept);
             }
             _ => return false,
@@ -638,7 +647,10 @@ impl<K> Timeline<K> {
             let (track, begin_ns, event) = (place.track, begin.ns, Some(event));
             let is_believed = self.pairs.ended(place.trace, begin_ns, ns);
             self.ended(sink, &begin.kept, false);
-            sink.end(&End { id, track, name, depth, begin_ns, ns, above, is_believed, cpu, event }, begin.kept);
+            let is_doubtful = role.is_doubtful;
+            self.totals.slices_doubtful += u64::from(is_doubtful);
+            let end = End { id, track, name, depth, begin_ns, ns, above, is_believed, is_doubtful, cpu, event };
+            sink.end(&end, begin.kept);
             return None;
         }
         let Some(pair) = self.pairs.end(KEYED, self.key.as_slice(), ns) else { return Some(What::EndAlone) };
@@ -648,7 +660,8 @@ impl<K> Timeline<K> {
         self.ended(sink, &kept, true);
         // The slice is on its track until here.
         let Ended { slice: Slice { name, .. }, depth, above } = self.tracks.end(track, |slice| slice.id == id)?;
-        sink.end(&End { id, track, name, depth, begin_ns, ns, above, is_believed, cpu, event: Some(event) }, kept);
+        let (event, is_doubtful) = (Some(event), false);
+        sink.end(&End { id, track, name, depth, begin_ns, ns, above, is_believed, is_doubtful, cpu, event }, kept);
         self.tracks.give_lane(self.tracks.parent(track), role.pair, lane);
         if from == place.track {
             return Some(What::Ends(id));
@@ -738,8 +751,9 @@ impl<K> Timeline<K> {
             let Some(Ended { slice: Slice { name, begin, .. }, depth, above }) = ended else { continue };
             let begun = begin.map(|begin| (begin.ns, begin.kept)).or_else(|| keyed.remove(&id));
             let Some((begin_ns, kept)) = begun else { continue };
-            let (ns, is_believed) = (self.last_ns.max(begin_ns), true);
-            sink.end(&End { id, track, name, depth, begin_ns, ns, above, is_believed, cpu: None, event: None }, kept);
+            let (ns, is_believed, is_doubtful) = (self.last_ns.max(begin_ns), true, false);
+            let (cpu, event) = (None, None);
+            sink.end(&End { id, track, name, depth, begin_ns, ns, above, is_believed, is_doubtful, cpu, event }, kept);
         }
         Totals {
             names_not_kept: self.writers.names_not_kept(),

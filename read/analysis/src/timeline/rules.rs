@@ -196,6 +196,8 @@ pub(super) struct Role {
     pub only: Option<usize>,
     /// Whether an end without a begin is a call that did not wait.
     pub is_wait: bool,
+    /// Whether begins and ends are on different threads, and no field tells which belong together.
+    pub is_doubtful: bool,
 }
 
 /// A name of items.
@@ -280,12 +282,29 @@ impl Bound {
             let pair = self.name(&format!("{begin}..{end}"));
             for (pattern, is_begin) in [(end, false), (begin, true)] {
                 if matches(pattern, full_name) {
-                    roles.push(Role { pair, name, is_begin, key: given_key, only: None, is_wait: false });
+                    roles.push(Role {
+                        pair,
+                        name: pair,
+                        is_begin,
+                        key: given_key,
+                        only: None,
+                        is_wait: false,
+                        is_doubtful: false,
+                    });
                 }
             }
         }
         if roles.is_empty() {
             roles.extend(rules_of(class, names).map(|of| self.role(of, picker)));
+        }
+        for role in roles.iter_mut().filter(|role| role.key.is_none() && !role.is_wait) {
+            let text = &self.names[role.pair as usize].text;
+            let Some(found) = options.found.iter().find(|found| found.name == *text) else { continue };
+            role.is_doubtful = found.fields.is_empty();
+            if !role.is_doubtful {
+                let fields = found.fields.iter().map(|field| format!("fields.{field}"));
+                role.key = self.key(&[String::from("pid")].into_iter().chain(fields).collect::<Vec<_>>(), picker);
+            }
         }
         roles.sort_by_key(|role| role.is_begin);
         let counters = options.counters.iter().filter(|(pattern, _)| matches(pattern, full_name));
@@ -302,7 +321,7 @@ impl Bound {
         let pair = self.name(&rule.name.replace('*', text));
         let key = if rule.is_of_thread() { None } else { self.key(rule.key, picker) };
         let only = rule.only.filter(|_| is_begin).and_then(|only| self.condition(only));
-        Role { pair, name: pair, is_begin, key, only, is_wait: rule.is_wait }
+        Role { pair, name: pair, is_begin, key, only, is_wait: rule.is_wait, is_doubtful: false }
     }
 
     fn name(&mut self, text: &str) -> u32 {
