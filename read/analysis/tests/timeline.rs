@@ -25,7 +25,7 @@ impl Sink for Lines {
         begin.event.class.full_name.clone()
     }
     fn end(&mut self, end: &End<'_>, kept: String) {
-        let what = [(!end.is_believed, "?"), (end.event.is_none(), " unfinished")]
+        let what = [(end.doubt.is_some(), "?"), (end.event.is_none(), " unfinished")]
             .map(|(is, text)| if is { text } else { "" });
         let ns = [end.ns, end.begin_ns].map(|ns| ns - EPOCH_NS);
         self.0.push(format!("{} end {} since {} of {kept} above {}{}", ns[0], end.id, ns[1], end.above, what.concat()));
@@ -64,7 +64,7 @@ fn timeline(options: &Options, trace: &dormouse_traces::Trace) -> Result<(Vec<St
 }
 
 fn pairs(pairs: &[(&str, &str)], key: &[&str]) -> Options {
-    let pair = |(begin, end): &(&str, &str)| (begin.to_string(), end.to_string());
+    let pair = |(begin, end): &(&str, &str)| format!("{begin}..{end}").parse().unwrap();
     Options {
         pairs: pairs.iter().map(pair).collect(),
         key: key.iter().map(|key| key.to_string()).collect(),

@@ -7,7 +7,7 @@ use dormouse_ctf::hash::QuickMap;
 use dormouse_ctf::{ClassRef, Selection, Trace, TraceRef};
 use dormouse_filter::{Filter, Name};
 
-use super::Options;
+use super::{GivenPair, Options};
 use crate::pick::Picker;
 use crate::query::{Latency, Measure, Query};
 use crate::schema::Schema;
@@ -251,7 +251,8 @@ impl Bound {
             let classes: Vec<_> = ClassRef::all(TraceRef::from(*trace)).filter(|class| !class.is_state()).collect();
             let names = classes.iter().map(|class| class.class.full_name.as_str());
             // Classes of the given pairs are not the other end of any rule.
-            let is_given = |name: &&str| options.pairs.iter().any(|(a, b)| matches(a, name) || matches(b, name));
+            let is_given =
+                |name: &&str| options.pairs.iter().any(|pair| matches(&pair.begin, name) || matches(&pair.end, name));
             let names: BTreeSet<&str> = names.filter(|name| !is_given(name)).collect();
             for class in &classes {
                 let kind = bound.kind(class, options, given_key, &names, picker);
@@ -278,8 +279,8 @@ impl Bound {
         let full_name = class.class.full_name.as_str();
         let name = self.name(full_name);
         let mut roles = Vec::new();
-        for (begin, end) in &options.pairs {
-            let pair = self.name(&format!("{begin}..{end}"));
+        for GivenPair { name, begin, end } in &options.pairs {
+            let pair = self.name(name);
             for (pattern, is_begin) in [(end, false), (begin, true)] {
                 if matches(pattern, full_name) {
                     roles.push(Role {
@@ -361,7 +362,7 @@ impl Bound {
 
 /// Checks that the traces have what the options need.
 fn check(options: &Options, traces: &[&Trace]) -> Result<(), String> {
-    for (begin, end) in &options.pairs {
+    for GivenPair { begin, end, .. } in &options.pairs {
         let latency = Latency { begin: begin.clone(), end: end.clone(), key: options.key.clone(), slowest: 0 };
         Query { measure: Measure::Latency(latency), ..Query::default() }.check(traces)?;
     }
