@@ -2,7 +2,7 @@
 
 use dormouse_abi::class::{FieldType, Kind};
 use dormouse_analysis::timeline::{
-    Begin, Counter, End, Flow, Instant, Loss, Options, Sink, Timeline, Totals, Track, What,
+    Begin, Counter, End, Flow, FoundKey, Instant, KeySurvey, Loss, Options, Sink, Timeline, Totals, Track, What,
 };
 use dormouse_ctf::{Merge, StateRecord, StreamReader, Trace, Value};
 use dormouse_traces::TraceBuilder;
@@ -25,7 +25,7 @@ impl Sink for Lines {
         begin.event.class.full_name.clone()
     }
     fn end(&mut self, end: &End<'_>, kept: String) {
-        let what = [(!end.is_believed, "?"), (end.event.is_none(), " unfinished")]
+        let what = [(end.doubt.is_some(), "?"), (end.event.is_none(), " unfinished")]
             .map(|(is, text)| if is { text } else { "" });
         let ns = [end.ns, end.begin_ns].map(|ns| ns - EPOCH_NS);
         self.0.push(format!("{} end {} since {} of {kept} above {}{}", ns[0], end.id, ns[1], end.above, what.concat()));
@@ -64,7 +64,7 @@ fn timeline(options: &Options, trace: &dormouse_traces::Trace) -> Result<(Vec<St
 }
 
 fn pairs(pairs: &[(&str, &str)], key: &[&str]) -> Options {
-    let pair = |(begin, end): &(&str, &str)| (begin.to_string(), end.to_string());
+    let pair = |(begin, end): &(&str, &str)| format!("{begin}..{end}").parse().unwrap();
     Options {
         pairs: pairs.iter().map(pair).collect(),
         key: key.iter().map(|key| key.to_string()).collect(),
@@ -243,6 +243,52 @@ fn a_mutex_is_not_held_while_its_holder_waits_for_a_condition() {
     assert_eq!(ends, expected, "{lines:?}");
 }
 
+/// A thread waits only if its lock has a begin; an unlock by another thread does not end what a thread holds, and a lock
+/// that timed out is not held.
+#[test]
+fn a_wait_for_a_lock_is_on_its_thread_and_a_lock_is_held_by_the_thread_that_has_it() {
+    for lock in ["mutex", "rwlock"] {
+        let mut builder = TraceBuilder::new();
+        let (field, result) = ((lock, FieldType::scalar(Kind::U64)), ("result", FieldType::scalar(Kind::I32)));
+        let owner = (if lock == "mutex" { "owner" } else { "writer" }, FieldType::scalar(Kind::I32));
+        let (begin, end) = match lock {
+            "mutex" => ("mutex_lock_begin", "mutex_lock"),
+            _ => ("rwlock_wrlock_begin", "rwlock_wrlock"),
+        };
+        let begin = builder.class("libc", begin, &[field, owner]);
+        let end = builder.class("libc", end, &[field, result]);
+        let unlock = builder.class("libc", &format!("{lock}_unlock"), &[field]);
+        let stream = builder.stream(0);
+        let (address, done, late) = (Value::U64(5), Value::I32(0), Value::I32(-110));
+        for (time, tid, class, values) in [
+            (1, 7, end, &[address, done][..]),
+            (2, 8, begin, &[address, Value::I32(7)]),
+            (3, 9, begin, &[address, Value::I32(7)]),
+            (4, 9, end, &[address, late]),
+            (5, 9, unlock, &[address]),
+            (6, 7, unlock, &[address]),
+            (7, 8, end, &[address, done]),
+            (9, 8, unlock, &[address]),
+        ] {
+            builder.event(stream, time, 7, tid, class, values);
+        }
+        let (lines, totals) = timeline(&Options::default(), &builder.finish()).unwrap();
+        assert_eq!((totals.slices, totals.slices_unfinished, totals.ends_unpaired), (4, 0, 1), "{lines:?}");
+        let ends: Vec<_> = lines.iter().filter(|line| line.contains(" end ")).map(|line| line.as_str()).collect();
+        let (begin, end) = match lock {
+            "mutex" => ("libc:mutex_lock_begin", "libc:mutex_lock"),
+            _ => ("libc:rwlock_wrlock_begin", "libc:rwlock_wrlock"),
+        };
+        let expected = [
+            format!("4 end 3 since 3 of {begin} above 0"),
+            format!("6 end 1 since 1 of {end} above 0"),
+            format!("7 end 2 since 2 of {begin} above 0"),
+            format!("9 end 4 since 7 of {end} above 0"),
+        ];
+        assert_eq!(ends, expected, "{lines:?}");
+    }
+}
+
 #[test]
 fn losses_are_at_their_place_and_slices_across_them_are_marked() {
     let mut builder = TraceBuilder::new();
@@ -333,4 +379,97 @@ fn every_slice_ends_once() {
             lines.iter().filter(|line| line.contains(" end ")).map(|line| line.split(' ').nth(2).unwrap()).collect();
         assert_eq!(ids.len() as u64, count(" begin "));
     }
+}
+
+/// Takes events of (time, thread, class, fields), and returns the keys that are found, and the ends of the timeline with
+/// these keys.
+fn surveyed(builder: TraceBuilder) -> (Vec<FoundKey>, Vec<String>, Totals) {
+    let trace = builder.finish();
+    let described = Trace::decode(trace.metadata.as_bytes()).unwrap();
+    let options = Options::default();
+    let mut survey = KeySurvey::new(&options, &[&described], trace.streams.iter().map(|_| 0)).unwrap().unwrap();
+    let streams = trace.streams.iter().enumerate();
+    let mut events = Merge::new(streams.map(|(index, bytes)| StreamReader::new(&described, index, bytes.as_slice())));
+    while let Some(next) = events.next_event() {
+        match next {
+            Ok(event) => survey.event(&event),
+            Err(notice) => survey.notice(&notice),
+        }
+    }
+    let found = survey.finish();
+    let (lines, totals) = timeline(&Options { found: found.clone(), ..options }, &trace).unwrap();
+    (found, lines.into_iter().filter(|line| line.contains(" end ")).collect(), totals)
+}
+
+/// Tasks that move between threads: each has its request's number, and a size that differs between its ends.
+#[test]
+fn tasks_that_move_between_threads_are_paired_by_the_field_that_identifies_them() {
+    let number = |name| (name, FieldType::scalar(Kind::U64));
+    for (fields, key) in [(&["size", "id"][..], &["id"][..]), (&["size"], &[]), (&["id"], &["id"])] {
+        let mut builder = TraceBuilder::new();
+        let declared: Vec<_> = fields.iter().map(|name| number(*name)).collect();
+        let [begin, end] = ["req_begin", "req_end"].map(|name| builder.class("app", name, &declared));
+        let stream = builder.stream(0);
+        let mut event = |time: u64, tid: u64, class, id: u64, size: u64| {
+            let values: Vec<Value<'_>> =
+                fields.iter().map(|name| Value::U64(if *name == "id" { id } else { size })).collect();
+            builder.event(stream, time, 7, 10 + tid as u32, class, &values);
+        };
+        // Request i begins at 10 i on one thread, and ends 25 later on any.
+        let mut times: Vec<(u64, bool, u64)> =
+            (0..100).flat_map(|id| [(10 * id, true, id), (10 * id + 25, false, id)]).collect();
+        times.sort();
+        for (time, is_begin, id) in times {
+            match is_begin {
+                true => event(time, id % 3, begin, id, 5),
+                false => event(time, id * id / 5 % 3, end, id, 6 + id % 2),
+            }
+        }
+        let (found, ends, totals) = surveyed(builder);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].name == "app:req" && found[0].fields == key, "{found:?}");
+        let right = (0..100).filter(|id| {
+            ends.iter().any(|line| line.starts_with(&format!("{} end {} since {} of", 10 * id + 25, id + 1, 10 * id)) && !line.contains('?'))
+        });
+        if key.is_empty() {
+            assert_eq!(totals.slices_doubtful, totals.slices, "{ends:?}");
+        } else {
+            assert_eq!((right.count(), totals.slices, found[0].alone), (100, 100, 0), "{ends:?}");
+            assert!(totals.flows > 50);
+        }
+    }
+}
+
+/// Calls of threads stay paired by thread, whatever fields their ends share, and where the recording begins and ends
+/// within calls.
+#[test]
+fn calls_of_threads_are_paired_by_thread() {
+    let mut builder = TraceBuilder::new();
+    let fields = ["depth", "bytes"].map(|name| (name, FieldType::scalar(Kind::U64)));
+    let [begin, end] = ["call_begin", "call_end"].map(|name| builder.class("app", name, &fields));
+    let stream = builder.stream(0);
+    let mut time = 0;
+    let mut event = |tid: u32, class, depth: u64, bytes: u64| {
+        time += 1;
+        builder.event(stream, time, 7, tid, class, &[Value::U64(depth), Value::U64(bytes)]);
+    };
+    // Each thread is within two calls at first.
+    for round in 0..100u64 {
+        for tid in 8..12 {
+            for depth in 0..3 {
+                event(tid, begin, depth, round);
+            }
+            for depth in (0..3).rev() {
+                event(tid, end, depth, round + depth % 2);
+            }
+            if round == 1 {
+                event(tid, end, 1, 0);
+                event(tid, end, 0, 0);
+            }
+        }
+    }
+    let survey = |builder: TraceBuilder| surveyed(builder).0;
+    let found = survey(builder);
+    assert!(found.iter().all(|found| !found.fields.is_empty()), "{found:?}");
+    assert!(found.is_empty(), "{found:?}");
 }

@@ -202,7 +202,7 @@ const PAIRS: &str = "select host, process, tid, count(*), sum(duration_ns), min(
 const EXACT: &str = "select host, sum((id + 4294967296) * 4294967295), avg(id - 9223372036854775807), sum(distinct bytes * 1000000007), \
      max(-bytes), min(id - 5), max(id << 20), max(bytes + 0) from \"http:begin\" group by host order by host";
 
-/// Returns the ten named queries, one with a wide result, one of pairs, and one of large numbers.
+/// Returns the named queries, one with a wide result, one of pairs, and one of large numbers.
 fn queries() -> Vec<Vec<String>> {
     let (code, named, _) = query(&["--named"]);
     assert_eq!(code, 0);

@@ -150,7 +150,7 @@ impl Chrome {
                 self.end_head(op, out);
                 put(out, "}");
             }
-            Kind::End | Kind::EndNotBelieved => {
+            Kind::End | Kind::EndAcrossLoss | Kind::EndDoubtful => {
                 self.end_head(op, out);
                 put(out, ",\"args\":{\"end\":{");
                 match event {
@@ -158,9 +158,11 @@ impl Chrome {
                     None => put(out, "\"not in the trace\":true"),
                 }
                 put(out, "}");
-                if kind == Kind::EndNotBelieved {
-                    put(out, ",\"events lost between begin and end\":true");
-                }
+                put(out, match kind {
+                    Kind::EndAcrossLoss => ",\"events lost between begin and end\":true",
+                    Kind::EndDoubtful => ",\"begins and ends are on different threads\":true",
+                    _ => "",
+                });
                 put(out, "}}");
             }
             // Flows can only begin and end at slices.

@@ -168,7 +168,7 @@ impl Sink for Folded {
         let Some(index) = self.nest.open(end.track).iter().rposition(|(id, _)| *id == end.id) else { return };
         let mut cut: Vec<(u64, Frame)> = self.nest.open(end.track)[index + 1..].to_vec();
         cut.iter().for_each(|_| self.close(end.track, end.ns, true));
-        self.close(end.track, end.ns, end.is_believed);
+        self.close(end.track, end.ns, end.doubt.is_none());
         self.slices_cut += cut.len().saturating_sub(CONTINUED_MAX) as u64;
         cut.truncate(CONTINUED_MAX);
         cut.iter().for_each(|(id, frame)| self.open(end.track, *id, frame.name, end.ns));

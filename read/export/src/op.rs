@@ -1,7 +1,7 @@
 //! Operations: items to be written, in a form that is encoded independently of earlier items.
 
 use dormouse_analysis::Number;
-use dormouse_analysis::timeline::{Begin, Counter, End, Flow, Instant, Loss, Sink, Track, TrackKind, What};
+use dormouse_analysis::timeline::{Begin, Counter, Doubt, End, Flow, Instant, Loss, Sink, Track, TrackKind, What};
 use dormouse_ctf::stream::Block;
 
 use crate::address::Addresses;
@@ -47,7 +47,9 @@ pub(crate) enum Kind {
     Cut,
     End,
     /// End of a slice during which events were lost.
-    EndNotBelieved,
+    EndAcrossLoss,
+    /// End that may belong to another slice, because begins and ends are on different threads.
+    EndDoubtful,
     /// An instant; the variants correspond to those of [`What`].
     Instant,
     EndAlone,
@@ -296,7 +298,11 @@ impl Sink for Recording<'_> {
     fn end(&mut self, end: &End<'_>, (): ()) {
         let (at, step) = self.next_at(end.track, end.ns, Edge::End);
         let event = if end.event.is_some() { self.keep() } else { NO_EVENT };
-        let kind = if end.is_believed { Kind::End } else { Kind::EndNotBelieved };
+        let kind = match end.doubt {
+            None => Kind::End,
+            Some(Doubt::Lost) => Kind::EndAcrossLoss,
+            Some(Doubt::Threads) => Kind::EndDoubtful,
+        };
         let op = Op { at, kind, name: end.name, event, number: 0, step };
         if self.recorder.nest.end_innermost(end.track, end.id) {
             return self.push(op);

@@ -15,7 +15,9 @@ use std::collections::BTreeMap;
 
 use dormouse_abi::page::CPU_UNKNOWN;
 use dormouse_analysis::Recent;
-use dormouse_analysis::timeline::{Begin, Counter, End, Flow, Instant, Loss, NameText, Sink, Track, TrackKind, What};
+use dormouse_analysis::timeline::{
+    Begin, Counter, Doubt, End, Flow, Instant, Loss, NameText, Sink, Track, TrackKind, What,
+};
 use dormouse_ctf::model::{Base, Meaning};
 use dormouse_ctf::plan::{Group, IntegerNode, Visitor};
 use dormouse_ctf::{Event, Scratch};
@@ -376,10 +378,12 @@ impl Sink for Otlp {
         if let Some(tid) = place.tid {
             attribute(&mut kept, field::span::ATTRIBUTES, "thread.id", |wire| wire.uint(field::value::INT, tid));
         }
-        if !end.is_believed {
-            attribute(&mut kept, field::span::ATTRIBUTES, "events_lost_between_begin_and_end", |wire| {
-                wire.uint(field::value::BOOL, 1);
-            });
+        let doubt = end.doubt.map(|doubt| match doubt {
+            Doubt::Lost => "events_lost_between_begin_and_end",
+            Doubt::Threads => "begins_and_ends_are_on_different_threads",
+        });
+        if let Some(name) = doubt {
+            attribute(&mut kept, field::span::ATTRIBUTES, name, |wire| wire.uint(field::value::BOOL, 1));
         }
         let process = place.process;
         let name = self.name(end.name).to_owned();

@@ -148,22 +148,24 @@ impl Known {
 }
 
 /// Names of annotations that Dormouse adds. Their numbers follow those of fields.
-const OURS: [&str; 6] = [
+const OURS: [&str; 7] = [
     "cpu",
     "end",
     "continued",
     "events lost between begin and end",
     "begin is not in the trace",
     "slice is cut before",
+    "begins and ends are on different threads",
 ];
 #[derive(Debug, Clone, Copy)]
 enum Ours {
     Cpu,
     End,
     Continued,
-    NotBelieved,
+    AcrossLoss,
     EndAlone,
     CutBefore,
+    Doubtful,
 }
 
 /// An event of a block, by its index.
@@ -345,10 +347,12 @@ impl Perfetto {
             Kind::Continue => self.event(SLICE_BEGIN, at, Some(name), |this| this.flag(Ours::Continued)),
             Kind::Cut => self.event(SLICE_END, at, None, |_| {}),
             // Perfetto shows a slice without an end as unfinished.
-            Kind::End | Kind::EndNotBelieved if event.is_none() => {}
-            Kind::End | Kind::EndNotBelieved => self.event(SLICE_END, at, None, |this| {
-                if kind == Kind::EndNotBelieved {
-                    this.flag(Ours::NotBelieved);
+            Kind::End | Kind::EndAcrossLoss | Kind::EndDoubtful if event.is_none() => {}
+            Kind::End | Kind::EndAcrossLoss | Kind::EndDoubtful => self.event(SLICE_END, at, None, |this| {
+                match kind {
+                    Kind::EndAcrossLoss => this.flag(Ours::AcrossLoss),
+                    Kind::EndDoubtful => this.flag(Ours::Doubtful),
+                    _ => {}
                 }
                 this.end_fields(event);
             }),

@@ -20,7 +20,7 @@ macro_rules! named {
     };
 }
 
-named! { "alloc-leaks" "alloc-sizes" "busiest" "classes-by-second" "io-by-file" "latency" "mutex-contention" "slowest" "threads" "time-by-file" }
+named! { "alloc-leaks" "alloc-sizes" "busiest" "classes-by-second" "io-by-file" "latency" "mutex-contention" "mutex-waits" "rwlock-waits" "slowest" "threads" "time-by-file" }
 
 /// Returns the most similar name, as the end of a sentence, and the command that lists all names.
 pub(crate) fn nearest(name: &str) -> String {

@@ -58,7 +58,7 @@ impl PairsTable {
             }
         }
         let name = format!("{begin}..{end}");
-        let rule = Rule { name, begins: vec![begin], ends: vec![end], only: None };
+        let rule = Rule { name, begins: vec![begin], ends: vec![end], only: None, is_wait: false };
         // As in `stats --latency`: threads belong to one trace, other keys do not.
         let trace_count = traces.files.traces().count();
         let of_traces: Vec<Option<usize>> =

@@ -398,7 +398,18 @@ fn named_queries_run_and_can_be_shown() {
         named(&libc, "io-by-file"),
         ["app,7,/etc/a,3,1024,0,", "app,7,/tmp/b,0,,1,500", "app,7,descriptor 1,0,,1,7"]
     );
-    assert_eq!(named(&libc, "mutex-contention"), ["app,7,abc,6,2,5,5,6.00 µs,1.00 µs,1.00 µs"]);
+    assert_eq!(
+        named(&libc, "mutex-contention"),
+        ["app,7,abc,3,2,2,4.00 µs,2.00 µs,2.00 µs,5.00 µs,2.00 µs"]
+    );
+    assert_eq!(
+        named(&libc, "mutex-waits"),
+        ["app,7,abc,8,9,1,2.00 µs,2.00 µs,2000", "app,7,abc,9,8,1,2.00 µs,2.00 µs,2000"]
+    );
+    assert_eq!(
+        named(&libc, "rwlock-waits"),
+        ["app,7,eee,8,write,0,1,2.00 µs,2.00 µs,2000", "app,7,eee,9,read,8,1,2.00 µs,2.00 µs,2000"]
+    );
     let total = (0..REQUESTS).map(latency_ns).sum::<u64>();
     let latency = named(&http, "latency");
     assert!(
@@ -418,10 +429,10 @@ fn named_queries_run_and_can_be_shown() {
     assert_eq!((code, err.contains("`dormouse record --libc -- COMMAND` records it")), (2, true), "{err}");
     let (code, _, err) = query(&[http.to_str().unwrap(), "--named", "alloc-leak"]);
     let told =
-        "dormouse: no query is called alloc-leak; did you mean alloc-leaks? `dormouse query --named` lists all 10\n";
+        "dormouse: no query is called alloc-leak; did you mean alloc-leaks? `dormouse query --named` lists all 12\n";
     assert_eq!((code, err.as_str()), (2, told));
     let (code, _, err) = query(&[http.to_str().unwrap(), "--named", "nope"]);
-    assert_eq!((code, err.as_str()), (2, "dormouse: no query is called nope; `dormouse query --named` lists all 10\n"));
+    assert_eq!((code, err.as_str()), (2, "dormouse: no query is called nope; `dormouse query --named` lists all 12\n"));
 }
 
 /// Bytes are attributed to the file that the descriptor refers to at the time of the call, however it was opened.

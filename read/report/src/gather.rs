@@ -116,11 +116,9 @@ impl Sink for Gather {
             }
             None => self.fields.event(NO_END),
         }
-        if !end.is_believed {
-            self.fields.event(NOT_BELIEVED);
-        }
+        end.doubt.iter().for_each(|doubt| self.fields.event(doubt.text()));
         let fields = self.fields();
-        if let Some(samples) = self.scene.contents.samples.as_mut().filter(|_| end.is_believed && end.event.is_some()) {
+        if let Some(samples) = self.scene.contents.samples.as_mut().filter(|_| end.doubt.is_none() && end.event.is_some()) {
             samples.pair(end.name, end.begin_ns, end.ns.abs_diff(end.begin_ns));
         }
         let Some(place) = self.scene.place(end.track) else { return };
@@ -174,7 +172,6 @@ impl Sink for Gather {
 
 /// Notes that are added to the fields of a slice.
 pub(crate) const NO_END: &str = "no end: it was open when the trace ended";
-pub(crate) const NOT_BELIEVED: &str = "events were lost between begin and end: the end can be that of another";
 
 /// Returns the key that an instant shares with the slice that it begins or ends.
 pub(crate) fn key_of(what: &What) -> u32 {

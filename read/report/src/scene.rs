@@ -174,6 +174,7 @@ fn told(totals: &Totals) -> impl Iterator<Item = String> + use<> {
     let lines = [
         (totals.slices_unfinished, "have no end, and are drawn to the end of the trace", "begin", "begins"),
         (totals.ends_unpaired, "have no begin, and are drawn as instants", "end", "ends"),
+        (totals.slices_doubtful, "are not certain: begins and ends are on different threads", "slice", "slices"),
         (totals.slices_across_losses, "have losses between begin and end: the end can be another's", "slice", "slices"),
         (
             totals.events_without_key,

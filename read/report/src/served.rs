@@ -15,7 +15,7 @@ use crate::contents::Fields;
 use crate::counters::{self, CounterHead};
 use crate::details::pack;
 use crate::finish::{RowHead, RowOf, RowPlace, Written, timeline};
-use crate::gather::{NO_END, NOT_BELIEVED};
+use crate::gather::NO_END;
 use crate::levels::{self, Entry};
 use crate::rows::Rows;
 use crate::survey::{CpuRows, Drawn, Held, Surveyed, instant};
@@ -463,9 +463,7 @@ impl Sink for FoundSink<'_, '_> {
             && end.ns >= self.ns;
         if let Some(event) = end.event.filter(|_| is_it && self.found.end.is_none()) {
             let mut fields = self.found.fields(event);
-            if !end.is_believed {
-                fields.event(NOT_BELIEVED);
-            }
+            end.doubt.iter().for_each(|doubt| fields.event(doubt.text()));
             self.found.end = Some(fields);
         }
     }

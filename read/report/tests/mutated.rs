@@ -81,9 +81,10 @@ fn mutated_traces_are_reported() {
         let Ok(trace) = Trace::decode(&metadata) else { continue };
         let mutated = Arc::new(Mutated { trace, streams });
         let keyed = Options {
-            pairs: vec![("job:in".into(), "job:out".into())],
+            pairs: vec!["job:in..job:out".parse().unwrap()],
             key: vec!["id".into()],
             counters: vec![("net:queue".into(), "len".into())],
+            ..Options::default()
         };
         for (options, is_served) in [(Options::default(), false), (keyed, true)] {
             let of_stream = [("s0", 0), ("s1", 0), ("s2", 0)];

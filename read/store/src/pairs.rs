@@ -35,9 +35,11 @@ pub struct Rule {
     pub ends: Vec<String>,
     /// Condition that a begin must meet; other events begin nothing.
     pub only: Option<&'static str>,
+    /// Whether an end without a begin is a call that did not wait.
+    pub is_wait: bool,
 }
 
-/// Rules with the same pairing key, for one trace or for all.
+/// Rules with the same pairing key and the same condition, for one trace or for all.
 #[derive(Debug, Clone)]
 pub struct Group {
     /// Index of the trace. `None`: all traces, because the key matches across traces.
@@ -85,8 +87,10 @@ pub fn of_names(files: &TraceFiles) -> Vec<Group> {
     for (index, trace) in files.traces().enumerate() {
         for rule in slice_rules(trace) {
             let key: Vec<String> = rule.key.iter().map(ToString::to_string).collect();
-            let found = Rule { name: rule.name, begins: rule.begins, ends: rule.ends, only: rule.only };
-            match groups.iter_mut().find(|group| group.trace == Some(index) && group.key == key) {
+            let dormouse_analysis::timeline::SliceRule { name, begins, ends, only, is_wait, .. } = rule;
+            let found = Rule { name, begins, ends, only, is_wait };
+            let is_like = |group: &Group| group.key == key && group.rules[0].only == found.only;
+            match groups.iter_mut().find(|group| group.trace == Some(index) && is_like(group)) {
                 Some(group) => group.rules.push(found),
                 None => groups.push(Group { trace: Some(index), key, rules: vec![found] }),
             }
@@ -127,28 +131,9 @@ impl Group {
         }
         let patterns = self.rules.iter().flat_map(|rule| rule.begins.iter().chain(&rule.ends));
         let events: Vec<String> = patterns.filter(|pattern| has(pattern)).cloned().collect();
-        let conditions = self.rules.iter().filter_map(|rule| {
-            let only = rule.only?;
-            let ends: Vec<String> = rule.ends.iter().map(|end| format!("event == \"{end}\"")).collect();
-            Some(format!("{} or {only}", ends.join(" or ")))
-        });
-        // Only libc's rules share a key and have different conditions. Their begins are of different classes, so each
-        // condition is combined with the classes of its rule.
-        let mut conditions: Vec<String> = conditions.collect();
-        if conditions.len() > 1 {
-            conditions.clear();
-            let parts = self.rules.iter().map(|rule| {
-                let is = |names: &[String]| {
-                    let each: Vec<String> = names.iter().map(|name| format!("event == \"{name}\"")).collect();
-                    format!("({})", each.join(" or "))
-                };
-                match rule.only {
-                    Some(only) => format!("{} or {} and {only}", is(&rule.ends), is(&rule.begins)),
-                    None => format!("{} or {}", is(&rule.ends), is(&rule.begins)),
-                }
-            });
-            conditions.push(parts.collect::<Vec<_>>().join(" or "));
-        }
+        let only = self.rules.iter().find_map(|rule| rule.only);
+        let ends = self.rules.iter().flat_map(|rule| &rule.ends).map(|end| format!("event == \"{end}\" or "));
+        let conditions = only.map(|only| ends.collect::<String>() + only).into_iter().collect();
         let extras = if is_named { vec![Extra::Process] } else { Vec::new() };
         let request = Request { events, columns: Some(columns), conditions, extras, ..Request::default() };
         Layout::new(&all, &request).failed(|| "pairs".into())
@@ -224,8 +209,9 @@ impl Group {
             let Some(time_ns) = events.time_ns(row) else { continue };
             let (ends, begins) = &roles[classes.keys().value(row) as usize];
             for rule in ends {
-                let name = &self.rules[*rule as usize].name;
-                finder.end(&Of { rule: *rule, name, host: None }, &events, row, time_ns);
+                let Rule { name, is_wait, .. } = &self.rules[*rule as usize];
+                let has_begin = finder.end(&Of { rule: *rule, name, host: None }, &events, row, time_ns);
+                finder.pairs.unpaired.ends -= u64::from(*is_wait && !has_begin);
             }
             for rule in begins {
                 if finder.pairs.has_room() {
@@ -245,16 +231,16 @@ pub fn no_key(name: &str, of: &DataType) -> Error {
 /// Pairing key: the value that the begin and the end of a pair share.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Key {
-    /// Values of at most two integer columns; negative numbers as their bits.
-    Numbers([Option<u64>; 2]),
+    /// Values of at most three integer columns; negative numbers as their bits.
+    Numbers([Option<u64>; 3]),
     Text(Box<str>),
 }
 
 impl Key {
     fn of(columns: &[KeyColumn], row: usize) -> Key {
         let number = |at: usize| columns.get(at).map_or(Some(None), |column| column.number(row));
-        match (number(0), number(1)) {
-            (Some(first), Some(second)) if columns.len() <= 2 => Key::Numbers([first, second]),
+        match (number(0), number(1), number(2)) {
+            (Some(first), Some(second), Some(third)) if columns.len() <= 3 => Key::Numbers([first, second, third]),
             _ => Key::Text(text_of(columns, row).into()),
         }
     }
@@ -452,14 +438,14 @@ impl Finder {
         self.pairs.begin(key, time_ns, Begun { who, process: self.process.clone() });
     }
 
-    /// Takes an event that ends something.
-    pub fn end(&mut self, of: &Of<'_>, events: &Events, row: usize, time_ns: i64) {
+    /// Takes an event that ends something. Returns whether it had begun.
+    pub fn end(&mut self, of: &Of<'_>, events: &Events, row: usize, time_ns: i64) -> bool {
         let key = (of.rule, Key::of(&events.keys, row));
-        if let Some(pair) = self.pairs.end(0, &key, time_ns)
-            && pair.is_believed
-        {
+        let Some(pair) = self.pairs.end(0, &key, time_ns) else { return false };
+        if pair.is_believed {
             self.found.push(of, pair.begin_ns, time_ns, &pair.kept, || text_of(&events.keys, row));
         }
+        true
     }
 
     /// Notes that events were lost between these times. `end_ns` is `None` if the loss lasts to the end.

@@ -38,13 +38,22 @@
 //! | `libc:socket` | `domain`, `kind`, `protocol`, `fd` |
 //! | `libc:socketpair` | `domain`, `kind`, `protocol`, `fd`, `other_fd`, `result` |
 //! | `libc:accept` (`accept`, `accept4`) | `sockfd`, `flags`, `fd` |
-//! | `libc:mutex_lock`, `libc:mutex_trylock`, `libc:mutex_unlock` | `mutex`, `result` |
+//! | `libc:mutex_lock_begin`, if the call must wait | `mutex`, `owner` |
+//! | `libc:mutex_lock` (`pthread_mutex_lock`, `…_timedlock`, `…_clocklock`), `libc:mutex_trylock` | `mutex`, `result` |
+//! | `libc:mutex_unlock` | `mutex` |
+//! | `libc:mutex_unlock_failed` | `mutex`, `result` |
 //! | `libc:cond_wait_begin` (`pthread_cond_wait`, `…_timedwait`, `…_clockwait`) | `cond`, `mutex` |
 //! | `libc:cond_wait_end` | `cond`, `mutex`, `result` |
+//! | `libc:rwlock_rdlock_begin`, `libc:rwlock_wrlock_begin`, if the call must wait | `rwlock`, `writer` |
+//! | `libc:rwlock_rdlock`, `libc:rwlock_wrlock` (also timed), `libc:rwlock_tryrdlock`, `libc:rwlock_trywrlock` | `rwlock`, `result` |
+//! | `libc:rwlock_unlock` | `rwlock` |
+//! | `libc:rwlock_unlock_failed` | `rwlock`, `result` |
 //!
-//! There is one event for each call, after it has returned, with two exceptions. `free` is recorded before the call,
-//! because afterwards another thread may be given the address. A wait for a condition has two events, because it
-//! releases the mutex and locks it again. The result (`fd`, `result`) of a call that failed is `-errno`, as in system
+//! There is one event for each call, after it has returned, with three exceptions. `free` and unlocks are recorded
+//! before the call, because afterwards another thread may be given the address or take the lock. A wait for a condition
+//! has two events, because it releases the mutex and locks it again. A lock that must wait has two events; if its
+//! `…_begin` is not armed, it has the second one only. `owner` and `writer` are the id of the thread that holds the lock
+//! (0 if unknown). The result (`fd`, `result`) of a call that failed is `-errno`, as in system
 //! call tracers; a `ptr` is null. `mode` is 0 if the flags do not require one. `path` is empty if the call failed with
 //! `EFAULT`, `EINVAL`, `ENAMETOOLONG`, `ENOSYS` or `EPERM`, which the kernel may have returned before it read the path.
 //!
@@ -98,8 +107,7 @@
 //! * A program finds the descriptor of the session's memory if it lists descriptors by raw system calls, a relative
 //!   path, or `glob`, `nftw` and `fts_open` inside libc, or checks each number for being open; with a sanitizer's
 //!   runtime, also by `open` and `openat`.
-//! * Events of several threads are in the order of their records, not of the calls' effects: a trace may show one thread lock a mutex
-//!   before it shows the other unlock it.
+//! * Locks that do not call libc's functions are not traced, such as those of Rust's standard library and of Go.
 //! * `_Fork`, `clone` and raw system calls bypass the fork handlers: their children record under the parent's ids.
 //! * A program that defines `malloc` or another of these functions itself calls its own function.
 //! * Programs with a library of AddressSanitizer, LeakSanitizer or ThreadSanitizer are not traced, because these
@@ -118,6 +126,7 @@ mod memory;
 mod mutexes;
 mod outcome;
 mod real;
+mod rwlocks;
 mod sanitizer;
 mod streams;
 
@@ -138,6 +147,7 @@ unsafe extern "C" {
 static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = {
     extern "C" fn constructor(_count: c_int, _arguments: *const *const c_char, environment: *const *const c_char) {
         real::prepare_all();
+        rwlocks::prepare();
         dormouse::real_vfork();
         dormouse::interpose::prepare();
         // SAFETY: the process has one thread, and a word is read.

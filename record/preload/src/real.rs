@@ -9,7 +9,7 @@ use core::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{
-    DIR, FILE, clockid_t, mode_t, pthread_cond_t, pthread_mutex_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
+    DIR, FILE, clockid_t, mode_t, pthread_cond_t, pthread_mutex_t, pthread_rwlock_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
 };
 
 use crate::{arena, outcome};
@@ -221,8 +221,24 @@ real! {
     ) -> c_int, else libc::ENOSYS;
 
     pthread_mutex_lock(mutex: *mut pthread_mutex_t) -> c_int, else libc::ENOSYS;
+    // Before glibc 2.34 a program without libpthread has these names only as weak references, and one thread.
+    pthread_mutex_timedlock(mutex: *mut pthread_mutex_t, until: *const timespec) -> c_int, else 0;
+    pthread_mutex_clocklock(mutex: *mut pthread_mutex_t, clock: clockid_t, until: *const timespec) -> c_int,
+        else libc::ENOSYS;
     pthread_mutex_trylock(mutex: *mut pthread_mutex_t) -> c_int, else libc::ENOSYS;
     pthread_mutex_unlock(mutex: *mut pthread_mutex_t) -> c_int, else libc::ENOSYS;
+
+    pthread_rwlock_rdlock(rwlock: *mut pthread_rwlock_t) -> c_int, else 0;
+    pthread_rwlock_timedrdlock(rwlock: *mut pthread_rwlock_t, until: *const timespec) -> c_int, else 0;
+    pthread_rwlock_clockrdlock(rwlock: *mut pthread_rwlock_t, clock: clockid_t, until: *const timespec) -> c_int,
+        else libc::ENOSYS;
+    pthread_rwlock_tryrdlock(rwlock: *mut pthread_rwlock_t) -> c_int, else 0;
+    pthread_rwlock_wrlock(rwlock: *mut pthread_rwlock_t) -> c_int, else 0;
+    pthread_rwlock_timedwrlock(rwlock: *mut pthread_rwlock_t, until: *const timespec) -> c_int, else 0;
+    pthread_rwlock_clockwrlock(rwlock: *mut pthread_rwlock_t, clock: clockid_t, until: *const timespec) -> c_int,
+        else libc::ENOSYS;
+    pthread_rwlock_trywrlock(rwlock: *mut pthread_rwlock_t) -> c_int, else 0;
+    pthread_rwlock_unlock(rwlock: *mut pthread_rwlock_t) -> c_int, else 0;
 }
 
 /// Exports functions that call the real ones of the same name, and then trace the result.

@@ -52,6 +52,8 @@ struct Event {
     pid: u32,
     tid: u32,
     cpu: u32,
+    /// Time in nanoseconds since the epoch.
+    ns: i64,
     numbers: BTreeMap<String, i64>,
     text: String,
 }
@@ -135,7 +137,8 @@ fn own(event: &dormouse_ctf::Event<'_>) -> Option<Event> {
             other => panic!("{other:?}"),
         }
     }
-    Some(Event { name: event.class.full_name.clone(), pid, tid, cpu: event.cpu_id, numbers, text })
+    let ns = event.time_ns.unwrap();
+    Some(Event { name: event.class.full_name.clone(), pid, tid, cpu: event.cpu_id, ns, numbers, text })
 }
 
 /// Compiles and records a program, with a budget that has room for all events.
@@ -206,15 +209,47 @@ fn mutex_calls_are_traced() {
     let trace = trace("mutexes.c", &["-e", "libc:mutex_*"]);
     succeeded(&trace);
     let mutex = trace.printed()[0][0];
-    let count = |name, result: i32| {
+    let count = |name, field, value: i32| {
         let of_mutex = trace.named(name).filter(|event| event.number("mutex") == mutex);
-        of_mutex.filter(|event| event.number("result") == i64::from(result)).count()
+        of_mutex.filter(|event| event.number(field) == i64::from(value)).count()
     };
-    assert_eq!(count("libc:mutex_lock", 0), 1000);
-    assert_eq!(count("libc:mutex_lock", -libc::EDEADLK), 1000);
-    assert_eq!(count("libc:mutex_trylock", -libc::EBUSY), 1000);
-    assert_eq!(count("libc:mutex_unlock", 0), 1000);
-    assert_eq!(count("libc:mutex_unlock", -libc::EPERM), 1000);
+    assert_eq!(count("libc:mutex_lock", "result", 0), 1000);
+    assert_eq!(count("libc:mutex_lock", "result", -libc::EDEADLK), 1000);
+    // A thread that holds the mutex would wait for itself.
+    let tid = trace.named("libc:mutex_lock").next().unwrap().tid;
+    assert_eq!(count("libc:mutex_lock_begin", "owner", tid as i32), 1000);
+    assert_eq!(count("libc:mutex_trylock", "result", -libc::EBUSY), 1000);
+    assert_eq!(trace.count("libc:mutex_unlock", "mutex", mutex), 2000);
+    assert_eq!(count("libc:mutex_unlock_failed", "result", -libc::EPERM), 1000);
+}
+
+/// The program prints, for each wait, how long it waited at least and at most, by its own clock.
+#[test]
+fn waits_for_locks_are_those_that_the_program_counts() {
+    let trace = trace("waits.c", &["-e", "libc:mutex_*", "-e", "libc:rwlock_*"]);
+    succeeded(&trace);
+    let printed = trace.printed();
+    assert_eq!(printed.len(), 8);
+    for line in printed {
+        let [lock, waiter, holder, surely_ns, call_ns] = line[..] else { panic!("{line:?}") };
+        let is_of_lock = |event: &&Event| ["mutex", "rwlock"].iter().any(|field| event.numbers.get(*field) == Some(&lock));
+        let of_waiter: Vec<&Event> =
+            trace.events.iter().filter(|event| i64::from(event.tid) == waiter).filter(is_of_lock).collect();
+        let [begin, end, unlock] = of_waiter[..] else { panic!("{line:?}: {of_waiter:?}") };
+        assert_eq!(begin.name, format!("{}_begin", end.name), "{line:?}");
+        let owner = if begin.numbers.contains_key("owner") { "owner" } else { "writer" };
+        assert_eq!(begin.number(owner), holder, "{line:?}");
+        assert_eq!(end.number("result"), 0, "{line:?}");
+        let waited_ns = end.ns - begin.ns;
+        assert!((surely_ns..=call_ns).contains(&waited_ns), "{waited_ns}: {line:?}");
+        assert!(unlock.name.ends_with("_unlock"), "{line:?}");
+        // The holder's unlock is recorded before the waiter's lock.
+        let unlocks = trace.events.iter().filter(is_of_lock).filter(|event| i64::from(event.tid) != waiter);
+        assert!(unlocks.filter(|event| event.name.ends_with("_unlock")).any(|event| (begin.ns..=end.ns).contains(&event.ns)));
+    }
+    // A lock that is free is one event: the holder's eight, and no begin.
+    let begins = trace.events.iter().filter(|event| event.name.ends_with("_begin")).count();
+    assert_eq!(begins, 8);
 }
 
 /// The program prints, for each write, the file that the kernel reported for the descriptor. Following the events gives
@@ -285,6 +320,9 @@ fn a_condition_wait_unlocks_and_locks_the_mutex() {
     for tid in of_mutex.iter().map(|event| event.tid).collect::<BTreeSet<_>>() {
         let mut is_held = false;
         for event in of_mutex.iter().filter(|event| event.tid == tid) {
+            if event.name == "libc:mutex_lock_begin" {
+                continue;
+            }
             let takes = matches!(event.name.as_str(), "libc:mutex_lock" | "libc:cond_wait_end");
             assert_eq!(is_held, !takes, "{event:?}");
             assert!(event.numbers.get("cond").is_none_or(|cond| *cond == condition), "{event:?}");
@@ -523,9 +561,20 @@ fn only_the_wrappers_are_exported() {
         "pthread_cond_clockwait",
         "pthread_cond_timedwait",
         "pthread_cond_wait",
+        "pthread_mutex_clocklock",
         "pthread_mutex_lock",
+        "pthread_mutex_timedlock",
         "pthread_mutex_trylock",
         "pthread_mutex_unlock",
+        "pthread_rwlock_clockrdlock",
+        "pthread_rwlock_clockwrlock",
+        "pthread_rwlock_rdlock",
+        "pthread_rwlock_timedrdlock",
+        "pthread_rwlock_timedwrlock",
+        "pthread_rwlock_tryrdlock",
+        "pthread_rwlock_trywrlock",
+        "pthread_rwlock_unlock",
+        "pthread_rwlock_wrlock",
         "read",
         "realloc",
         "scandir",

@@ -47,16 +47,23 @@ fn a_recording_of_libc_has_slices_of_files_and_mutexes() {
     assert!(opened >= 150);
     assert_eq!(begins("libc:file open"), opened);
     // A thread that has waited for a condition holds the mutex again.
-    let takes = ["libc:mutex_lock", "libc:mutex_trylock", "libc:cond_wait_end"];
-    let locked = sum(&takes, &["--where", "result == 0 or result == -110"]);
-    assert_eq!(begins("libc:mutex held"), locked);
-    let waits = sum(&["libc:cond_wait_begin"], &[]);
-    assert_eq!(begins("libc:cond_wait"), waits);
+    let locks = ["libc:mutex_lock", "libc:mutex_trylock"];
+    let mutexes = sum(&locks, &["--where", "result == 0"]) + sum(&["libc:cond_wait_end"], &[]);
+    assert_eq!(begins("libc:mutex held"), mutexes);
+    let locks = ["libc:rwlock_rdlock", "libc:rwlock_wrlock", "libc:rwlock_tryrdlock", "libc:rwlock_trywrlock"];
+    let rwlocks = sum(&locks, &["--where", "result == 0"]);
+    assert_eq!(begins("libc:rwlock held"), rwlocks);
+    let locked = mutexes + rwlocks;
+    let conditions = sum(&["libc:cond_wait_begin"], &[]);
+    assert_eq!(begins("libc:cond_wait"), conditions);
+    let lock_waits = sum(&["libc:mutex_lock_begin", "libc:rwlock_rdlock_begin", "libc:rwlock_wrlock_begin"], &[]);
+    assert_eq!(begins("libc:mutex wait") + begins("libc:rwlock wait"), lock_waits);
+    let waits = conditions + lock_waits;
     let timeline = |key: &str| told["timeline"][key].as_u64().unwrap();
     assert_eq!(timeline("slices") + timeline("slices_unfinished"), opened + locked + waits);
     // A second close or unlock, or one of something that was opened otherwise, ends no slice.
-    let ends = ["libc:close", "libc:fclose", "libc:mutex_unlock", "libc:cond_wait_begin", "libc:cond_wait_end"];
-    assert_eq!(timeline("slices") + timeline("ends_unpaired"), sum(&ends, &[]));
+    let ends = ["libc:close", "libc:fclose", "libc:mutex_unlock", "libc:rwlock_unlock", "libc:cond_wait_begin", "libc:cond_wait_end"];
+    assert_eq!(timeline("slices") + timeline("ends_unpaired"), sum(&ends, &[]) + lock_waits);
     // The pairs of files are those that `stats` finds.
     let files = ["stats", "--latency", "libc:open*..libc:close", "--key", "pid,fd", "--where", "fd >= 0", "--json"];
     let stats: Json = serde_json::from_str(&output(&files, &trace)).unwrap();

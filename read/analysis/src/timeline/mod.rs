@@ -17,10 +17,12 @@
 //! Bounded like that of pairs, by the limits of tracks (2^20), lanes (4,096 of one name and process) and depth (4,096),
 //! and by [`Timeline::limit`]. Anything beyond is counted.
 
+mod keys;
 mod room;
 mod rules;
 mod tracks;
 
+pub use keys::{FoundKey, KeySurvey};
 pub use rules::{NameText, SliceRule, slice_rules};
 pub use tracks::{Track, TrackKind};
 
@@ -43,13 +45,40 @@ use tracks::{Begun, Ended, Slice, Tracks};
 /// Options that add to the table of rules.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// Patterns of the classes that begin, and of those that end, a slice. The table of rules does not apply to classes
-    /// that match.
-    pub pairs: Vec<(String, String)>,
+    /// Pairs of classes besides those of the table of rules, which does not apply to classes that match.
+    pub pairs: Vec<GivenPair>,
     /// Key that both ends of these share: fields, `pid`, `tid`, `cpu`. If empty, they are matched by thread.
     pub key: Vec<String>,
+    /// Keys of slices that are not paired by thread, as [`KeySurvey`] finds them.
+    pub found: Vec<FoundKey>,
     /// Patterns of classes, and a field of these classes whose values are drawn.
     pub counters: Vec<(String, String)>,
+}
+
+/// A pair of classes that the user gives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GivenPair {
+    /// Name of the slices.
+    pub name: String,
+    /// Pattern of the classes that begin them.
+    pub begin: String,
+    /// Pattern of the classes that end them.
+    pub end: String,
+}
+
+impl std::str::FromStr for GivenPair {
+    type Err = String;
+
+    /// Reads `BEGIN..END` or `NAME=BEGIN..END`. Without a name the slices are called `BEGIN..END`.
+    fn from_str(text: &str) -> Result<GivenPair, String> {
+        let (name, pair) = text.split_once('=').map_or((text, text), |(name, pair)| (name, pair));
+        match pair.split_once("..") {
+            Some((begin, end)) if !name.is_empty() && !begin.is_empty() && !end.is_empty() => {
+                Ok(GivenPair { name: name.into(), begin: begin.into(), end: end.into() })
+            }
+            _ => Err(format!("`{text}` is not BEGIN..END or NAME=BEGIN..END; write two event classes with two dots between them")),
+        }
+    }
 }
 
 /// The begin of a slice.
@@ -89,12 +118,40 @@ pub struct End<'a> {
     pub ns: i64,
     /// Number of slices that began on the track within this one and are still open.
     pub above: u32,
-    /// False if events were lost between begin and end: the end may then belong to another slice.
-    pub is_believed: bool,
+    /// Reason why the end may belong to another slice.
+    pub doubt: Option<Doubt>,
     /// CPU of the event.
     pub cpu: Option<u32>,
     /// The event; `None` if the slice is open at the end of the trace.
     pub event: Option<&'a Event<'a>>,
+}
+
+/// Reason why the end of a slice may belong to another slice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Doubt {
+    /// Events were lost between begin and end.
+    Lost,
+    /// Begins and ends of the name are on different threads, and no field tells which belong together.
+    Threads,
+}
+
+impl Doubt {
+    /// Returns the reason as text.
+    pub fn text(self) -> &'static str {
+        match self {
+            Doubt::Lost => "events were lost between begin and end: the end can be that of another",
+            Doubt::Threads => "begins and ends are on different threads: the end can be that of another",
+        }
+    }
+
+    /// Returns the reason for a slice: what is true of its name, and whether its own pair is believed.
+    fn of(is_doubtful: bool, is_believed: bool) -> Option<Doubt> {
+        match (is_doubtful, is_believed) {
+            (_, false) => Some(Doubt::Lost),
+            (true, true) => Some(Doubt::Threads),
+            (false, true) => None,
+        }
+    }
 }
 
 /// An event that is neither begin nor end of a slice on its track.
@@ -218,6 +275,8 @@ pub struct Totals {
     pub ends_unpaired: u64,
     /// Slices during which events can have been lost.
     pub slices_across_losses: u64,
+    /// Slices whose begins and ends are on different threads, and that no field identifies.
+    pub slices_doubtful: u64,
     /// Begins and ends that do not have their key; they are instants.
     pub events_without_key: u64,
     /// Begins that were not followed, because too many slices were open; they are instants.
@@ -399,13 +458,13 @@ impl<K> Timeline<K> {
                 self.pairs.begun();
                 self.tracks.begin(track, Slice { id, name, begin: Some(Begun { pair: *pair, ns, kept }) });
             }
-            [Role { is_begin: false, pair, .. }] => {
+            [Role { is_begin: false, is_doubtful: false, pair, .. }] => {
                 let Some((depth, id, name, begin)) = self.tracks.end_innermost(track, *pair) else { return false };
                 self.totals.slices += 1;
-                let is_believed = self.pairs.ended(stream.trace, begin.ns, ns);
+                let doubt = Doubt::of(false, self.pairs.ended(stream.trace, begin.ns, ns));
                 self.room.give(SINK_BYTES + 2 * size_of::<Slice<K>>() + size_of_kept(sink, &begin.kept));
                 let (begin_ns, event) = (begin.ns, Some(event));
-                let end = End { id, track, name, depth, begin_ns, ns, above: 0, is_believed, cpu, event };
+                let end = End { id, track, name, depth, begin_ns, ns, above: 0, doubt, cpu, event };
                 sink.end(&end, begin.kept);
             }
             _ => return false,
@@ -623,24 +682,28 @@ impl<K> Timeline<K> {
             let Some(Ended { slice: Slice { id, name, begin: Some(begin) }, depth, above }) =
                 self.tracks.end(place.track, is_it)
             else {
+                if role.is_wait {
+                    return Some(What::Plain);
+                }
                 self.pairs.unpaired.ends += 1;
                 return Some(What::EndAlone);
             };
             self.totals.slices += 1;
             let (track, begin_ns, event) = (place.track, begin.ns, Some(event));
-            let is_believed = self.pairs.ended(place.trace, begin_ns, ns);
+            let doubt = Doubt::of(role.is_doubtful, self.pairs.ended(place.trace, begin_ns, ns));
+            self.totals.slices_doubtful += u64::from(doubt == Some(Doubt::Threads));
             self.ended(sink, &begin.kept, false);
-            sink.end(&End { id, track, name, depth, begin_ns, ns, above, is_believed, cpu, event }, begin.kept);
+            sink.end(&End { id, track, name, depth, begin_ns, ns, above, doubt, cpu, event }, begin.kept);
             return None;
         }
         let Some(pair) = self.pairs.end(KEYED, self.key.as_slice(), ns) else { return Some(What::EndAlone) };
         self.totals.slices += 1;
         let Open { id, track, lane, from, kept } = pair.kept;
-        let (begin_ns, is_believed) = (pair.begin_ns, pair.is_believed);
+        let (begin_ns, doubt) = (pair.begin_ns, Doubt::of(false, pair.is_believed));
         self.ended(sink, &kept, true);
         // The slice is on its track until here.
         let Ended { slice: Slice { name, .. }, depth, above } = self.tracks.end(track, |slice| slice.id == id)?;
-        sink.end(&End { id, track, name, depth, begin_ns, ns, above, is_believed, cpu, event: Some(event) }, kept);
+        sink.end(&End { id, track, name, depth, begin_ns, ns, above, doubt, cpu, event: Some(event) }, kept);
         self.tracks.give_lane(self.tracks.parent(track), role.pair, lane);
         if from == place.track {
             return Some(What::Ends(id));
@@ -719,8 +782,8 @@ impl<K> Timeline<K> {
             let Some(Ended { slice: Slice { name, begin, .. }, depth, above }) = ended else { continue };
             let begun = begin.map(|begin| (begin.ns, begin.kept)).or_else(|| keyed.remove(&id));
             let Some((begin_ns, kept)) = begun else { continue };
-            let (ns, is_believed) = (self.last_ns.max(begin_ns), true);
-            sink.end(&End { id, track, name, depth, begin_ns, ns, above, is_believed, cpu: None, event: None }, kept);
+            let ns = self.last_ns.max(begin_ns);
+            sink.end(&End { id, track, name, depth, begin_ns, ns, above, doubt: None, cpu: None, event: None }, kept);
         }
         Totals {
             names_not_kept: self.writers.processes().names_not_kept(),

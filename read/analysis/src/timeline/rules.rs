@@ -7,7 +7,7 @@ use dormouse_ctf::hash::QuickMap;
 use dormouse_ctf::{ClassRef, Selection, Trace, TraceRef};
 use dormouse_filter::{Filter, Name};
 
-use super::Options;
+use super::{GivenPair, Options};
 use crate::pick::Picker;
 use crate::query::{Latency, Measure, Query};
 use crate::schema::Schema;
@@ -21,10 +21,24 @@ struct Rule {
     key: &'static [&'static str],
     /// Condition that the begin must meet; other events begin nothing.
     only: Option<&'static str>,
+    /// Whether the slice is the wait inside a call, which does not always have to wait: begin and end are of one thread,
+    /// and an end without a begin is a call that did not wait.
+    is_wait: bool,
+}
+
+impl Rule {
+    /// Whether its slices are on the track of their thread.
+    const fn is_of_thread(&self) -> bool {
+        self.key.is_empty() || self.is_wait
+    }
 }
 
 const fn nested(begin: &'static str, end: &'static str, name: &'static str) -> Rule {
-    Rule { begin, end, name, key: &[], only: None }
+    Rule { begin, end, name, key: &[], only: None, is_wait: false }
+}
+
+const fn wait(begin: &'static str, end: &'static str, name: &'static str, key: &'static [&'static str]) -> Rule {
+    Rule { begin, end, name, key, only: None, is_wait: true }
 }
 
 const fn held(
@@ -34,12 +48,12 @@ const fn held(
     key: &'static [&'static str],
     only: &'static str,
 ) -> Rule {
-    Rule { begin, end, name, key, only: Some(only) }
+    Rule { begin, end, name, key, only: Some(only), is_wait: false }
 }
 
-/// A class takes its role from the first rule without a key that matches both it and a class for the other end, and
-/// another role from the first such rule with a key.
-const RULES: [Rule; 23] = [
+/// A class takes its role from the first rule of threads that matches both it and a class for the other end, and another
+/// role from the first such rule of lanes.
+const RULES: [Rule; 30] = [
     // System calls, as LTTng and perf name them.
     nested("syscall_entry_*", "syscall_exit_*", "syscall_*"),
     nested("compat_syscall_entry_*", "compat_syscall_exit_*", "compat_syscall_*"),
@@ -59,20 +73,31 @@ const RULES: [Rule; 23] = [
     nested("*_in", "*_out", "*"),
     // A thread that waits for a mutex, as LTTng's pthread wrapper records it.
     nested("*_req", "*_acq", "*"),
-    // Functions of libc, traced by `dormouse record --libc`: how long a mutex is held or a file is open, by any thread.
-    // A thread that waits for a condition releases the mutex meanwhile, and holds it again after the wait, also after a
-    // time-out.
+    // Functions of libc, traced by `dormouse record --libc`: how long a thread waits for a lock, how long it holds the
+    // lock, and how long a file is open, by any thread. A thread that waits for a condition releases the mutex
+    // meanwhile, and holds it again after the wait, also after a time-out.
+    wait("libc:mutex_lock_begin", "libc:mutex_lock", "libc:mutex wait", MUTEX),
+    wait("libc:rwlock_rdlock_begin", "libc:rwlock_rdlock", "libc:rwlock wait", RWLOCK),
+    wait("libc:rwlock_wrlock_begin", "libc:rwlock_wrlock", "libc:rwlock wait", RWLOCK),
     held("libc:mutex_lock", "libc:mutex_unlock", "libc:mutex held", MUTEX, IS_HELD),
     held("libc:mutex_trylock", "libc:mutex_unlock", "libc:mutex held", MUTEX, IS_HELD),
     held("libc:cond_wait_end", "libc:cond_wait_begin", "libc:mutex held", MUTEX, IS_HELD),
+    held("libc:rwlock_rdlock", "libc:rwlock_unlock", "libc:rwlock held", RWLOCK, IS_LOCKED),
+    held("libc:rwlock_tryrdlock", "libc:rwlock_unlock", "libc:rwlock held", RWLOCK, IS_LOCKED),
+    held("libc:rwlock_wrlock", "libc:rwlock_unlock", "libc:rwlock held", RWLOCK, IS_LOCKED),
+    held("libc:rwlock_trywrlock", "libc:rwlock_unlock", "libc:rwlock held", RWLOCK, IS_LOCKED),
     held("libc:open", "libc:close", "libc:file open", FILE, IS_OPEN),
     held("libc:openat", "libc:close", "libc:file open", FILE, IS_OPEN),
     held("libc:fopen", "libc:fclose", "libc:file open", FILE, IS_OPEN),
 ];
 
-const MUTEX: &[&str] = &["pid", "mutex"];
-/// -110 is `ETIMEDOUT`: the wait timed out, and the mutex is held.
-const IS_HELD: &str = "result == 0 or result == -110";
+/// A lock is unlocked by the thread that holds it.
+const MUTEX: &[&str] = &["pid", "tid", "mutex"];
+const RWLOCK: &[&str] = &["pid", "tid", "rwlock"];
+/// -130 is `EOWNERDEAD`: the thread holds the mutex, whose last holder has died. -110 is `ETIMEDOUT`: a wait for a
+/// condition timed out, and the mutex is held; a lock that timed out is not held.
+const IS_HELD: &str = "result == 0 or result == -130 or event == \"libc:cond_wait_end\" and result == -110";
+const IS_LOCKED: &str = "result == 0";
 const FILE: &[&str] = &["pid", "fd"];
 const IS_OPEN: &str = "fd >= 0";
 
@@ -89,6 +114,8 @@ pub struct SliceRule {
     pub key: &'static [&'static str],
     /// Condition that the begin must meet; other events begin nothing.
     pub only: Option<&'static str>,
+    /// Whether an end without a begin is a call that did not wait.
+    pub is_wait: bool,
 }
 
 /// Returns the slices that the names of a trace's classes define.
@@ -102,7 +129,8 @@ pub fn slice_rules(trace: TraceRef<'_>) -> Vec<SliceRule> {
             let rule = &RULES[at];
             let name = rule.name.replace('*', text);
             let at = *index.entry((name.clone(), rule.key)).or_insert_with(|| {
-                found.push(SliceRule { name, begins: Vec::new(), ends: Vec::new(), key: rule.key, only: None });
+                let (key, is_wait) = (rule.key, rule.is_wait);
+                found.push(SliceRule { name, begins: Vec::new(), ends: Vec::new(), key, only: None, is_wait });
                 found.len() - 1
             });
             let ends = if is_begin { &mut found[at].begins } else { &mut found[at].ends };
@@ -115,15 +143,15 @@ pub fn slice_rules(trace: TraceRef<'_>) -> Vec<SliceRule> {
 
 /// Returns the rules that apply to a class.
 fn rules_of<'n>(class: &ClassRef<'n>, names: &BTreeSet<&str>) -> impl Iterator<Item = (usize, &'n str, bool)> {
-    [false, true].into_iter().filter_map(|has_key| rule_of(class, names, has_key))
+    [true, false].into_iter().filter_map(|is_of_thread| rule_of(class, names, is_of_thread))
 }
 
-/// Returns the first rule, with or without a key, that applies to a class: its index, the text that `*` stands for, and
+/// Returns the first rule, of threads or of lanes, that applies to a class: its index, the text that `*` stands for, and
 /// whether the class begins.
-fn rule_of<'n>(class: &ClassRef<'n>, names: &BTreeSet<&str>, has_key: bool) -> Option<(usize, &'n str, bool)> {
+fn rule_of<'n>(class: &ClassRef<'n>, names: &BTreeSet<&str>, is_of_thread: bool) -> Option<(usize, &'n str, bool)> {
     let full_name = class.class.full_name.as_str();
     let has = |part: &str| matches!(part, "pid" | "tid" | "cpu") || class.field(&Name::parse(part)).is_some();
-    RULES.iter().enumerate().filter(|(_, rule)| rule.key.is_empty() != has_key).find_map(|(at, rule)| {
+    RULES.iter().enumerate().filter(|(_, rule)| rule.is_of_thread() == is_of_thread).find_map(|(at, rule)| {
         let (text, is_begin) = match star(rule.begin, full_name) {
             Some(text) => (text, true),
             None => (star(rule.end, full_name)?, false),
@@ -166,6 +194,10 @@ pub(super) struct Role {
     pub key: Option<usize>,
     /// Index of the condition.
     pub only: Option<usize>,
+    /// Whether an end without a begin is a call that did not wait.
+    pub is_wait: bool,
+    /// Whether begins and ends are on different threads, and no field tells which belong together.
+    pub is_doubtful: bool,
 }
 
 /// A name of items.
@@ -219,7 +251,8 @@ impl Bound {
             let classes: Vec<_> = ClassRef::all(TraceRef::from(*trace)).filter(|class| !class.is_state()).collect();
             let names = classes.iter().map(|class| class.class.full_name.as_str());
             // Classes of the given pairs are not the other end of any rule.
-            let is_given = |name: &&str| options.pairs.iter().any(|(a, b)| matches(a, name) || matches(b, name));
+            let is_given =
+                |name: &&str| options.pairs.iter().any(|pair| matches(&pair.begin, name) || matches(&pair.end, name));
             let names: BTreeSet<&str> = names.filter(|name| !is_given(name)).collect();
             for class in &classes {
                 let kind = bound.kind(class, options, given_key, &names, picker);
@@ -246,16 +279,33 @@ impl Bound {
         let full_name = class.class.full_name.as_str();
         let name = self.name(full_name);
         let mut roles = Vec::new();
-        for (begin, end) in &options.pairs {
-            let pair = self.name(&format!("{begin}..{end}"));
+        for GivenPair { name, begin, end } in &options.pairs {
+            let pair = self.name(name);
             for (pattern, is_begin) in [(end, false), (begin, true)] {
                 if matches(pattern, full_name) {
-                    roles.push(Role { pair, name, is_begin, key: given_key, only: None });
+                    roles.push(Role {
+                        pair,
+                        name: pair,
+                        is_begin,
+                        key: given_key,
+                        only: None,
+                        is_wait: false,
+                        is_doubtful: false,
+                    });
                 }
             }
         }
         if roles.is_empty() {
             roles.extend(rules_of(class, names).map(|of| self.role(of, picker)));
+        }
+        for role in roles.iter_mut().filter(|role| role.key.is_none() && !role.is_wait) {
+            let text = &self.names[role.pair as usize].text;
+            let Some(found) = options.found.iter().find(|found| found.name == *text) else { continue };
+            role.is_doubtful = found.fields.is_empty();
+            if !role.is_doubtful {
+                let fields = found.fields.iter().map(|field| format!("fields.{field}"));
+                role.key = self.key(&[String::from("pid")].into_iter().chain(fields).collect::<Vec<_>>(), picker);
+            }
         }
         roles.sort_by_key(|role| role.is_begin);
         let counters = options.counters.iter().filter(|(pattern, _)| matches(pattern, full_name));
@@ -270,9 +320,9 @@ impl Bound {
     fn role(&mut self, (at, text, is_begin): (usize, &str, bool), picker: &mut Picker) -> Role {
         let rule = &RULES[at];
         let pair = self.name(&rule.name.replace('*', text));
-        let key = self.key(rule.key, picker);
+        let key = if rule.is_of_thread() { None } else { self.key(rule.key, picker) };
         let only = rule.only.filter(|_| is_begin).and_then(|only| self.condition(only));
-        Role { pair, name: pair, is_begin, key, only }
+        Role { pair, name: pair, is_begin, key, only, is_wait: rule.is_wait, is_doubtful: false }
     }
 
     fn name(&mut self, text: &str) -> u32 {
@@ -312,7 +362,7 @@ impl Bound {
 
 /// Checks that the traces have what the options need.
 fn check(options: &Options, traces: &[&Trace]) -> Result<(), String> {
-    for (begin, end) in &options.pairs {
+    for GivenPair { begin, end, .. } in &options.pairs {
         let latency = Latency { begin: begin.clone(), end: end.clone(), key: options.key.clone(), slowest: 0 };
         Query { measure: Measure::Latency(latency), ..Query::default() }.check(traces)?;
     }
@@ -352,6 +402,7 @@ mod tests {
         for rule in &RULES {
             let stars = [rule.begin, rule.end, rule.name].map(|text| text.matches('*').count());
             assert!(stars == [1, 1, 1] || (stars[0] <= 1 && stars[2] == 0 && !rule.key.is_empty()), "{}", rule.begin);
+            assert!(!rule.is_wait || rule.key.contains(&"tid"), "{}", rule.begin);
             rule.only.iter().for_each(|only| drop(Filter::parse(only).unwrap()));
         }
     }

@@ -119,9 +119,10 @@ fn builder() -> TraceBuilder {
 
 fn options() -> Options {
     Options {
-        pairs: vec![("job:in".into(), "job:out".into())],
+        pairs: vec!["job:in..job:out".parse().unwrap()],
         key: vec!["id".into()],
         counters: vec![("net:queue".into(), "len".into())],
+        ..Options::default()
     }
 }
 

@@ -1,26 +1,25 @@
--- mutexes that several threads take: how often, how long they are held, how often the taker changes
+-- mutexes that several threads take: how often, how long threads wait for them, how long they hold them
+-- needs: libc:mutex_lock_begin
 -- needs: libc:mutex_lock
 -- needs: libc:mutex_unlock
--- Who waits for a condition (pthread_cond_wait) does not hold the mutex meanwhile: each time that it takes it again counts as a lock.
--- Calls are traced when they return, so how long a thread waited is not in the trace. `handovers` counts locks that came after one of another
--- thread; `soon` those of them that came within 50 microseconds of the unlock before, which is when a thread has probably waited.
-with held as (
-    select process, pid, key, tid, begin_time, end_time, duration_ns,
-           lag(tid) over (partition by pid, key /*+, host*/ order by begin_time) as tid_before,
-           lag(end_time) over (partition by pid, key /*+, host*/ order by begin_time) as end_before /*+, host*/
+-- A thread that waits for a condition (pthread_cond_wait) does not hold the mutex meanwhile: each time that it takes it again counts as a lock.
+-- `mutex-waits` tells which thread held a mutex while another waited.
+with slices as (
+    select process, pid, tid, split_part(key, ', ', 3) as lock, name = 'libc:mutex wait' as is_wait, duration_ns /*+, host*/
     from pairs
-    where name = 'libc:mutex held'
+    where name in ('libc:mutex wait', 'libc:mutex held')
 )
-select process, pid, to_hex(split_part(key, ', ', 2)::bigint) as mutex,
-       count(*) as locks,
+select process, pid, to_hex(lock::bigint) as mutex,
+       count(*) filter (where not is_wait) as locks,
        count(distinct tid) as threads,
-       count(*) filter (where tid <> tid_before) as handovers,
-       count(*) filter (where tid <> tid_before and begin_time - end_before < interval '50 microseconds') as soon,
-       duration_text(sum(duration_ns)) as held,
-       duration_text(quantile(duration_ns, 0.99)) as p99,
-       duration_text(max(duration_ns)) as longest /*+, host*/
-from held
-group by 1, 2, 3 /*+, host*/
+       count(*) filter (where is_wait) as waits,
+       duration_text(sum(duration_ns) filter (where is_wait)) as waited,
+       duration_text(quantile(duration_ns, 0.99) filter (where is_wait)) as p99_wait,
+       duration_text(max(duration_ns) filter (where is_wait)) as longest_wait,
+       duration_text(sum(duration_ns) filter (where not is_wait)) as held,
+       duration_text(max(duration_ns) filter (where not is_wait)) as longest_hold /*+, host*/
+from slices
+group by process, pid, lock /*+, host*/
 having count(distinct tid) > 1
-order by soon desc, handovers desc, locks desc, pid, mutex /*+, host*/
+order by coalesce(sum(duration_ns) filter (where is_wait), 0) desc, locks desc, pid, mutex /*+, host*/
 limit 20

@@ -72,7 +72,8 @@ pub fn descriptor_classes(builder: &mut TraceBuilder) -> [u16; 9] {
     ]
 }
 
-/// Writes a trace of libc calls: two blocks are not freed; two threads take a mutex in turn; one file is read and
+/// Writes a trace of libc calls: two blocks are not freed; two threads wait for a mutex and a
+/// read-write lock; one file is read and
 /// another written.
 pub fn write_libc(dir: &Path) {
     let mut builder = TraceBuilder::new();
@@ -85,7 +86,14 @@ pub fn write_libc(dir: &Path) {
     let realloc = builder.class("libc", "realloc", &[field("old", Kind::U64), size, ptr]);
     let free = builder.class("libc", "free", &[ptr]);
     let lock = builder.class("libc", "mutex_lock", &[mutex, result]);
-    let unlock = builder.class("libc", "mutex_unlock", &[mutex, result]);
+    let wait = builder.class("libc", "mutex_lock_begin", &[mutex, field("owner", Kind::I32)]);
+    let unlock = builder.class("libc", "mutex_unlock", &[mutex]);
+    let (rwlock, writer) = (field("rwlock", Kind::U64), field("writer", Kind::I32));
+    let [read_lock, write_lock] =
+        ["rwlock_rdlock", "rwlock_wrlock"].map(|name| builder.class("libc", name, &[rwlock, result]));
+    let [read_wait, write_wait] =
+        ["rwlock_rdlock_begin", "rwlock_wrlock_begin"].map(|name| builder.class("libc", name, &[rwlock, writer]));
+    let rwlock_unlock = builder.class("libc", "rwlock_unlock", &[rwlock]);
     let open = builder.class("libc", "open", &[path, flags, mode, fd]);
     builder.class("libc", "openat", &[field("dirfd", Kind::I32), path, flags, mode, fd]);
     let transfer = [fd, field("buf", Kind::U64), field("count", Kind::U64), result];
@@ -110,11 +118,23 @@ pub fn write_libc(dir: &Path) {
     event(8, free, &[Value::U64(0x20)]);
     event(8, realloc, &[Value::U64(0x40), Value::U64(4096), Value::U64(0x50)]);
     event(8, free, &[Value::U64(0x50)]);
-    for turn in 0..6 {
-        let tid = 8 + turn % 2;
-        event(tid, lock, &[Value::U64(0xabc), Value::I64(0)]);
-        event(tid, unlock, &[Value::U64(0xabc), Value::I64(0)]);
-    }
+    let (mutex, rwlock, done) = (Value::U64(0xabc), Value::U64(0xeee), Value::I64(0));
+    event(8, lock, &[mutex, done]);
+    event(9, wait, &[mutex, Value::I32(8)]);
+    event(8, unlock, &[mutex]);
+    event(9, lock, &[mutex, done]);
+    event(8, wait, &[mutex, Value::I32(9)]);
+    event(9, unlock, &[mutex]);
+    event(8, lock, &[mutex, done]);
+    event(8, unlock, &[mutex]);
+    event(8, write_lock, &[rwlock, done]);
+    event(9, read_wait, &[rwlock, Value::I32(8)]);
+    event(8, rwlock_unlock, &[rwlock]);
+    event(9, read_lock, &[rwlock, done]);
+    event(8, write_wait, &[rwlock, Value::I32(0)]);
+    event(9, rwlock_unlock, &[rwlock]);
+    event(8, write_lock, &[rwlock, done]);
+    event(8, rwlock_unlock, &[rwlock]);
     // A failed lock: no thread holds the mutex.
     event(8, lock, &[Value::U64(0xdef), Value::I64(-16)]);
     let opened = |path: &'static str, fd| [Value::Str(path.as_bytes()), Value::I32(0), Value::U32(0), Value::I32(fd)];

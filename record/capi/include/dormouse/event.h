@@ -161,6 +161,10 @@ DORMOUSE_I_RECORDS(events, "aR", dormouse_event_record, constructor(101), destru
 #define DORMOUSE_I_ASSERT _Static_assert
 #endif
 
+#define DORMOUSE_I_UNKNOWN_TYPE                                                                                        \
+    "a value of this type cannot be a field of an event: cast integers of more than 64 bits and bit-fields, and write "  \
+    "DORMOUSE_ARRAY(pointer, count) for an array"
+
 /* In C, clang does not accept a function call as a constant. */
 #if defined(__clang__) && !defined(__cplusplus)
 #define DORMOUSE_I_HAS_DOLLAR(text) 0
@@ -290,9 +294,31 @@ extern struct dormouse_i_field_text {
         char *: dormouse_i_field_text,                                                                                 \
         default: dormouse_i_field_pointer)
 
+/* Types that are not named above are recorded as pointers, if they are: neither wider integers nor arrays, whose address
+ * would be recorded. An array of characters is text. The comma turns an array or a function into a pointer, and a function
+ * is what it points to. */
+#define DORMOUSE_I_POINTER_CLASS 5
+#define DORMOUSE_I_POINTER(...)                                                                                        \
+    __builtin_choose_expr(__builtin_classify_type(__VA_ARGS__) == DORMOUSE_I_POINTER_CLASS, (__VA_ARGS__), (char *)0)
+#define DORMOUSE_I_KNOWN_CASE(type, suffix, kind) type: 1, struct dormouse_i_array_##suffix: 1,
+#define DORMOUSE_I_TYPE_IS_KNOWN(...)                                                                                  \
+    (_Generic((__VA_ARGS__),                                                                                           \
+        DORMOUSE_I_SCALARS(DORMOUSE_I_KNOWN_CASE)                                                                      \
+        struct dormouse_i_array_pointer: 1,                                                                            \
+        struct dormouse_i_bytes: 1,                                                                                    \
+        const char *: 1,                                                                                               \
+        char *: 1,                                                                                                     \
+        default: __builtin_classify_type(__VA_ARGS__) == DORMOUSE_I_POINTER_CLASS &&                                   \
+            (__builtin_types_compatible_p(__typeof__(DORMOUSE_I_POINTER(__VA_ARGS__)),                                 \
+                                          __typeof__((void)0, DORMOUSE_I_POINTER(__VA_ARGS__))) ||                     \
+             __builtin_types_compatible_p(__typeof__(DORMOUSE_I_POINTER(__VA_ARGS__)),                                 \
+                                          __typeof__(*DORMOUSE_I_POINTER(__VA_ARGS__))))))
+
 #ifndef DORMOUSE_DISABLE
 
-#define DORMOUSE_I_DECLARE(name, ...) typedef __typeof__(DORMOUSE_I_FIELD_OF(__VA_ARGS__)) name##_dormouse_i_field_type;
+#define DORMOUSE_I_DECLARE(name, ...)                                                                                  \
+    DORMOUSE_I_ASSERT(DORMOUSE_I_TYPE_IS_KNOWN(__VA_ARGS__), DORMOUSE_I_UNKNOWN_TYPE);                                 \
+    typedef __typeof__(DORMOUSE_I_FIELD_OF(__VA_ARGS__)) name##_dormouse_i_field_type;
 #define DORMOUSE_I_TYPE_BYTE(name, ...) sizeof(((name##_dormouse_i_field_type *)0)->kind),
 #define DORMOUSE_I_IS_FIXED(name, ...) && sizeof(((name##_dormouse_i_field_type *)0)->kind) < DORMOUSE_KIND_STR
 #define DORMOUSE_I_MEMBER(name, ...) __typeof__(((name##_dormouse_i_field_type *)0)->value) name##_dormouse_i_value;
@@ -334,8 +360,6 @@ extern struct dormouse_i_field_text {
     })
 
 #endif /* DORMOUSE_DISABLE */
-
-#define DORMOUSE_I_TYPE_IS_KNOWN(...) (sizeof(DORMOUSE_I_FIELD_OF(__VA_ARGS__).kind) != 0)
 
 #else /* __cplusplus */
 
@@ -405,6 +429,17 @@ template <class T> constexpr std::uint8_t type_byte()
         return kind == 0 ? 0 : kind | DORMOUSE_KIND_SEQUENCE;
     } else {
         return scalar_kind<T>();
+    }
+}
+
+/* Returns the type byte of an expression's type; 0 for an array that is not text, whose address would be recorded. */
+template <class T> constexpr std::uint8_t field_type_byte()
+{
+    using type = std::remove_reference_t<T>;
+    if constexpr (std::is_array_v<type> && !std::is_same_v<std::remove_cv_t<std::remove_extent_t<type>>, char>) {
+        return 0;
+    } else {
+        return type_byte<std::decay_t<T>>();
     }
 }
 
@@ -481,14 +516,14 @@ struct record {
 
 #define DORMOUSE_ARRAY(pointer, count) (::dormouse::array((pointer), (count)))
 
-#define DORMOUSE_I_TYPE_OF(...) (::dormouse::detail::type_byte<::std::decay_t<decltype(__VA_ARGS__)>>())
+#define DORMOUSE_I_TYPE_OF(...) (::dormouse::detail::field_type_byte<decltype(__VA_ARGS__)>())
 #define DORMOUSE_I_TYPE_IS_KNOWN(...) (DORMOUSE_I_TYPE_OF(__VA_ARGS__) != 0)
 
 #ifndef DORMOUSE_DISABLE
 
 #define DORMOUSE_I_DECLARE(name, ...)                                                                                  \
     constexpr ::std::uint8_t name##_dormouse_i_type = DORMOUSE_I_TYPE_OF(__VA_ARGS__);                                 \
-    static_assert(name##_dormouse_i_type != 0, "a value of this type cannot be a field of an event");
+    static_assert(name##_dormouse_i_type != 0, DORMOUSE_I_UNKNOWN_TYPE);
 #define DORMOUSE_I_TYPE_BYTE(name, ...) name##_dormouse_i_type,
 #define DORMOUSE_I_KEEP(name, ...) , ::dormouse::detail::keep(__VA_ARGS__)
 
@@ -530,7 +565,7 @@ struct record {
 #ifdef DORMOUSE_DISABLE
 
 #define DORMOUSE_I_USE(name, ...)                                                                                      \
-    DORMOUSE_I_ASSERT(DORMOUSE_I_TYPE_IS_KNOWN(__VA_ARGS__), "a value of this type cannot be a field of an event");    \
+    DORMOUSE_I_ASSERT(DORMOUSE_I_TYPE_IS_KNOWN(__VA_ARGS__), DORMOUSE_I_UNKNOWN_TYPE);                                 \
     (void)(__VA_ARGS__);
 
 #define DORMOUSE_I_EVENT(field_count_, provider_, name_, ...)                                                          \

@@ -1,0 +1,271 @@
+//! Finds the fields by which begins and ends belong together.
+//!
+//! Slices are paired by thread unless a key is given. A task that an executor moves between threads begins on one and
+//! ends on another: pairs by thread then join different tasks. So the events are looked at once before the timeline is
+//! made. Each pair of classes is paired by thread and, at the same time, by each field that both classes have:
+//!
+//! ```text
+//!   by thread:  begins and ends left alone + pairs whose ends have different values of the field
+//!   by field:   begins and ends left alone
+//! ```
+//! The field with the smallest number is the key, if its number is smaller than that of the thread. If there is no such
+//! field, and threads have ends without a begin again and again, no pair of these classes is certain.
+//!
+//! # Limits
+//! At most 8 fields of a pair are compared, alone and all together, and [`OPEN_MAX`] begins that wait for their end are
+//! followed; a pair of classes that has more is left as it is.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use dormouse_ctf::{ClassRef, Event, Notice, Problem, StateRecord, Trace, TraceRef, Writers};
+use dormouse_filter::Name;
+
+use super::Options;
+use super::rules::Bound;
+use crate::key;
+use crate::pick::{Picker, Said};
+
+/// Maximum number of begins of a pair of classes that wait for their end.
+const OPEN_MAX: usize = 1 << 20;
+/// Maximum number of fields of a pair of classes that are compared.
+const FIELDS_MAX: usize = 8;
+
+/// How the slices of one name are paired, if not by thread alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundKey {
+    /// Name of the slices.
+    pub name: String,
+    /// Fields that identify them. Empty if none does: begins and ends are on different threads, and no slice is certain.
+    pub fields: Vec<String>,
+    /// Number of begins and ends that are left alone by these fields, or by thread if there are none.
+    pub alone: u64,
+    /// Number of begins and ends that are left alone by thread, and of pairs by thread that the fields contradict.
+    pub alone_by_thread: u64,
+}
+
+impl FoundKey {
+    /// Returns a sentence for people.
+    pub fn text(&self) -> String {
+        let FoundKey { name, fields, alone, alone_by_thread } = self;
+        match fields.as_slice() {
+            [] => format!(
+                "begins and ends of {name} are on different threads ({alone} are alone), and no field that both have tells which belong \
+                 together: its slices are not certain; --key names fields"
+            ),
+            fields => format!(
+                "{name} is paired by {}: {alone} begins and ends are alone, by thread {alone_by_thread} would be alone or joined wrongly",
+                fields.join(", ")
+            ),
+        }
+    }
+}
+
+/// Begins of a thread that wait for their end: the hashed values of the common fields of each.
+#[derive(Debug, Default)]
+struct Thread {
+    open: Vec<Box<[u64]>>,
+    has_begun: bool,
+}
+
+/// The events of one name of slices.
+#[derive(Debug, Default)]
+struct Candidate {
+    /// Names of the common fields of each possible key.
+    keys: Vec<Vec<String>>,
+    /// Indices of the common fields in the picker.
+    fields: Vec<usize>,
+    /// By trace, process and thread.
+    threads: HashMap<(usize, Option<u64>, Option<u64>), Thread>,
+    /// Number of open begins, by trace, process and hashed value; one map for each key.
+    open: Vec<HashMap<(usize, Option<u64>, u64), u32>>,
+    open_count: usize,
+    is_full: bool,
+    /// Ends without a begin on their thread.
+    alone: u64,
+    /// Of these, ends on a thread that had a begin before.
+    elsewhere: u64,
+    /// Ends without a begin with the same values, for each key.
+    alone_by_key: Vec<u64>,
+    /// Pairs by thread whose ends have different values, for each key.
+    contradicted: Vec<u64>,
+}
+
+impl Candidate {
+    fn begin(&mut self, trace: usize, pid: Option<u64>, tid: Option<u64>, values: &[u64]) {
+        self.is_full |= self.open_count >= OPEN_MAX;
+        if self.is_full {
+            return;
+        }
+        self.open_count += 1;
+        let thread = self.threads.entry((trace, pid, tid)).or_default();
+        thread.has_begun = true;
+        thread.open.push(values.into());
+        for (open, value) in self.open.iter_mut().zip(values) {
+            *open.entry((trace, pid, *value)).or_default() += 1;
+        }
+    }
+
+    fn end(&mut self, trace: usize, pid: Option<u64>, tid: Option<u64>, values: &[u64]) {
+        if self.is_full {
+            return;
+        }
+        let thread = self.threads.entry((trace, pid, tid)).or_default();
+        match thread.open.pop() {
+            Some(begin) => {
+                self.open_count -= 1;
+                for (at, count) in self.contradicted.iter_mut().enumerate() {
+                    *count += u64::from(begin[at] != values[at]);
+                }
+            }
+            None => {
+                self.alone += 1;
+                self.elsewhere += u64::from(thread.has_begun);
+            }
+        }
+        for (at, value) in values.iter().enumerate() {
+            match self.open[at].get_mut(&(trace, pid, *value)).filter(|open| **open > 0) {
+                Some(open) => *open -= 1,
+                None => self.alone_by_key[at] += 1,
+            }
+        }
+    }
+
+    /// Returns the key of these slices; `None` if they are paired by thread. `lost`: number of lost events.
+    fn finish(self, name: &str, lost: u64) -> Option<FoundKey> {
+        if self.is_full {
+            return None;
+        }
+        let begins = |open: &HashMap<_, u32>| open.values().map(|count| u64::from(*count)).sum::<u64>();
+        let by_thread = self.alone + self.open_count as u64;
+        let counts = self.alone_by_key.iter().zip(&self.open).map(|(ends, open)| ends + begins(open));
+        let best = counts.zip(&self.contradicted).enumerate().min_by_key(|(_, (alone, _))| *alone);
+        if let Some((at, (alone, contradicted))) = best
+            && alone < by_thread + contradicted
+        {
+            let fields = self.keys[at].clone();
+            return Some(FoundKey { name: name.into(), fields, alone, alone_by_thread: by_thread + contradicted });
+        }
+        // A thread that is within a slice when the recording begins or ends has an end or a begin alone, and a lost event
+        // leaves one more. Tasks that move leave both.
+        let is_doubtful = self.elsewhere.min(self.open_count as u64) > self.threads.len() as u64 + lost;
+        let found = FoundKey { name: name.into(), fields: Vec::new(), alone: by_thread, alone_by_thread: by_thread };
+        is_doubtful.then_some(found)
+    }
+}
+
+/// Finds keys in one pass over the events of traces in the order of time.
+#[derive(Debug)]
+pub struct KeySurvey {
+    bound: Bound,
+    picker: Picker,
+    writers: Writers,
+    /// Trace of each stream.
+    traces: Vec<usize>,
+    /// By the index of the slices' name.
+    candidates: BTreeMap<u32, Candidate>,
+    lost: u64,
+}
+
+impl KeySurvey {
+    /// Creates a survey; `None` if all slices have a key already, or none is paired by thread. `traces_of_streams`: the
+    /// index of each stream's trace.
+    ///
+    /// # Errors
+    /// As for [`Timeline::new`](super::Timeline::new).
+    pub fn new(
+        options: &Options,
+        traces: &[&Trace],
+        traces_of_streams: impl IntoIterator<Item = usize>,
+    ) -> Result<Option<KeySurvey>, String> {
+        let mut picker = Picker::default();
+        let bound = Bound::new(options, traces, &mut picker)?;
+        // Fields of all classes that begin, and of all that end, the slices of a name.
+        let mut names: BTreeMap<u32, [Option<Vec<String>>; 2]> = BTreeMap::new();
+        for class in traces.iter().flat_map(|trace| ClassRef::all(TraceRef::from(*trace))) {
+            let Some(kind) = bound.kind_by_class.get(&std::ptr::from_ref(class.class).addr()) else { continue };
+            for role in bound.kinds[*kind].roles.iter().filter(|role| role.key.is_none() && !role.is_wait) {
+                let common = &mut names.entry(role.pair).or_default()[usize::from(role.is_begin)];
+                let has = |name: &str| class.field(&Name::parse(&format!("fields.{name}"))).is_some_and(|(_, kind)| kind.is_some());
+                *common = Some(match common.take() {
+                    None => class.class.names().into_iter().filter(|name| has(name)).collect(),
+                    Some(known) => known.into_iter().filter(|name| has(name)).collect(),
+                });
+            }
+        }
+        let mut candidates = BTreeMap::new();
+        for (pair, ends) in names {
+            let [Some(of_ends), Some(of_begins)] = ends else { continue };
+            let mut common: Vec<String> = of_begins.into_iter().filter(|name| of_ends.contains(name)).collect();
+            common.truncate(FIELDS_MAX);
+            let fields = common.iter().map(|name| picker.want(&format!("fields.{name}"))).collect();
+            let mut keys: Vec<Vec<String>> = common.iter().map(|name| vec![name.clone()]).collect();
+            if common.len() > 1 {
+                keys.push(common);
+            }
+            let count = keys.len();
+            let (open, zeroes) = (keys.iter().map(|_| HashMap::new()).collect(), vec![0; count]);
+            let candidate =
+                Candidate { keys, fields, open, alone_by_key: zeroes.clone(), contradicted: zeroes, ..Candidate::default() };
+            candidates.insert(pair, candidate);
+        }
+        let traces = traces_of_streams.into_iter().collect();
+        let survey = KeySurvey { bound, picker, writers: Writers::default(), traces, candidates, lost: 0 };
+        Ok((!survey.candidates.is_empty()).then_some(survey))
+    }
+
+    /// Takes the next event.
+    pub fn event(&mut self, event: &Event<'_>) {
+        if let Some(record) = StateRecord::decode(event) {
+            return self.writers.note(event, &record);
+        }
+        let Some(kind) = self.bound.kind_by_class.get(&std::ptr::from_ref(event.class).addr()) else { return };
+        let roles = &self.bound.kinds[*kind].roles;
+        if !roles.iter().any(|role| self.candidates.contains_key(&role.pair)) {
+            return;
+        }
+        self.picker.read(event);
+        let writer = self.writers.of(event);
+        let (pid, tid, trace) = (writer.pid, writer.tid, self.traces.get(event.stream).copied().unwrap_or(0));
+        let mut bytes = Vec::new();
+        let mut values = Vec::new();
+        for role in roles.iter().filter(|role| role.key.is_none() && !role.is_wait) {
+            let Some(candidate) = self.candidates.get_mut(&role.pair) else { continue };
+            values.clear();
+            let mut all = DefaultHasher::new();
+            for field in &candidate.fields {
+                bytes.clear();
+                let cell = self.picker.cell(*field);
+                if cell.said != Said::Nothing {
+                    key::put_cell(cell, &mut bytes);
+                }
+                bytes.hash(&mut all);
+                let mut one = DefaultHasher::new();
+                bytes.hash(&mut one);
+                values.push(one.finish());
+            }
+            if values.len() > 1 {
+                values.push(all.finish());
+            }
+            match role.is_begin {
+                true => candidate.begin(trace, pid, tid, &values),
+                false => candidate.end(trace, pid, tid, &values),
+            }
+        }
+    }
+
+    /// Takes a notice.
+    pub fn notice(&mut self, notice: &Notice) {
+        let count = if let Problem::Discarded { count, .. } = notice.problem { count } else { 1 };
+        self.lost = self.lost.saturating_add(count);
+    }
+
+    /// Returns the keys that were found, by name.
+    pub fn finish(self) -> Vec<FoundKey> {
+        let KeySurvey { bound, candidates, lost, .. } = self;
+        candidates
+            .into_iter()
+            .filter_map(|(pair, candidate)| candidate.finish(&bound.names[pair as usize].text, lost))
+            .collect()
+    }
+}
