@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use dormouse_analysis::timeline::{Options, Totals};
+use dormouse_analysis::timeline::{GivenPair, Options, Totals};
 use dormouse_ctf::Trace;
 use dormouse_export::{Batch, Collector, CollectorAnswers, Encoder, Exporter, Format};
 use dormouse_reader::{Item, OrderedPool, ReadSummary, Reading};
@@ -18,9 +18,9 @@ use dormouse_terminal::{Output, parse_size, say};
 use serde_json::json;
 
 use crate::external::become_program;
+use crate::pairing::find_keys;
 use crate::progress::Progress;
 use crate::selection::{SelectionOptions, begin_ns};
-use crate::stats::parse_pair;
 use crate::target::Target;
 use crate::view::{self, Printed, View};
 
@@ -42,8 +42,8 @@ pub(crate) struct Export {
     selection: SelectionOptions,
 
     /// Draw a slice from each BEGIN event to the END event on the same thread, besides the slices that names define; may be given several times
-    #[arg(long, value_name = "BEGIN..END", value_parser = parse_pair, help_heading = "Slices and counters")]
-    pairs: Vec<(String, String)>,
+    #[arg(long, value_name = "[NAME=]BEGIN..END", help_heading = "Slices and counters")]
+    pairs: Vec<GivenPair>,
     /// Pair BEGIN with END by equal values of these instead of by thread: fields, `pid`, `tid`, `cpu`
     #[arg(long, value_name = "FIELD", value_delimiter = ',', requires = "pairs", help_heading = "Slices and counters")]
     key: Vec<String>,
@@ -309,13 +309,15 @@ impl Export {
 
     fn timeline(self, format: Format, out: &mut Output) -> anyhow::Result<ExportSummary> {
         let files = self.selection.open(&self.dirs)?;
+        let (pairs, key, counters) = (self.pairs.clone(), self.key.clone(), self.counter.clone());
+        let mut options = Options { pairs, key, counters, ..Options::default() };
+        find_keys(&mut options, &files, &self.selection, "")?;
         let mut reading = self.selection.reading(&files)?;
         let memory = usize::try_from(self.memory).unwrap_or(usize::MAX);
         // The reading keeps names too: as many as the timeline.
         reading.limit_names(memory / 16);
         let traces: Vec<&Trace> = files.described().iter().collect();
         let streams = files.names().zip(files.readers().map(|(trace, _)| trace));
-        let options = Options { pairs: self.pairs.clone(), key: self.key.clone(), counters: self.counter.clone() };
         let base_ns = begin_ns(&files).unwrap_or(0);
         let mut exporter = Exporter::new(format, &options, &traces, streams, base_ns).map_err(anyhow::Error::msg)?;
         exporter.limit(memory);

@@ -11,6 +11,7 @@ mod external;
 mod imv;
 mod live;
 mod open;
+mod pairing;
 mod patterns;
 mod program;
 mod progress;

@@ -17,6 +17,7 @@ use dormouse_report::{MEMORY_BYTES_MIN, PAGE_BYTES, Served, Show, Source, Survey
 use dormouse_terminal::{Output, parse_duration, parse_size, say};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use crate::pairing::find_keys;
 use crate::progress::Progress;
 use crate::report::{Drawn, about, are_closed, notes, opened, title};
 use crate::selection::SelectionOptions;
@@ -108,12 +109,14 @@ impl Open {
 
 /// Reads the traces once. The last value returned is whether more can be read later.
 fn survey(this: &Arc<Open>) -> anyhow::Result<(Served, ReadSummary, bool)> {
-    let (files, is_growing, corrections) = opened(&this.dirs, &this.selection)?;
+    let (files, is_growing, mut corrections) = opened(&this.dirs, &this.selection)?;
+    let mut options = this.drawn.options();
+    corrections.extend(find_keys(&mut options, &files, &this.selection, "")?);
     let mut reading = this.selection.reading(&files)?;
     let (first_ns, last_ns) = (reading.bounds().first_ns, reading.bounds().last_ns);
     let traces: Vec<&Trace> = files.described().iter().collect();
     let streams = files.names().zip(files.readers().map(|(trace, _)| trace));
-    let mut timeline = Timeline::new(&this.drawn.options(), &traces, streams).map_err(anyhow::Error::msg)?;
+    let mut timeline = Timeline::new(&options, &traces, streams).map_err(anyhow::Error::msg)?;
     let memory = usize::try_from(this.memory).unwrap_or(usize::MAX);
     timeline.limit(memory / 8);
     reading.limit_names(memory / 32);

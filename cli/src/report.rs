@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use dormouse_analysis::Figure;
-use dormouse_analysis::timeline::{Options, Timeline};
+use dormouse_analysis::timeline::{GivenPair, Options, Timeline};
 use dormouse_ctf::Trace;
 use dormouse_ctf::loss::NOT_CLOSED;
 use dormouse_owner::is_owner_alive;
@@ -14,6 +14,7 @@ use dormouse_report::{Contents, Gather, Written};
 use dormouse_terminal::{Output, parse_size, say};
 use serde_json::json;
 
+use crate::pairing::find_keys;
 use crate::progress::Progress;
 use crate::selection::SelectionOptions;
 use crate::target::Target;
@@ -74,8 +75,8 @@ pub(crate) struct ReportCommand {
 #[command(next_help_heading = "Slices and counters")]
 pub(crate) struct Drawn {
     /// Draw slices from events of BEGIN to events of END, which are patterns of event classes; may be given several times
-    #[arg(long, value_name = "BEGIN..END", value_parser = crate::stats::parse_pair)]
-    pairs: Vec<(String, String)>,
+    #[arg(long, value_name = "[NAME=]BEGIN..END")]
+    pairs: Vec<GivenPair>,
     /// Pair BEGIN with END by equal values of these instead of by thread: fields, `pid`, `tid`, `cpu`
     #[arg(long, value_name = "FIELD", value_delimiter = ',', requires = "pairs")]
     key: Vec<String>,
@@ -132,14 +133,22 @@ pub(crate) fn title(dirs: &[PathBuf]) -> String {
 
 impl Drawn {
     pub(crate) fn options(&self) -> Options {
-        Options { pairs: self.pairs.clone(), key: self.key.clone(), counters: self.counter.clone() }
+        let (pairs, key, counters) = (self.pairs.clone(), self.key.clone(), self.counter.clone());
+        Options { pairs, key, counters, ..Options::default() }
     }
 }
 
 /// Reads traces for a report.
 fn gather(dirs: &[PathBuf], asked: &ReportCommand, side: Side) -> anyhow::Result<(Contents, ReadSummary)> {
     let ReportCommand { selection, drawn, memory, .. } = asked;
-    let (files, is_growing, corrections) = opened(dirs, selection)?;
+    let (files, is_growing, mut corrections) = opened(dirs, selection)?;
+    let before = match side {
+        Side::Alone => "",
+        Side::First => "A: ",
+        Side::Other => "B: ",
+    };
+    let mut options = drawn.options();
+    corrections.extend(find_keys(&mut options, &files, selection, before)?);
     let mut reading = selection.reading(&files)?;
     // The reading keeps names too: as many as the timeline.
     let memory = usize::try_from(*memory).unwrap_or(usize::MAX);
@@ -147,14 +156,14 @@ fn gather(dirs: &[PathBuf], asked: &ReportCommand, side: Side) -> anyhow::Result
     reading.limit_names(memory / 16);
     let traces: Vec<&Trace> = files.described().iter().collect();
     let streams = files.names().zip(files.readers().map(|(trace, _)| trace));
-    let mut timeline = Timeline::new(&drawn.options(), &traces, streams).map_err(anyhow::Error::msg)?;
+    let mut timeline = Timeline::new(&options, &traces, streams).map_err(anyhow::Error::msg)?;
     timeline.limit(memory / 4);
     let mut gather = Gather::new(&title(dirs), timeline.names());
     gather.limit(memory / 4 * 3);
-    let (mut gather, before) = match side {
-        Side::Alone => (gather, ""),
-        Side::First => (gather.compared(), "A: "),
-        Side::Other => (gather.compared().without_fields(), "B: "),
+    let mut gather = match side {
+        Side::Alone => gather,
+        Side::First => gather.compared(),
+        Side::Other => gather.compared().without_fields(),
     };
     let mut progress = Progress::of(&reading, true);
     while let Some(item) = reading.next_item() {

@@ -429,7 +429,10 @@ fn tasks_that_move_between_threads_are_paired_by_the_field_that_identifies_them(
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].name == "app:req" && found[0].fields == key, "{found:?}");
         let right = (0..100).filter(|id| {
-            ends.iter().any(|line| line.starts_with(&format!("{} end {} since {} of", 10 * id + 25, id + 1, 10 * id)) && !line.contains('?'))
+            ends.iter().any(|line| {
+                line.starts_with(&format!("{} end {} since {} of", 10 * id + 25, id + 1, 10 * id))
+                    && !line.contains('?')
+            })
         });
         if key.is_empty() {
             assert_eq!(totals.slices_doubtful, totals.slices, "{ends:?}");

@@ -158,11 +158,14 @@ impl Chrome {
                     None => put(out, "\"not in the trace\":true"),
                 }
                 put(out, "}");
-                put(out, match kind {
-                    Kind::EndAcrossLoss => ",\"events lost between begin and end\":true",
-                    Kind::EndDoubtful => ",\"begins and ends are on different threads\":true",
-                    _ => "",
-                });
+                put(
+                    out,
+                    match kind {
+                        Kind::EndAcrossLoss => ",\"events lost between begin and end\":true",
+                        Kind::EndDoubtful => ",\"begins and ends are on different threads\":true",
+                        _ => "",
+                    },
+                );
                 put(out, "}}");
             }
             // Flows can only begin and end at slices.

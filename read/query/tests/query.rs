@@ -398,10 +398,7 @@ fn named_queries_run_and_can_be_shown() {
         named(&libc, "io-by-file"),
         ["app,7,/etc/a,3,1024,0,", "app,7,/tmp/b,0,,1,500", "app,7,descriptor 1,0,,1,7"]
     );
-    assert_eq!(
-        named(&libc, "mutex-contention"),
-        ["app,7,abc,3,2,2,4.00 µs,2.00 µs,2.00 µs,5.00 µs,2.00 µs"]
-    );
+    assert_eq!(named(&libc, "mutex-contention"), ["app,7,abc,3,2,2,4.00 µs,2.00 µs,2.00 µs,5.00 µs,2.00 µs"]);
     assert_eq!(
         named(&libc, "mutex-waits"),
         ["app,7,abc,8,9,1,2.00 µs,2.00 µs,2000", "app,7,abc,9,8,1,2.00 µs,2.00 µs,2000"]

@@ -118,7 +118,9 @@ impl Sink for Gather {
         }
         end.doubt.iter().for_each(|doubt| self.fields.event(doubt.text()));
         let fields = self.fields();
-        if let Some(samples) = self.scene.contents.samples.as_mut().filter(|_| end.doubt.is_none() && end.event.is_some()) {
+        if let Some(samples) =
+            self.scene.contents.samples.as_mut().filter(|_| end.doubt.is_none() && end.event.is_some())
+        {
             samples.pair(end.name, end.begin_ns, end.ns.abs_diff(end.begin_ns));
         }
         let Some(place) = self.scene.place(end.track) else { return };

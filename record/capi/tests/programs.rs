@@ -455,7 +455,10 @@ fn what_cannot_be_recorded_does_not_compile() {
         ("int list[4] = {1}; DORMOUSE_EVENT(io, failed, (list, list));".to_string(), false),
         ("int list[4] = {1}; DORMOUSE_EVENT(io, failed, (list, DORMOUSE_ARRAY(list, 4)));".to_string(), true),
         ("char name[4] = \"abc\"; DORMOUSE_EVENT(io, failed, (name, name), (text, \"abc\"));".to_string(), true),
-        ("int list[4] = {1}; DORMOUSE_EVENT(io, failed, (first, &list[0]), (next, list + 1), (f, f));".to_string(), true),
+        (
+            "int list[4] = {1}; DORMOUSE_EVENT(io, failed, (first, &list[0]), (next, list + 1), (f, f));".to_string(),
+            true,
+        ),
         (format!("DORMOUSE_EVENT(io, failed{many});"), false),
         ("DORMOUSE_EVENT(io);".to_string(), false),
         (format!("DORMOUSE_EVENT(io, failed, ({}, 1));", "n".repeat(NAME_LEN_MAX)), true),

@@ -9,7 +9,8 @@ use core::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{
-    DIR, FILE, clockid_t, mode_t, pthread_cond_t, pthread_mutex_t, pthread_rwlock_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
+    DIR, FILE, clockid_t, mode_t, pthread_cond_t, pthread_mutex_t, pthread_rwlock_t, size_t, sockaddr, socklen_t,
+    ssize_t, timespec,
 };
 
 use crate::{arena, outcome};

@@ -232,7 +232,8 @@ fn waits_for_locks_are_those_that_the_program_counts() {
     assert_eq!(printed.len(), 8);
     for line in printed {
         let [lock, waiter, holder, surely_ns, call_ns] = line[..] else { panic!("{line:?}") };
-        let is_of_lock = |event: &&Event| ["mutex", "rwlock"].iter().any(|field| event.numbers.get(*field) == Some(&lock));
+        let is_of_lock =
+            |event: &&Event| ["mutex", "rwlock"].iter().any(|field| event.numbers.get(*field) == Some(&lock));
         let of_waiter: Vec<&Event> =
             trace.events.iter().filter(|event| i64::from(event.tid) == waiter).filter(is_of_lock).collect();
         let [begin, end, unlock] = of_waiter[..] else { panic!("{line:?}: {of_waiter:?}") };
@@ -245,7 +246,11 @@ fn waits_for_locks_are_those_that_the_program_counts() {
         assert!(unlock.name.ends_with("_unlock"), "{line:?}");
         // The holder's unlock is recorded before the waiter's lock.
         let unlocks = trace.events.iter().filter(is_of_lock).filter(|event| i64::from(event.tid) != waiter);
-        assert!(unlocks.filter(|event| event.name.ends_with("_unlock")).any(|event| (begin.ns..=end.ns).contains(&event.ns)));
+        assert!(
+            unlocks
+                .filter(|event| event.name.ends_with("_unlock"))
+                .any(|event| (begin.ns..=end.ns).contains(&event.ns))
+        );
     }
     // A lock that is free is one event: the holder's eight, and no begin.
     let begins = trace.events.iter().filter(|event| event.name.ends_with("_begin")).count();

@@ -58,8 +58,8 @@ impl SupervisedOwner {
     /// One line with the reason, which has been sent to the supervisor.
     pub(crate) fn take_up(inheritance: Inheritance) -> Result<SupervisedOwner, Error> {
         let (parts, mut control, summary) = inheritance.take()?;
-        let session =
-            Session::take_up(parts).inspect_err(|error| tell(&mut control, &OwnerMessage::Failed(error.to_string())))?;
+        let session = Session::take_up(parts)
+            .inspect_err(|error| tell(&mut control, &OwnerMessage::Failed(error.to_string())))?;
         let (sender, wake_ups) = channel();
         let (lines, to) = (control.try_clone().map_err(|error| error.to_string())?, sender.clone());
         let hear = move || {

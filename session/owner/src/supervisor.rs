@@ -271,8 +271,7 @@ impl SupervisorThread {
     fn start(&self) -> Result<(Child, UnixStream), Error> {
         let failed = |error: std::io::Error| Error::from(format!("cannot start the session's owner: {error}"));
         let (control, of_owner) = UnixStream::pair().map_err(failed)?;
-        let inheritance =
-            Inheritance::of(&self.session.parts, &of_owner, self.summary.as_ref(), &self.recording);
+        let inheritance = Inheritance::of(&self.session.parts, &of_owner, self.summary.as_ref(), &self.recording);
         let file = inheritance.to_file().map_err(failed)?;
         let mut command = Command::new("/proc/self/exe");
         // The directory is there for people who list processes.

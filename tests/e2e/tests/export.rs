@@ -62,7 +62,14 @@ fn a_recording_of_libc_has_slices_of_files_and_mutexes() {
     let timeline = |key: &str| told["timeline"][key].as_u64().unwrap();
     assert_eq!(timeline("slices") + timeline("slices_unfinished"), opened + locked + waits);
     // A second close or unlock, or one of something that was opened otherwise, ends no slice.
-    let ends = ["libc:close", "libc:fclose", "libc:mutex_unlock", "libc:rwlock_unlock", "libc:cond_wait_begin", "libc:cond_wait_end"];
+    let ends = [
+        "libc:close",
+        "libc:fclose",
+        "libc:mutex_unlock",
+        "libc:rwlock_unlock",
+        "libc:cond_wait_begin",
+        "libc:cond_wait_end",
+    ];
     assert_eq!(timeline("slices") + timeline("ends_unpaired"), sum(&ends, &[]) + lock_waits);
     // The pairs of files are those that `stats` finds.
     let files = ["stats", "--latency", "libc:open*..libc:close", "--key", "pid,fd", "--where", "fd >= 0", "--json"];

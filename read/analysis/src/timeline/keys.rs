@@ -18,7 +18,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use dormouse_ctf::{ClassRef, Event, Notice, Problem, StateRecord, Trace, TraceRef, Writers};
+use dormouse_ctf::{ClassRef, Event, Notice, Problem, Trace, TraceRef, Writers};
 use dormouse_filter::Name;
 
 use super::Options;
@@ -186,7 +186,9 @@ impl KeySurvey {
             let Some(kind) = bound.kind_by_class.get(&std::ptr::from_ref(class.class).addr()) else { continue };
             for role in bound.kinds[*kind].roles.iter().filter(|role| role.key.is_none() && !role.is_wait) {
                 let common = &mut names.entry(role.pair).or_default()[usize::from(role.is_begin)];
-                let has = |name: &str| class.field(&Name::parse(&format!("fields.{name}"))).is_some_and(|(_, kind)| kind.is_some());
+                let has = |name: &str| {
+                    class.field(&Name::parse(&format!("fields.{name}"))).is_some_and(|(_, kind)| kind.is_some())
+                };
                 *common = Some(match common.take() {
                     None => class.class.names().into_iter().filter(|name| has(name)).collect(),
                     Some(known) => known.into_iter().filter(|name| has(name)).collect(),
@@ -205,8 +207,14 @@ impl KeySurvey {
             }
             let count = keys.len();
             let (open, zeroes) = (keys.iter().map(|_| HashMap::new()).collect(), vec![0; count]);
-            let candidate =
-                Candidate { keys, fields, open, alone_by_key: zeroes.clone(), contradicted: zeroes, ..Candidate::default() };
+            let candidate = Candidate {
+                keys,
+                fields,
+                open,
+                alone_by_key: zeroes.clone(),
+                contradicted: zeroes,
+                ..Candidate::default()
+            };
             candidates.insert(pair, candidate);
         }
         let traces = traces_of_streams.into_iter().collect();
@@ -216,8 +224,9 @@ impl KeySurvey {
 
     /// Takes the next event.
     pub fn event(&mut self, event: &Event<'_>) {
-        if let Some(record) = StateRecord::decode(event) {
-            return self.writers.note(event, &record);
+        if let Some(record) = event.state_record() {
+            self.writers.note(event, &record);
+            return;
         }
         let Some(kind) = self.bound.kind_by_class.get(&std::ptr::from_ref(event.class).addr()) else { return };
         let roles = &self.bound.kinds[*kind].roles;

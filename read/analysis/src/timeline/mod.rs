@@ -76,7 +76,9 @@ impl std::str::FromStr for GivenPair {
             Some((begin, end)) if !name.is_empty() && !begin.is_empty() && !end.is_empty() => {
                 Ok(GivenPair { name: name.into(), begin: begin.into(), end: end.into() })
             }
-            _ => Err(format!("`{text}` is not BEGIN..END or NAME=BEGIN..END; write two event classes with two dots between them")),
+            _ => Err(format!(
+                "`{text}` is not BEGIN..END or NAME=BEGIN..END; write two event classes with two dots between them"
+            )),
         }
     }
 }

@@ -154,7 +154,12 @@ fn served(files: &Arc<TraceFiles>, memory_bytes: u64, page_bytes: u64, is_growin
     let traces: Vec<&Trace> = files.described().iter().collect();
     let streams = files.names().zip(files.readers().map(|(trace, _)| trace));
     let pairs = vec!["msg:sent..msg:received".parse().unwrap()];
-    let options = Options { pairs, key: vec!["id".into()], counters: vec![("app:tick".into(), "id".into())], ..Options::default() };
+    let options = Options {
+        pairs,
+        key: vec!["id".into()],
+        counters: vec![("app:tick".into(), "id".into())],
+        ..Options::default()
+    };
     let timeline = Timeline::new(&options, &traces, streams).unwrap();
     let mut survey = Survey::new(&format!("made up {HOSTILE}"), timeline, memory_bytes);
     let mut reading = source.reading(i64::MIN, i64::MAX);
