@@ -10,8 +10,7 @@ use dormouse_abi::class::{FieldType, Kind};
 use dormouse_abi::page::CPU_UNKNOWN;
 use dormouse_abi::record::RecordKind;
 use dormouse_ctf::text::{ClockFormat, Formatter};
-use dormouse_ctf::{Clock, MetadataOptions};
-use dormouse_ctf::{Problem, Sequence, StateRecord, Value};
+use dormouse_ctf::{Clock, MetadataOptions, Problem, Sequence, StateRecord, Value};
 use dormouse_traces::{Trace, TraceBuilder};
 
 /// Writes the trace to a directory.
