@@ -9,8 +9,7 @@ use std::process::Command;
 use dormouse_abi::class::{FieldType, Kind};
 use dormouse_abi::page::CPU_UNKNOWN;
 use dormouse_abi::record::RecordKind;
-use dormouse_ctf::{Clock, MetadataOptions};
-use dormouse_ctf::{Problem, Sequence, StateRecord, Value};
+use dormouse_ctf::{Clock, MetadataOptions, Problem, Sequence, StateRecord, Value};
 use dormouse_print::{ClockFormat, Formatter};
 use dormouse_traces::{Trace, TraceBuilder};
 

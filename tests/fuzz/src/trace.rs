@@ -4,8 +4,7 @@ use std::rc::Rc;
 
 use dormouse_abi::class::{ClassDecl, FieldType, Kind};
 use dormouse_abi::record::RecordKind;
-use dormouse_ctf::Clock;
-use dormouse_ctf::{Metadata, MetadataOptions, Problem, StreamReader, Value};
+use dormouse_ctf::{Clock, Metadata, MetadataOptions, Problem, StreamReader, Value};
 
 /// An event of the class [`class`]: its time, and its bytes.
 pub type Record = (u64, Vec<u8>);
