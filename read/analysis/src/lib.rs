@@ -4,7 +4,7 @@
 //! grow with the trace, and each figure must say how reliable it is.
 //!
 //! ```text
-//!   traces ──▶ Merge ──▶ Analysis::event ── pick the fields ──▶ key ──▶ Groups ──▶ Report ──▶ text, JSON
+//!   traces ──▶ Merge ──▶ Analysis::event ── pick the fields ──▶ key ──▶ Groups ──▶ Report ──▶ JSON
 //!                 notices ──▶ Analysis::notice ── losses ──▶ Pairs ──────▲           │
 //!                                                                       another's ──▶ Diff
 //! ```

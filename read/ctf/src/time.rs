@@ -181,11 +181,17 @@ pub(crate) fn utc_datetime(epoch_s: i64) -> String {
 
 /// A date and time of day.
 pub struct Civil {
+    /// Year, for example 2026.
     pub year: i64,
+    /// Month, 1 to 12.
     pub month: i64,
+    /// Day of the month, 1 to 31.
     pub day: i64,
+    /// Hour, 0 to 23.
     pub hour: i64,
+    /// Minute, 0 to 59.
     pub minute: i64,
+    /// Second, 0 to 59.
     pub second: i64,
 }
 

@@ -4,8 +4,9 @@ use std::io::{self, Write};
 
 use dormouse_abi::text::printable;
 use dormouse_analysis::{Diff, Distribution, Key, KeyValue, LatencyReport, Number, PERCENTILES, Report, Rest, Row};
-use dormouse_ctf::loss::how_many;
-use dormouse_ctf::stats::{LossPlace, LossPlaces};
+use dormouse_ctf::stats::LossPlaces;
+
+use crate::loss::{self, seconds};
 
 /// Text before and after headings; on a terminal, the sequences that make them bold.
 pub type Marks<'a> = (&'a str, &'a str);
@@ -82,12 +83,6 @@ fn rate(value: Option<f64>) -> String {
     value.map_or("-".into(), figure)
 }
 
-/// Returns seconds since the epoch, as `view --clock seconds` prints them.
-fn seconds(ns: Option<i64>) -> String {
-    let shown = |ns: i64| format!("{}.{:09}", ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000));
-    ns.map_or("unknown".into(), shown)
-}
-
 fn left_out(out: &mut dyn Write, rest: Option<Rest>, what: &str) -> io::Result<()> {
     match rest {
         Some(Rest { groups, count }) => writeln!(out, "… and {groups} more, {count} {what}"),
@@ -133,11 +128,7 @@ pub fn write_report(report: &Report, out: &mut dyn Write, marks: Marks<'_>) -> i
 
 fn write_head(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "events    {}, {}/s, {} bytes", report.events, rate(report.events_per_s), report.bytes)?;
-    writeln!(out, "lost      {}", how_many(report.lost.events, report.lost.possible.is_empty()))?;
-    for cause in &report.lost.possible {
-        let count = if cause.count > 0 { format!(" ({})", cause.count) } else { String::new() };
-        writeln!(out, "          because {}{count}", printable(&cause.cause))?;
-    }
+    out.write_all(loss::summary(report.lost.events, &report.lost.possible).as_bytes())?;
     writeln!(out, "duration  {:.6} s", report.span.map_or(0.0, |span| span.duration_ns as f64 / 1e9))?;
     let Some(latency) = &report.latency else { return Ok(()) };
     let pairs: u64 = report.rows.iter().chain(&report.other).map(|row| row.count).sum::<u64>()
@@ -267,17 +258,7 @@ fn write_latency(latency: &LatencyReport, out: &mut dyn Write, marks: Marks<'_>)
 }
 
 fn write_places(out: &mut dyn Write, marks: Marks<'_>, losses: &LossPlaces) -> io::Result<()> {
-    let row = |place: &LossPlace| {
-        vec![
-            place.events.to_string(),
-            place.packets.to_string(),
-            seconds(place.begin_ns),
-            seconds(place.end_ns),
-            printable(&place.stream),
-        ]
-    };
-    let rows: Vec<_> = losses.places.iter().map(row).collect();
-    table(out, marks, &["LOST", "PACKETS", "FROM", "TO", "STREAM"], 1, &rows)?;
+    table(out, marks, &loss::HEADS, 1, &loss::rows(losses))?;
     if losses.more > 0 { writeln!(out, "… and {} more", losses.more) } else { Ok(()) }
 }
 

@@ -4,7 +4,8 @@ use std::fmt;
 
 use dormouse_abi::text::printable;
 use dormouse_ctf::Stats;
-use dormouse_ctf::loss::{Uncounted, how_many};
+
+use crate::loss;
 
 /// Statistics of a trace as a table for people, with aligned columns and without colour.
 #[derive(Debug, Clone, Copy)]
@@ -18,11 +19,7 @@ impl fmt::Display for StatsTable<'_> {
             true => writeln!(f, "events    {} (and {} of the session itself)", stats.events, stats.state_events)?,
             false => writeln!(f, "events    {}", stats.events)?,
         }
-        writeln!(f, "lost      {}", how_many(stats.events_lost, stats.loss_possible.is_empty()))?;
-        for Uncounted { cause, count } in &stats.loss_possible {
-            let count = if *count > 0 { format!(" ({count})") } else { String::new() };
-            writeln!(f, "          because {}{count}", printable(cause))?;
-        }
+        f.write_str(&loss::summary(stats.events_lost, &stats.loss_possible))?;
         writeln!(f, "duration  {duration:.6} s")?;
         if let Some(rate) = stats.events_per_s {
             writeln!(f, "rate      {rate:.0} events/s, {:.0} bytes/s", stats.bytes as f64 / duration)?;
@@ -40,12 +37,7 @@ impl fmt::Display for StatsTable<'_> {
         table(f, &["EVENTS", "BYTES", "ID", "CLASS"], rows.collect())?;
         let rows = stats.lost_by_class.iter().map(|lost| vec![lost.count.to_string(), printable(&lost.name)]);
         table(f, &["LOST", "CLASS"], rows.collect())?;
-        let rows = stats.loss_places.places.iter().map(|place| {
-            let counts = [place.events.to_string(), place.packets.to_string()];
-            let times = [place.begin_ns, place.end_ns].map(seconds);
-            counts.into_iter().chain(times).chain([printable(&place.stream)]).collect()
-        });
-        table(f, &["LOST", "PACKETS", "FROM", "TO", "STREAM"], rows.collect())?;
+        table(f, &loss::HEADS, loss::rows(&stats.loss_places))?;
         if stats.loss_places.more > 0 {
             writeln!(f, "… and {} more", stats.loss_places.more)?;
         }
@@ -77,12 +69,6 @@ impl fmt::Display for StatsTable<'_> {
     }
 }
 
-/// Formats a time as seconds since the epoch, like `dormouse view --clock seconds`.
-fn seconds(ns: Option<i64>) -> String {
-    let shown = |ns: i64| format!("{}.{:09}", ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000));
-    ns.map_or("unknown".into(), shown)
-}
-
 /// Writes a table. All columns but the last are right-aligned.
 fn table(f: &mut fmt::Formatter<'_>, heads: &[&str], rows: Vec<Vec<String>>) -> fmt::Result {
     if rows.is_empty() {
@@ -105,6 +91,7 @@ fn table(f: &mut fmt::Formatter<'_>, heads: &[&str], rows: Vec<Vec<String>>) -> 
 #[cfg(test)]
 mod tests {
     use dormouse_ctf::Refusal;
+    use dormouse_ctf::loss::Uncounted;
     use dormouse_ctf::stats::{ClassStats, CpuStats, LossPlace, LossPlaces, LostStats, ProcessStats, Span};
 
     use super::*;

@@ -70,14 +70,14 @@ pub(crate) fn mask(size_bits: u32) -> u64 {
 
 /// Extends the sign of a number of `size_bits` to an `i64`.
 #[inline(always)]
-pub fn extend_sign(number: u64, size_bits: u32) -> u64 {
+pub(super) fn extend_sign(number: u64, size_bits: u32) -> u64 {
     let unused = 64 - size_bits;
     ((number << unused) as i64 >> unused) as u64
 }
 
 /// Position of a bit-wise reader. Positions are in bits from the packet's start.
 #[derive(Debug, Clone)]
-pub struct Cursor<'a> {
+pub(crate) struct Cursor<'a> {
     bytes: &'a [u8],
     /// Position of the first byte of `bytes`; a multiple of 8.
     base: u64,
@@ -93,6 +93,7 @@ impl<'a> Cursor<'a> {
         Cursor { bytes, base, position, end: end.min(base + 8 * bytes.len() as u64) }
     }
 
+    #[inline]
     pub(super) fn rest(&self) -> u64 {
         self.end.saturating_sub(self.position)
     }
@@ -104,7 +105,7 @@ impl<'a> Cursor<'a> {
     }
 
     #[inline(always)]
-    pub fn align(&mut self, align_bits: u64) {
+    pub(crate) fn align(&mut self, align_bits: u64) {
         // Alignments are powers of two, so no division is needed.
         self.position = (self.position + (align_bits - 1)) & !(align_bits - 1);
     }
@@ -124,13 +125,6 @@ impl<'a> Cursor<'a> {
         let bit = self.position - self.base;
         self.skip(size_bits.into())?;
         Ok(read(self.bytes, bit, size_bits, order))
-    }
-
-    /// Reads a little-endian number with this alignment.
-    #[inline(always)]
-    pub fn word_at(&mut self, align_bits: u64, size_bits: u32) -> Option<u64> {
-        self.align(align_bits);
-        self.number(size_bits, ByteOrder::Little).ok()
     }
 
     /// Reads a LEB128 number. Returns the value and the number of its bits.
@@ -160,6 +154,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Reads `count` bytes.
+    #[inline]
     pub(super) fn take_bytes(&mut self, count: u64) -> Result<&'a [u8], FieldError> {
         let bytes = self.byte_slice(count).ok_or(FieldError::Count(count))?;
         self.position += 8 * count;
@@ -168,7 +163,7 @@ impl<'a> Cursor<'a> {
 
     /// Reads text up to its NUL, and skips the NUL.
     #[inline(always)]
-    pub fn text(&mut self) -> Result<&'a [u8], FieldError> {
+    pub(super) fn text(&mut self) -> Result<&'a [u8], FieldError> {
         let rest = self.byte_slice(self.rest() / 8).ok_or(FieldError::Unterminated)?;
         let text = std::ffi::CStr::from_bytes_until_nul(rest).map_err(|_| FieldError::Unterminated)?.to_bytes();
         self.position += 8 * (text.len() as u64 + 1);
@@ -196,6 +191,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Returns the next `count` bytes without advancing, or `None` if there are fewer.
+    #[inline]
     pub(super) fn byte_slice(&self, count: u64) -> Option<&'a [u8]> {
         let offset = (self.position.checked_sub(self.base)? / 8) as usize;
         (count <= self.rest() / 8).then(|| self.bytes.get(offset..offset + count as usize))?

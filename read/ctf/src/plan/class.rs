@@ -20,8 +20,11 @@ pub struct Class {
     pub full_name: String,
     /// Names and kinds of the fields, in Dormouse's traces.
     pub decl: Option<Box<ClassDecl>>,
+    /// Context that all classes of the stream have.
     pub event_context: Option<StructNode>,
+    /// Context that only this class has.
     pub own_context: Option<StructNode>,
+    /// Fields of the payload.
     pub fields: Option<StructNode>,
     program: Box<[Operation]>,
     /// Size of contexts and fields in bits, if it is constant.

@@ -2,8 +2,9 @@
 //!
 //! A record's header is read by a table of constant positions if it has them (`head`). A class with records of constant
 //! size is skipped by that size, another class by a short program (`program`). A tree describes the fields (`node`) for
-//! visitors (`walk`). Records that are only counted or left out are skipped by size (`skim`). The value of a field that
-//! determines another field (a length, the option of a variant) is kept in a slot.
+//! visitors (`walk`), and for a reader of one field after another (`reader`). Records that are only counted or left out
+//! are skipped by size (`skim`). The value of a field that determines another field (a length, the option of a variant)
+//! is kept in a slot.
 
 mod bits;
 mod class;
@@ -12,22 +13,25 @@ mod node;
 mod packet;
 mod pick;
 mod program;
+mod reader;
 mod shape;
 mod skim;
 mod walk;
 
-pub use bits::{Cursor, FieldError, extend_sign};
+pub use bits::FieldError;
 pub use class::Class;
-pub use node::{IntegerNode, Node, PlanError, StructNode};
+pub use node::{IntegerNode, PlanError, StructNode, Word};
 pub use pick::{Pick, Picked, Projection};
-pub use shape::{FieldRef, MemberRef, Shape};
-pub use walk::{Group, Memory, Visitor};
+pub use reader::FieldReader;
+pub use shape::{Field, FieldRef, MemberRef, Shape};
+pub use walk::{Group, Visitor};
 
+pub(crate) use bits::Cursor;
 pub(crate) use head::Time;
-pub(crate) use node::roles_of;
+pub(crate) use node::{Node, roles_of};
 pub(crate) use packet::{PacketFields, PacketStart};
 pub(crate) use skim::{NOT_PLAIN, Skimming, Tally};
-pub(crate) use walk::{Blind, advance};
+pub(crate) use walk::{Blind, Memory, advance};
 
 use bits::AtByte;
 use class::ClassTable;
@@ -50,7 +54,7 @@ pub struct Plan {
 
 /// A compiled stream class.
 #[derive(Clone, PartialEq, Eq)]
-pub struct StreamPlan {
+pub(crate) struct StreamPlan {
     pub id: u64,
     pub clock: Option<usize>,
     packet_header: Option<StructNode>,
@@ -214,6 +218,7 @@ impl StreamPlan {
         self.classes.index(id).map(|index| self.classes.at(index))
     }
 
+    #[inline]
     pub(crate) fn class_at(&self, index: usize) -> &Class {
         self.classes.at(index)
     }

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::bits::extend_sign;
 use crate::model::{
     Base, ByteOrder, Coding, Encoding, FieldClass, FieldPath, Float, Integer, Label, Length, Meaning, Member, Option_,
     Range, Role, Roles, Scope, Struct, Text, TraceClass, shown_name,
@@ -15,7 +16,7 @@ use crate::model::{
 pub(super) const OUTER_COUNT: usize = 4;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Node {
+pub(crate) enum Node {
     Integer(Arc<IntegerNode>),
     Float(Float),
     /// Text. Without a count, it ends with its NUL.
@@ -69,6 +70,22 @@ pub struct IntegerNode {
     pub(crate) roles: Roles,
 }
 
+/// A plain little-endian number that no other field refers to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Word {
+    pub(super) align_bits: u64,
+    /// Size, 1 to 64 bits.
+    pub(super) size_bits: u32,
+}
+
+impl Word {
+    /// Returns the value of a signed number with these bits.
+    #[inline(always)]
+    pub fn signed(self, bits: u64) -> i64 {
+        extend_sign(bits, self.size_bits) as i64
+    }
+}
+
 /// Returns the roles of a field by its name in a scope, as in CTF 1.8. `is_outermost` says that the field is a direct
 /// member.
 pub(crate) fn roles_of(scope: Scope, is_outermost: bool, name: &str) -> Roles {
@@ -89,28 +106,29 @@ pub(crate) fn roles_of(scope: Scope, is_outermost: bool, name: &str) -> Roles {
     Roles::NONE.with(role)
 }
 
+/// A structure.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StructNode {
     pub(super) align_bits: u64,
-    pub members: Vec<MemberNode>,
+    pub(crate) members: Vec<MemberNode>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MemberNode {
+pub(crate) struct MemberNode {
     /// Name for display.
-    pub shown: Box<str>,
-    pub node: Node,
+    pub(crate) shown: Box<str>,
+    pub(crate) node: Node,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OptionNode {
+pub(crate) struct OptionNode {
     pub(super) ranges: Vec<Range>,
     pub(super) shown: Box<str>,
     pub(super) node: Node,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Count {
+pub(crate) enum Count {
     Fixed(u64),
     Slot(u32),
 }
@@ -358,9 +376,11 @@ impl IntegerNode {
         self.size_bits == u64::BITS && self.coding != Coding::Variable
     }
 
-    /// Returns alignment and size, if the number is a plain little-endian one that no field refers to.
-    pub fn word(&self) -> Option<(u64, u32)> {
-        (self.is_little_endian() && self.slot.is_none()).then_some((self.align_bits, self.size_bits))
+    /// Returns the form in which the number can be read alone, if it is a plain little-endian one that no other field
+    /// refers to.
+    pub fn word(&self) -> Option<Word> {
+        let word = Word { align_bits: self.align_bits, size_bits: self.size_bits };
+        (self.is_little_endian() && self.slot.is_none()).then_some(word)
     }
 
     pub(super) fn is_little_endian(&self) -> bool {
@@ -369,6 +389,7 @@ impl IntegerNode {
 }
 
 impl StructNode {
+    /// Returns the alignment of the structure's beginning in bits.
     pub fn align_bits(&self) -> u64 {
         self.align_bits
     }

@@ -156,7 +156,7 @@ pub struct Pick {
 /// position.
 fn word(steps: &[Step], node: &Node) -> Option<(u64, u32)> {
     let ([Step::At(bits)], Node::Integer(integer)) = (steps, node) else { return None };
-    integer.word().map(|(_, size_bits)| (*bits, size_bits))
+    integer.word().map(|word| (*bits, word.size_bits))
 }
 
 /// Reads a plain number.

@@ -3,8 +3,8 @@
 use dormouse_abi::class::FieldType;
 
 use super::Class;
-use super::node::{IntegerNode, Node};
-use crate::model::Scope;
+use super::node::{IntegerNode, Node, StructNode};
+use crate::model::{Encoding, Scope};
 
 /// A member of a class's contexts or fields.
 #[derive(Debug, Clone, Copy)]
@@ -24,6 +24,24 @@ pub struct MemberRef<'a> {
 /// A compiled field.
 #[derive(Debug, Clone, Copy)]
 pub struct FieldRef<'a>(pub(super) &'a Node);
+
+/// A compiled field that is kept without its class.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Field(Node);
+
+impl Field {
+    /// Returns the description of the field.
+    #[inline]
+    pub fn get(&self) -> FieldRef<'_> {
+        FieldRef(&self.0)
+    }
+}
+
+impl From<FieldRef<'_>> for Field {
+    fn from(field: FieldRef<'_>) -> Field {
+        Field(field.0.clone())
+    }
+}
 
 /// Shape of a field.
 #[derive(Debug, Clone)]
@@ -63,6 +81,11 @@ impl<'a> FieldRef<'a> {
         }
     }
 
+    /// Whether the field is UTF-8 text that ends with its NUL.
+    pub fn is_terminated_text(self) -> bool {
+        matches!(self.0, Node::Text { encoding: Encoding::Utf8, count: None })
+    }
+
     /// Adds the names of the field and of its parts. Elements have no names.
     fn put_names(self, name: String, names: &mut Vec<String>) {
         let parts = match self.shape() {
@@ -74,6 +97,13 @@ impl<'a> FieldRef<'a> {
             field.put_names(format!("{name}.{part}"), names);
         }
         names.push(name);
+    }
+}
+
+impl StructNode {
+    /// Returns names for display and descriptions of the members, in order.
+    pub fn members(&self) -> impl Iterator<Item = (&str, FieldRef<'_>)> {
+        self.members.iter().map(|member| (&*member.shown, FieldRef(&member.node)))
     }
 }
 

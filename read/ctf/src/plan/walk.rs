@@ -50,7 +50,7 @@ pub trait Visitor {
 
 /// Values that later fields depend on.
 #[derive(Debug, Clone, Default)]
-pub struct Memory {
+pub(crate) struct Memory {
     slots: Vec<u64>,
     empty: u64,
 }
@@ -101,6 +101,7 @@ impl Memory {
         }
     }
 
+    #[inline]
     pub(super) fn note_empty(&mut self) -> Result<(), FieldError> {
         self.empty += 1;
         if self.empty > EMPTY_COUNT_MAX { Err(FieldError::Endless) } else { Ok(()) }
@@ -117,10 +118,12 @@ pub(crate) fn advance(time: u64, low: u64, size_bits: u32) -> u64 {
     if next >= time { next } else { next.wrapping_add(span) }
 }
 
+#[inline]
 pub(super) fn is_in(ranges: &[Range], value: u64, is_signed: bool) -> bool {
     ranges.iter().any(|range| range.contains(value, is_signed))
 }
 
+#[inline]
 pub(super) fn option_of(options: &[OptionNode], tag: u64, is_signed: bool) -> Result<&OptionNode, FieldError> {
     let found = options.iter().find(|option| is_in(&option.ranges, tag, is_signed));
     found.ok_or(FieldError::Tag(if is_signed { i128::from(tag as i64) } else { i128::from(tag) }))
@@ -133,7 +136,7 @@ impl IntegerNode {
 
     /// Reads the number and stores it in its slot.
     #[inline(always)]
-    pub fn read(&self, cursor: &mut Cursor<'_>, memory: &mut Memory) -> Result<u64, FieldError> {
+    pub(super) fn read(&self, cursor: &mut Cursor<'_>, memory: &mut Memory) -> Result<u64, FieldError> {
         Ok(self.read_bits(cursor, memory)?.0)
     }
 
@@ -158,6 +161,7 @@ impl IntegerNode {
     }
 }
 
+#[inline]
 pub(super) fn float(float: &Float, cursor: &mut Cursor<'_>) -> Result<f64, FieldError> {
     cursor.align(float.align_bits);
     let mut bits = cursor.number(float.size_bits, float.byte_order)?;
@@ -184,6 +188,7 @@ fn half(bits: u64) -> f64 {
 }
 
 /// Returns text up to its first NUL, in UTF-8. Invalid characters become U+FFFD.
+#[inline]
 fn decoded(bytes: &[u8], encoding: Encoding) -> Cow<'_, [u8]> {
     let wide: String = match encoding {
         Encoding::Utf8 => {
@@ -211,6 +216,7 @@ fn decoded(bytes: &[u8], encoding: Encoding) -> Cow<'_, [u8]> {
 }
 
 /// Reads text that ends with its NUL, or that has `count` bytes.
+#[inline]
 pub(super) fn text<'a>(
     encoding: Encoding,
     count: Option<Count>,
@@ -279,7 +285,7 @@ impl MemberNode {
 }
 
 impl Node {
-    pub fn walk(
+    pub(crate) fn walk(
         &self,
         cursor: &mut Cursor<'_>,
         memory: &mut Memory,

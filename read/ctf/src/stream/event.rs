@@ -4,7 +4,8 @@ use dormouse_abi::class::CLASS_ID_MAX;
 
 use super::trace::TraceRef;
 use crate::plan::{
-    Blind, Class, Cursor, FieldError, Group, IntegerNode, Memory, Outer, Pick, Picked, Projection, StreamPlan, Visitor,
+    Blind, Class, Cursor, FieldError, FieldReader, Group, IntegerNode, Memory, Outer, Pick, Picked, Projection,
+    StreamPlan, Visitor,
 };
 use crate::state::StateRecord;
 use crate::value::Value;
@@ -83,7 +84,7 @@ impl<'a> Event<'a> {
         self.trace
     }
 
-    pub fn plan(&self) -> &'a StreamPlan {
+    pub(crate) fn plan(&self) -> &'a StreamPlan {
         self.plan
     }
 
@@ -102,26 +103,30 @@ impl<'a> Event<'a> {
         EventFields { time_ns, cpu_id, size_bytes, body }
     }
 
-    /// Returns the origin that is printed before the events of the trace.
-    pub fn origin(&self) -> Option<&'a str> {
-        self.trace.origin()
-    }
-
-    /// Index of the packet in its stream, from 0.
+    /// Returns the index of the packet in its stream, from 0.
+    #[inline]
     pub fn packet_index(&self) -> u64 {
         self.packet.index
     }
 
-    /// Returns the index of the class in the plan.
+    /// Returns the address of the plan of the event's stream class. It is the same for all events of this class, and
+    /// differs between the classes of all traces that are open.
+    #[inline]
+    pub fn plan_address(&self) -> usize {
+        std::ptr::from_ref(self.plan).addr()
+    }
+
+    /// Returns the index of the event class in its stream class, from 0.
+    #[inline]
     pub fn class_index(&self) -> usize {
         self.class_index
     }
 
-    /// Returns a cursor at the contexts, and a memory that is ready for them.
+    /// Returns a reader at the beginning of the contexts.
     #[inline(always)]
-    pub fn begin_fields<'s>(&self, scratch: &'s mut Scratch) -> (Cursor<'a>, &'s mut Memory) {
+    pub fn field_reader<'s>(&self, scratch: &'s mut Scratch) -> FieldReader<'a, 's> {
         scratch.0.restart(&self.body.outer);
-        (self.cursor(), &mut scratch.0)
+        FieldReader { cursor: self.cursor(), memory: &mut scratch.0 }
     }
 
     #[inline(always)]

@@ -76,7 +76,8 @@ impl<'a> TraceRef<'a> {
         self.own
     }
 
-    pub(crate) fn origin(&self) -> Option<&'a str> {
+    /// Returns the name that is printed before the trace's events: the host, if the trace states it.
+    pub fn origin(&self) -> Option<&'a str> {
         self.origin
     }
 

@@ -6,13 +6,11 @@
 //!   └─────── Known: most events of a class repeat the text of the previous one, except the digits of the time ─────────┘
 //! ```
 
-use std::sync::Arc;
-
 use super::buffer::{Buffer, Piece};
 use super::number::FRACTION_DIGITS;
 use super::{NS, Printer};
-use dormouse_ctf::model::{Base, Encoding, Meaning};
-use dormouse_ctf::plan::{Cursor, IntegerNode, Memory, Node, extend_sign};
+use dormouse_ctf::model::{Base, Meaning};
+use dormouse_ctf::plan::{Field, FieldError, FieldReader, FieldRef, IntegerNode, Shape, Word};
 use dormouse_ctf::stream::Event;
 
 /// The constant parts of the text of a class's events.
@@ -120,45 +118,42 @@ impl Known {
 /// A value after a piece.
 #[derive(Debug)]
 enum Value {
-    /// A plain little-endian decimal number that no other field refers to: its alignment and size in bits.
-    Word(u64, u32),
-    SignedWord(u64, u32),
+    /// A decimal number that can be read alone.
+    Word(Word),
+    SignedWord(Word),
     /// A decimal number of any other form.
-    Unsigned(Arc<IntegerNode>),
-    Signed(Arc<IntegerNode>),
+    Unsigned(Box<IntegerNode>),
+    Signed(Box<IntegerNode>),
     /// UTF-8 text up to its NUL.
     Text,
     /// Any other field.
-    Any(Node),
+    Any(Field),
     /// Only an alignment, at the start of a structure.
     Align(u64),
 }
 
 impl Value {
-    fn new(node: &Node) -> Value {
-        match node {
-            Node::Integer(integer)
+    fn new(field: FieldRef<'_>) -> Value {
+        match field.shape() {
+            Shape::Integer(integer)
                 if integer.labels.is_none() && integer.meaning == Meaning::Number && integer.base == Base::Decimal =>
             {
-                if let Some((align_bits, size_bits)) = integer.word() {
-                    let of = if integer.is_signed { Value::SignedWord } else { Value::Word };
-                    return of(align_bits, size_bits);
-                }
-                if integer.is_signed {
-                    Value::Signed(Arc::clone(integer))
-                } else {
-                    Value::Unsigned(Arc::clone(integer))
+                match (integer.word(), integer.is_signed) {
+                    (Some(word), false) => Value::Word(word),
+                    (Some(word), true) => Value::SignedWord(word),
+                    (None, false) => Value::Unsigned(Box::new(integer.clone())),
+                    (None, true) => Value::Signed(Box::new(integer.clone())),
                 }
             }
-            Node::Text { encoding: Encoding::Utf8, count: None } => Value::Text,
-            node => Value::Any(node.clone()),
+            _ if field.is_terminated_text() => Value::Text,
+            _ => Value::Any(field.into()),
         }
     }
 }
 
 impl ClassText {
     pub(super) fn new(event: &Event<'_>) -> ClassText {
-        let origin = event.origin().map_or(String::new(), |origin| format!("{origin} "));
+        let origin = event.trace().origin().map_or(String::new(), |origin| format!("{origin} "));
         let class = event.class;
         let (mut fields, mut text, mut has_fields) = (Vec::new(), String::new(), false);
         let mut front = 0;
@@ -169,10 +164,10 @@ impl ClassText {
             if structure.align_bits() > 1 {
                 fields.push((piece(&mut text), Value::Align(structure.align_bits())));
             }
-            for (index, member) in structure.members.iter().enumerate() {
+            for (index, (name, field)) in structure.members().enumerate() {
                 let separator = if index == 0 { " " } else { ", " };
-                text += &format!("{separator}{} = ", member.shown);
-                fields.push((piece(&mut text), Value::new(&member.node)));
+                text += &format!("{separator}{name} = ");
+                fields.push((piece(&mut text), Value::new(field)));
             }
             text += " }";
             let is_word = |(_, value): &(Piece, Value)| {
@@ -202,10 +197,10 @@ impl ClassText {
 
     /// Reads the words of the context, which precede the other fields.
     #[inline(always)]
-    pub(super) fn words(&self, cursor: &mut Cursor<'_>) -> [u64; WORDS_MAX] {
+    pub(super) fn words(&self, reader: &mut FieldReader<'_, '_>) -> [u64; WORDS_MAX] {
         let mut words = [0; WORDS_MAX];
         for (word, (_, value)) in words.iter_mut().zip(self.fields.iter().take(self.front)) {
-            *word = value.word(cursor);
+            *word = value.word(reader);
         }
         words
     }
@@ -226,30 +221,28 @@ impl ClassText {
 
     /// Appends the fields and the end of the line.
     #[inline(always)]
-    pub(super) fn fields(&self, cursor: &mut Cursor<'_>, memory: &mut Memory, out: &mut Buffer) {
+    pub(super) fn fields(&self, reader: &mut FieldReader<'_, '_>, out: &mut Buffer) {
         let mut fields = self.fields.iter().skip(self.front);
         let Some((_, first)) = fields.next() else { return };
         // The record has been measured, so its fields can be read.
-        let _ = first.put(cursor, memory, out);
+        let _ = first.put(reader, out);
         for (piece, value) in fields {
             out.piece(piece);
-            let _ = value.put(cursor, memory, out);
+            let _ = value.put(reader, out);
         }
         out.piece(&self.last);
     }
 }
 
 impl Value {
-    /// Reads a word. For an alignment, advances the cursor and returns 0.
+    /// Reads a word. For an alignment, advances the reader and returns 0.
     #[inline(always)]
-    fn word(&self, cursor: &mut Cursor<'_>) -> u64 {
+    fn word(&self, reader: &mut FieldReader<'_, '_>) -> u64 {
         match self {
             // The record has been measured, so its fields can be read.
-            Value::Word(align_bits, size_bits) | Value::SignedWord(align_bits, size_bits) => {
-                cursor.word_at(*align_bits, *size_bits).unwrap_or_default()
-            }
+            Value::Word(word) | Value::SignedWord(word) => reader.word(*word).unwrap_or_default(),
             Value::Align(align_bits) => {
-                cursor.align(*align_bits);
+                reader.align(*align_bits);
                 0
             }
             _ => 0,
@@ -257,37 +250,32 @@ impl Value {
     }
 
     #[inline(always)]
-    fn put_word(&self, word: u64, out: &mut Buffer) {
+    fn put_word(&self, bits: u64, out: &mut Buffer) {
         match self {
-            Value::Word(..) => out.unsigned(word),
-            Value::SignedWord(_, size_bits) => out.signed(extend_sign(word, *size_bits) as i64),
+            Value::Word(_) => out.unsigned(bits),
+            Value::SignedWord(word) => out.signed(word.signed(bits)),
             _ => {}
         }
     }
 
     #[inline(always)]
-    fn put(&self, cursor: &mut Cursor<'_>, memory: &mut Memory, out: &mut Buffer) -> Option<()> {
+    fn put(&self, reader: &mut FieldReader<'_, '_>, out: &mut Buffer) -> Result<(), FieldError> {
         match self {
-            Value::Word(align_bits, size_bits) | Value::SignedWord(align_bits, size_bits) => {
-                self.put_word(cursor.word_at(*align_bits, *size_bits)?, out);
-            }
-            Value::Unsigned(integer) => out.unsigned(integer.read(cursor, memory).ok()?),
-            Value::Signed(integer) => out.signed(integer.read(cursor, memory).ok()? as i64),
-            Value::Text => {
-                cursor.align(8);
-                text(cursor.text().ok()?, out);
-            }
-            Value::Any(node) => {
+            Value::Word(word) | Value::SignedWord(word) => self.put_word(reader.word(*word)?, out),
+            Value::Unsigned(integer) => out.unsigned(reader.integer(integer)?),
+            Value::Signed(integer) => out.signed(reader.integer(integer)? as i64),
+            Value::Text => text(reader.text()?, out),
+            Value::Any(field) => {
                 let mut shown = Vec::new();
                 // Prints as within a structure, after a name.
                 let mut printer = Printer { out: &mut shown, is_first: false, depth: 1 };
-                let walked = node.walk(cursor, memory, &mut printer);
+                let visited = reader.visit(field.get(), &mut printer);
                 out.put(&shown);
-                walked.ok()?;
+                visited?;
             }
-            Value::Align(align_bits) => cursor.align(*align_bits),
+            Value::Align(align_bits) => reader.align(*align_bits),
         }
-        Some(())
+        Ok(())
     }
 }
 

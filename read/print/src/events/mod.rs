@@ -5,7 +5,7 @@
 //! [14:03:05.123456789] (+0.000000012) lair http:request: { cpu_id = 0 }, { vpid = 12, vtid = 13 }, { id = 7, path = "/x" }
 //! ```
 //!
-//! The caller supplies the time zone, because looking it up (in files or the environment) does not belong in a codec.
+//! The caller supplies the time zone, because looking it up reads files or the environment.
 
 mod buffer;
 mod cells;
@@ -82,8 +82,8 @@ impl<'a> Formatter<'a> {
         let Formatter { clock, fronts, classes, scratch, .. } = self;
         let front = front(fronts, event);
         let class = class_text(classes, event);
-        let (mut cursor, memory) = event.begin_fields(scratch);
-        let words = class.words(&mut cursor);
+        let mut reader = event.field_reader(scratch);
+        let words = class.words(&mut reader);
         let known = front.known(event.class_index());
         if !known.is_some_and(|known| known.put(event.time_ns, distance, words, out)) {
             let begin = out.len();
@@ -98,7 +98,7 @@ impl<'a> Formatter<'a> {
                 *known = Known::new(times, words, &out.as_bytes()[begin..], clock.second_bytes());
             }
         }
-        class.fields(&mut cursor, memory, out);
+        class.fields(&mut reader, out);
     }
 
     /// Returns a warning line for a notice, without a newline. `stream` is the name of the stream, for example its
@@ -159,13 +159,13 @@ fn renew(front: &mut Front, event: &Event<'_>) {
     if !is_there {
         text.clear();
     }
-    front.begin_packet(text, std::ptr::from_ref(event.plan()).addr());
+    front.begin_packet(text, event.plan_address());
 }
 
 /// Returns the text of the event's class.
 #[inline(always)]
 fn class_text<'c>(classes: &'c mut Vec<(usize, Vec<Option<Box<ClassText>>>)>, event: &Event<'_>) -> &'c ClassText {
-    let (plan, index) = (std::ptr::from_ref(event.plan()).addr(), event.class_index());
+    let (plan, index) = (event.plan_address(), event.class_index());
     let at = classes.iter().position(|(known, _)| *known == plan).unwrap_or_else(|| {
         classes.push((plan, Vec::new()));
         classes.len() - 1
