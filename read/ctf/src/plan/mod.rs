@@ -2,8 +2,9 @@
 //!
 //! A record's header is read by a table of constant positions if it has them (`head`). A class with records of constant
 //! size is skipped by that size, another class by a short program (`program`). A tree describes the fields (`node`) for
-//! visitors (`walk`) and for readers of one field after another (`reader`). Records that are only counted or left out are skipped by size (`skim`). The value of a field that
-//! determines another field (a length, the option of a variant) is kept in a slot.
+//! visitors (`walk`), and for a reader of one field after another (`reader`). Records that are only counted or left out
+//! are skipped by size (`skim`). The value of a field that determines another field (a length, the option of a variant)
+//! is kept in a slot.
 
 mod bits;
 mod class_table;

@@ -1,5 +1,5 @@
-//! Fields of an event, read one after another. A printer of many events is faster with it than with a [`Visitor`]: it
-//! finds out once for each class how each field is read and shown.
+//! Reads the fields of an event one after another. For a caller that prepares once for each class how it reads and uses
+//! each field, this is faster than a [`Visitor`].
 
 use super::bits::{Cursor, FieldError};
 use super::node::{IntegerNode, Word};
