@@ -83,7 +83,7 @@ struct Candidate {
     is_full: bool,
     /// Ends without a begin on their thread.
     alone: u64,
-    /// Of these, ends on a thread that had a begin before.
+    /// The number of these on a thread that had a begin before.
     elsewhere: u64,
     /// Ends without a begin with the same values, for each key.
     alone_by_key: Vec<u64>,
