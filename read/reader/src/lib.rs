@@ -7,10 +7,11 @@
 //!   stream.zst ─▶ spool (unnamed file) ─┘     Extent ─▶ Window ─▶ └─▶ counts: no order
 //! ```
 //!
-//! * A stream is a range of a file ([`extent`]). A window of it is in memory at a time ([`Window`]), of 16 to 128 KiB. All
-//!   windows together take at most 64 MiB, or 16 KiB for each stream if there are more than 4,096; a window grows for a
-//!   record that is longer. Packets of any size can be read, since no packet is in memory as a whole. Nothing is
-//!   memory-mapped: if a file is truncated while it is read, its stream yields a read error, and there is no SIGBUS.
+//! * A stream is a range of a file ([`extent`]). One window of it ([`Window`]), of 16 to 128 KiB, is in memory at a
+//!   time. All windows together take at most 64 MiB, or 16 KiB for each stream if there are more than 4,096; a window
+//!   grows for a record that is longer. Packets of any size can be read, since no packet is in memory as a whole.
+//!   Nothing is memory-mapped: if a file is truncated while it is read, its stream yields a read error, and there is no
+//!   SIGBUS.
 //! * Uncompressed archives are read in place. Compressed data is unpacked into an unnamed file in `TMPDIR`, up to half
 //!   of the free space there ([`spool`]).
 //! * A file that could be a stream but does not begin like one, or that repeats another stream, is left out with a
@@ -22,13 +23,13 @@
 //!   [`TraceFiles::names`], then by position.
 //! * All commands share one loop, [`Reading`]: it separates selected events from others, finds out which process and
 //!   thread wrote each, and collects errors and the losses in the selected time range.
-//! * A [`Follower`] reads a trace while it is recorded. A [`ParallelFormatter`] has several threads make text of events
+//! * A [`Follower`] reads a trace while it is recorded. A [`ParallelFormatter`] uses several threads to format events
 //!   that are read in order; a [`LineOrder`] holds back lines that are printed in reverse, or only at the end.
 //!
 //! # Memory
-//! Reading takes at most 64 MiB plus 1 MiB for each stream, and in addition metadata and counts; twice the length of a
-//! record that is longer than a window (a record has at most 16 MiB); and the window of a zstd frame that is being
-//! unpacked (at most 32 MiB; 8 MiB as `zstd` writes it by default).
+//! Reading takes at most 64 MiB plus 1 MiB for each stream. To this are added: metadata and counts; for a record that
+//! is longer than a window, twice its length (a record is at most 16 MiB long); and the window of a zstd frame that is
+//! being unpacked (at most 32 MiB; 8 MiB as `zstd` writes it by default).
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 

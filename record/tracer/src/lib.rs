@@ -11,7 +11,7 @@
 //!
 //! A dormant event is a `nop` (five bytes on x86-64): no load, no branch taken, no argument evaluated. If the program's
 //! text cannot be changed, a dormant event reads a variable instead. An armed event enters a restartable sequence that
-//! reserves space, takes the time, and writes and commits a record in memory that outlives the program.
+//! reserves space, reads the clock, and writes and commits a record in memory that outlives the program.
 //!
 //! # How programs are controlled
 //! * `dormouse record -e 'http:*' -- ./server` starts the program in a session. The program inherits the session's
@@ -21,9 +21,10 @@
 //!   program is in a session that it was asked to join.
 //! * `dormouse imv list PID` and `dormouse imv set PID NAME VALUE` contact the program in the same way, and list and set
 //!   its [tunables](imv::tunable).
-//! * [`snapshot`] takes a snapshot: it saves the events that a session in overwrite mode still holds as a trace of their
-//!   own. [`Snapshot`] takes options, and triggers: `Snapshot::on` saves when something happens. So does the variable
-//!   `DORMOUSE_SNAPSHOT_ON=crash,exit,USR2,event:shop:order_failed`, without a line of code.
+//! * [`snapshot`] takes a snapshot: it saves, as a trace of their own, the events that a session in overwrite mode
+//!   still holds. [`Snapshot`] accepts options and triggers: with `Snapshot::on`, a snapshot is saved when something
+//!   happens. The variable `DORMOUSE_SNAPSHOT_ON=crash,exit,USR2,event:shop:order_failed` does the same without a
+//!   change of code.
 //!
 //! | environment variable | effect |
 //! | --- | --- |
@@ -75,8 +76,8 @@
 //! * A process is in at most one session at a time.
 //! * Do not trace in a child made by a raw `clone(CLONE_VM)` without `CLONE_THREAD`, nor, in Rust, in a child of
 //!   `vfork`: it runs on its parent's thread-local data, while the kernel does not restart its sequences. Its records
-//!   would have the parent's ids, and could overwrite those of other threads. libdormouse and the preload library handle
-//!   `vfork` for their own events.
+//!   would have the parent's ids, and could overwrite other threads' records. libdormouse and the preload library
+//!   handle `vfork` for their own events.
 
 #![cfg_attr(not(feature = "listen"), expect(dead_code, reason = "what tools ask for has nobody who asks"))]
 

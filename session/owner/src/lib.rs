@@ -61,16 +61,17 @@
 //! packet that fails a check is counted, not written.
 //!
 //! # Cost
-//! The owner competes for CPU time with the programs that it records. The drain thread polls for pages: with the default
-//! budget every 8 ms, 2 ms after pages have come; less often with a larger budget and in overwrite mode, but at least
-//! every 50 ms. It copies each page once, counts its records by stepping over them with the sizes that their classes
-//! give, and writes it into file space that is allocated for many pages at a time. `dormouse lab run compile-job`
-//! measures the cost (`armed-discard.owner`).
+//! The owner competes for CPU time with the programs that it records. The drain thread polls for pages: with the
+//! default budget every 8 ms, or 2 ms after a poll that found pages. With a larger budget or in overwrite mode it polls
+//! less often, but at least every 50 ms. It copies each page once, counts its records by stepping over them with the
+//! sizes that their classes give, and writes it into file space that is allocated for many pages at a time. `dormouse
+//! lab run compile-job` measures the cost (`armed-discard.owner`).
 //!
 //! # Limits
 //! A session has one owner at a time. In overwrite mode the trace consists of what is still in memory when the session
 //! ends; `dormouse_tools::ask_for_snapshot` saves it earlier. A snapshot copies pages into a buffer before it writes
-//! them: 4 MiB if the budget may grow meanwhile, so that pages can be held; 64 MiB otherwise.
+//! them. The buffer is at most 4 MiB if the budget may grow meanwhile, because pages can then be held where they are;
+//! otherwise at most 64 MiB.
 
 // The caller decides what to print.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
