@@ -40,9 +40,9 @@ fn explanation(reason: &Reason) -> Explanation {
             "run dormouse as root, outside any container",
         ),
         Reason::NoTracepointsNorPreload(place, obstacle) => (
-            "it has no Dormouse tracepoints, and `--libc` does not reach it",
+            "it has no Dormouse tracepoints, and `--libc` cannot trace it",
             format!("{} and {}", preload_obstacle(obstacle), no_tracepoints(*place)),
-            "link it with Dormouse; `--libc` does not reach it",
+            "link it with Dormouse",
         ),
         Reason::NoTracepoints(place) => (
             "it has no Dormouse tracepoints",
@@ -177,19 +177,19 @@ fn explanation(reason: &Reason) -> Explanation {
         ),
         Reason::NoCallableThread => (
             "its threads wait for signals, or block `SIGURG`",
-            "cannot be called: each of its threads waits for signals (pause, sigwait) or blocks SIGURG".into(),
-            "let it continue, or start it with DORMOUSE_LISTEN=thread",
+            "cannot be signalled: each of its threads waits for signals (pause, sigwait) or blocks SIGURG".into(),
+            "try again when a thread does something else, or start it with DORMOUSE_LISTEN=thread",
         ),
         Reason::NotPassed { has_no_new_privileges } => (
-            "it has passed no tracepoint since it was called",
+            "it has passed no tracepoint since the tool's signal",
             format!(
-                "has passed no tracepoint since it was called{}",
+                "has passed no tracepoint since the tool's signal{}",
                 if *has_no_new_privileges { ", or Landlock rules keep it from making a socket" } else { "" }
             ),
             "let it pass one, wait longer (`--wait TIME`), or start it with DORMOUSE_LISTEN=thread, and it answers at once",
         ),
         Reason::Unknown { surroundings } => (
-            "nothing can be seen that keeps it from listening",
+            "no reason is visible from outside",
             format!(
                 "has Dormouse's library{}, and nothing that can be seen keeps it from listening: it may still be starting, have \
                  stopped listening, have replaced the handler of SIGURG, or be built not to listen",
@@ -475,8 +475,8 @@ mod tests {
             (Reason::NoNewPrivileges { surroundings: Vec::new() }, "Landlock rules"),
             (Reason::Go, "is written in Go, whose runtime handles SIGURG"),
             (Reason::NoCallableThread, "each of its threads waits for signals"),
-            (Reason::NotPassed { has_no_new_privileges: false }, "since it was called; let it pass one"),
-            (Reason::NotPassed { has_no_new_privileges: true }, "since it was called, or Landlock rules"),
+            (Reason::NotPassed { has_no_new_privileges: false }, "since the tool's signal; let it pass one"),
+            (Reason::NotPassed { has_no_new_privileges: true }, "since the tool's signal, or Landlock rules"),
             (Reason::Unknown { surroundings: Vec::new() }, "it may still be starting, have stopped listening"),
         ]
     }

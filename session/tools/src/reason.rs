@@ -107,7 +107,7 @@ pub enum Reason {
     Go,
     /// None of its threads can take the signal by which programs are called.
     NoCallableThread,
-    /// It has passed no tracepoint since it was called.
+    /// It has passed no tracepoint since the tool's signal.
     NotPassed {
         /// Whether it may get no new privileges.
         has_no_new_privileges: bool,

@@ -88,7 +88,7 @@ fn a_program_that_passes_a_tracepoint_is_reached_and_then_left_alone() {
 fn a_program_that_passes_no_tracepoint_is_reported_and_reached_later() {
     let mut program = start("alone");
     for byte in [None, Some(b'n')] {
-        assert_says(&list_shortly(&mut program, byte), "has passed no tracepoint since it was called");
+        assert_says(&list_shortly(&mut program, byte), "has passed no tracepoint since the tool's signal");
     }
     assert_eq!(files(&program, "task"), 1, "without a tracepoint");
     assert_reached(&list(&mut program, Some(b'p')));
