@@ -253,6 +253,59 @@ fn options_select_events_slices_and_counters() {
 }
 
 /// A copy with the same streams and metadata in CTF 2 is printed in the same way.
+/// Returns the fields `id` of both events of each slice of a Chrome export, by the slice's name.
+fn ids_of_slices(dir: &Path, options: &[&str]) -> (Vec<(String, i64, i64)>, String) {
+    let output = export(dir, &[&["--to", "chrome", "-o", "out.json"], options].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let whole: Json = serde_json::from_slice(&std::fs::read(dir.join("out.json")).unwrap()).unwrap();
+    let mut open: std::collections::BTreeMap<String, Vec<(String, i64)>> = Default::default();
+    let mut found = Vec::new();
+    for event in whole["traceEvents"].as_array().unwrap() {
+        let track = event["tid"].to_string();
+        match event["ph"].as_str().unwrap() {
+            "B" => {
+                let begin = (event["name"].as_str().unwrap().into(), event["args"]["fields"]["id"].as_i64().unwrap());
+                open.entry(track).or_default().push(begin);
+            }
+            "E" => {
+                let (name, id) = open.get_mut(&track).unwrap().pop().unwrap();
+                found.push((name, id, event["args"]["end"]["fields"]["id"].as_i64().unwrap_or(-1)));
+            }
+            _ => {}
+        }
+    }
+    (found, text(&output.stderr))
+}
+
+/// A runtime moves requests between threads: each slice joins the events of one request, and it is said by which field.
+/// Pairs that share an end keep names of their own.
+#[test]
+fn requests_that_move_between_threads_are_not_mixed_up() {
+    let mut builder = TraceBuilder::new();
+    let fields = [("size", FieldType::scalar(Kind::U64)), ("id", FieldType::scalar(Kind::U64))];
+    let [begin, served, end] = ["begin", "served", "end"].map(|name| builder.class("req", name, &fields));
+    let stream = builder.stream(0);
+    let mut times: Vec<(u64, u16, u64)> =
+        (0..200).flat_map(|id| [(10 * id, begin, id), (10 * id + 23, served, id), (10 * id + 46, end, id)]).collect();
+    times.sort_unstable();
+    for (time, class, id) in times {
+        // The ledger: the thread is any of four, and the number identifies the request.
+        let tid = 10 + ((id * id + u64::from(class) * id) / 7 % 4) as u32;
+        builder.event(stream, time, 7, tid, class, &[Value::U64(id % 3 + u64::from(class)), Value::U64(id)]);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("t")).unwrap();
+    builder.finish().closed().write(&dir.path().join("t"));
+    let (slices, said) = ids_of_slices(dir.path(), &[]);
+    assert_eq!(slices.len(), 200);
+    assert!(slices.iter().all(|(name, begin, end)| name == "req" && begin == end), "{slices:?}");
+    assert!(said.contains("req is paired by id: 0 begins and ends are alone"), "{said}");
+    let pairs = ["--pairs", "queue=req:begin..req:served", "--pairs", "req:begin..req:end", "--key", "id"];
+    let (slices, said) = ids_of_slices(dir.path(), &pairs);
+    let count = |wanted: &str| slices.iter().filter(|(name, begin, end)| name == wanted && begin == end).count();
+    assert_eq!((count("queue"), count("req:begin..req:end"), slices.len()), (200, 200, 400), "{said}");
+}
+
 #[test]
 fn to_ctf2_writes_metadata_in_ctf_2() {
     let dir = place(true);

@@ -14,9 +14,9 @@
 //!   SIGBUS.
 //! * Uncompressed archives are read in place. Compressed data is unpacked into an unnamed file in `TMPDIR`, up to half
 //!   of the free space there ([`spool`]).
-//! * A file that could be a stream but does not begin like one, or that repeats another stream, is left out with a
-//!   warning. Directories and hidden files, such as those of editors, are passed over, and listed in
-//!   [`TraceFiles::notes`].
+//! * A file that does not begin like a stream and that neither its name nor the metadata declares to be one, or that
+//!   repeats another stream, is left out with a warning. Directories and hidden files, such as those of editors, are
+//!   passed over, and listed in [`TraceFiles::notes`].
 //! * Index files (`index/*.idx` of LTTng) are used to find the packet at which a time range begins, if the packet's
 //!   header matches the index ([`index`]).
 //! * Events are ordered as in [`dormouse_ctf::merge`]: by time, then by trace and stream in the order of

@@ -33,14 +33,15 @@
 //! | `DORMOUSE_LISTEN` not set | as described above; a program that `dormouse record` has started does not listen |
 //! | `DORMOUSE_NO_RSEQ=1` | restartable sequences are not used |
 //!
-//! `stop_listening` turns listening off at run time. Without the cargo feature `listen` there is no code for it.
+//! `stop_listening` turns listening off at run time. A build without the cargo feature `listen` contains no code for
+//! listening.
 //!
 //! # Structure
 //! ```text
 //!   event! ─▶ gate (imv) ─▶ class: its id; value: its fields as bytes ─▶ record ─▶ direct section
 //!                                                                             └──▶ slow path: percpu, relay, vring
 //! ```
-//! A *direct section* is a restartable sequence that a site enters without a function in between. What it cannot do is
+//! A *direct section* is a restartable sequence that a site enters without calling a function. What it cannot do is
 //! left to the slow path, which finds the CPU's stream, writes the record, switches pages and offers full ones to the
 //! owner.
 //!
@@ -64,14 +65,15 @@
 //! | `start`, `foreign` | the constructor; the interface for libdormouse |
 //!
 //! # What it never does
-//! It never aborts the traced program, and never prints. Recording neither blocks nor allocates; joining a session blocks
-//! for at most 50 ms. Events that cannot be recorded are counted in the session's memory.
+//! It never aborts the traced program, and never prints. Recording neither blocks nor allocates; joining a session
+//! blocks for at most 50 ms. Events that cannot be recorded are counted in the session's memory.
 //!
 //! # Limits
 //! * Gates are patched on x86-64 and AArch64; elsewhere they read a variable. Direct sections exist on x86-64; elsewhere
 //!   every record takes the slow path.
-//! * Direct sections need libc's restartable sequences (glibc 2.35) and `membarrier` for them (Linux 5.10): when the
-//!   session changes, running sections must be restarted. Without these, every record takes the slow path.
+//! * Direct sections need a libc that uses restartable sequences (glibc 2.35), and a `membarrier` that can restart them
+//!   (Linux 5.10), since running sections must be restarted when the session changes. Without both, every record takes
+//!   the slow path.
 //! * An event has at most 32 fields, and a record must fit a page (64 KiB by default).
 //! * A process is in at most one session at a time.
 //! * Do not trace in a child made by a raw `clone(CLONE_VM)` without `CLONE_THREAD`, nor, in Rust, in a child of

@@ -40,7 +40,7 @@
 //! | `drain`, `snapshot`, `salvage` | write pages that are offered; pages that live writers retain; pages without an owner |
 //! | `register` | entries of programs in the memory |
 //! | `service` | the session, as the server of `dormouse-control` serves it on the session's socket |
-//! | `begin`, `end` | a new session, with everything that its owners take up; how long its end may take |
+//! | `begin`, `end` | a new session, with everything that its first owner and any later one start from; a limit on how long its end may last |
 //! | `owner` | a session, from when an owner takes it up until it ends |
 //! | `command` | the traced command |
 //! | `inheritance`, `notify` | arguments and messages of an owner process; messages to a service manager |
@@ -56,9 +56,9 @@
 //! them.
 //!
 //! # Checks
-//! The owner checks ring indices and descriptors (in `vring`), page addresses and sizes, the header of each packet, class
-//! ids and field types (against the metadata), messages (in `abi::message`), and who connects (peer credentials). A
-//! packet that fails a check is counted, not written.
+//! The owner checks ring indices and descriptors (in `vring`), page addresses and sizes, the header of each packet,
+//! class ids and field types (against the metadata), messages (in `abi::message`), and who connects (peer credentials).
+//! A packet that fails a check is counted, not written.
 //!
 //! # Cost
 //! The owner competes for CPU time with the programs that it records. The drain thread polls for pages: with the
@@ -70,8 +70,8 @@
 //! # Limits
 //! A session has one owner at a time. In overwrite mode the trace consists of what is still in memory when the session
 //! ends; `dormouse_tools::ask_for_snapshot` saves it earlier. A snapshot copies pages into a buffer before it writes
-//! them. The buffer is at most 4 MiB if the budget may grow meanwhile, because pages can then be held where they are;
-//! otherwise at most 64 MiB.
+//! them. If the budget may grow meanwhile, writers get other pages, and pages that do not fit the buffer wait where
+//! they are, so the buffer is at most 4 MiB; otherwise it is at most 64 MiB.
 
 // The caller decides what to print.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
