@@ -311,9 +311,9 @@ impl Export {
         let files = self.selection.open(&self.dirs)?;
         let (pairs, key, counters) = (self.pairs.clone(), self.key.clone(), self.counter.clone());
         let mut options = Options { pairs, key, counters, ..Options::default() };
-        find_keys(&mut options, &files, &self.selection, "")?;
-        let mut reading = self.selection.reading(&files)?;
         let memory = usize::try_from(self.memory).unwrap_or(usize::MAX);
+        find_keys(&mut options, &files, &self.selection, memory / 2, "")?;
+        let mut reading = self.selection.reading(&files)?;
         // The reading keeps names too: as many as the timeline.
         reading.limit_names(memory / 16);
         let traces: Vec<&Trace> = files.described().iter().collect();

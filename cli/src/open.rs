@@ -110,14 +110,14 @@ impl Open {
 /// Reads the traces once. The last value returned is whether more can be read later.
 fn survey(this: &Arc<Open>) -> anyhow::Result<(Served, ReadSummary, bool)> {
     let (files, is_growing, mut corrections) = opened(&this.dirs, &this.selection)?;
+    let memory = usize::try_from(this.memory).unwrap_or(usize::MAX);
     let mut options = this.drawn.options();
-    corrections.extend(find_keys(&mut options, &files, &this.selection, "")?);
+    corrections.extend(find_keys(&mut options, &files, &this.selection, memory / 4, "")?);
     let mut reading = this.selection.reading(&files)?;
     let (first_ns, last_ns) = (reading.bounds().first_ns, reading.bounds().last_ns);
     let traces: Vec<&Trace> = files.described().iter().collect();
     let streams = files.names().zip(files.readers().map(|(trace, _)| trace));
     let mut timeline = Timeline::new(&options, &traces, streams).map_err(anyhow::Error::msg)?;
-    let memory = usize::try_from(this.memory).unwrap_or(usize::MAX);
     timeline.limit(memory / 8);
     reading.limit_names(memory / 32);
     let mut survey = Survey::new(&title(&this.dirs), timeline, this.memory);

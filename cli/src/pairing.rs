@@ -9,17 +9,21 @@ use crate::progress::Progress;
 use crate::selection::SelectionOptions;
 
 /// Adds the keys that the selected events show to the options of a timeline. Prints which, each after the prefix
-/// `before`, and returns these lines.
+/// `before`, and returns these lines. `memory`: maximum memory in bytes.
 pub(crate) fn find_keys(
     options: &mut Options,
     files: &TraceFiles,
     selection: &SelectionOptions,
+    memory: usize,
     before: &str,
 ) -> anyhow::Result<Vec<String>> {
     let traces: Vec<&Trace> = files.described().iter().collect();
     let survey = KeySurvey::new(options, &traces, files.readers().map(|(trace, _)| trace));
     let Some(mut survey) = survey.map_err(anyhow::Error::msg)? else { return Ok(Vec::new()) };
+    survey.limit(memory);
     let mut reading = selection.reading(files)?;
+    // The reading keeps names too.
+    reading.limit_names(memory / 4);
     let mut progress = Progress::of(&reading, true);
     while let Some(item) = reading.next_item() {
         match item {

@@ -147,12 +147,12 @@ fn gather(dirs: &[PathBuf], asked: &ReportCommand, side: Side) -> anyhow::Result
         Side::First => "A: ",
         Side::Other => "B: ",
     };
-    let mut options = drawn.options();
-    corrections.extend(find_keys(&mut options, &files, selection, before)?);
-    let mut reading = selection.reading(&files)?;
-    // The reading keeps names too: as many as the timeline.
     let memory = usize::try_from(*memory).unwrap_or(usize::MAX);
     let memory = if matches!(side, Side::Alone) { memory } else { memory / 2 };
+    let mut options = drawn.options();
+    corrections.extend(find_keys(&mut options, &files, selection, memory / 2, before)?);
+    let mut reading = selection.reading(&files)?;
+    // The reading keeps names too: as many as the timeline.
     reading.limit_names(memory / 16);
     let traces: Vec<&Trace> = files.described().iter().collect();
     let streams = files.names().zip(files.readers().map(|(trace, _)| trace));

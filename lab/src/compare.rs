@@ -313,7 +313,7 @@ mod tests {
         assert_eq!(comparison.only_in_a, ["event: armed (ns)"]);
         assert_eq!(comparison.only_in_b, ["event: armed_vs_lttng_ust"]);
         let [.., layout, pinned] = &comparison.notes[..] else { panic!("two notes") };
-        assert_eq!(layout, "B has layout 2, and this version knows 1");
+        assert_eq!(layout, "B has layout 2, but this version reads 1");
         assert_eq!(pinned, "only B says, of event: the thread could not be pinned");
         assert_eq!(compare(&b, &b).differences.len(), 2, "a ratio to nothing is no figure");
     }

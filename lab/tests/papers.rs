@@ -172,13 +172,13 @@ fn errors_in_expressions_are_reported() {
     };
     assert_eq!(paper("(2 * a - b) / (c + 1e9 * d) is 0.9 to 1.1", "(-1 * a + b) / 2 * c"), Ok(()));
     for (true_if, cell, why) in [
-        ("a is above 1", "1,000 * a", "`1,000` is no number"),
-        ("a is above 1", "inf * a", "`inf` is no number"),
+        ("a is above 1", "1,000 * a", "`1,000` is not a number"),
+        ("a is above 1", "inf * a", "`inf` is not a number"),
         ("a is above 1", "a / b - c", "stands in parentheses"),
         ("a - b / c is above 1", "", "stands in parentheses"),
-        ("a is above 1", "a b", "`a b` is no name"),
-        ("x * a is above 1", "", "`x` is no number"),
-        ("a is above all", "", "`all` is no number"),
+        ("a is above 1", "a b", "`a b` is not the name"),
+        ("x * a is above 1", "", "`x` is not a number"),
+        ("a is above all", "", "`all` is not a number"),
         ("a", "", "`a` ends in none of"),
         ("a is 1", "", "`a is 1` ends in none of"),
     ] {

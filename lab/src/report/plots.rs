@@ -188,7 +188,7 @@ mod tests {
         let cases: Vec<Measurement> = (0..30).map(|index| case(&format!("c{index}"), f64::from(index))).collect();
         let [first, second] = &intervals("all", "ns", &cases)[..] else { panic!("two") };
         assert_eq!((first.rows.len(), second.rows.len(), first.is_log, second.is_log), (24, 6, true, false));
-        assert!(first.sentence.contains("Zero or less, which has no place on this axis: 1."), "{}", first.sentence);
+        assert!(first.sentence.contains("Zero or less, and so not on this axis: 1."), "{}", first.sentence);
         let plots = intervals("all", "ns", &[case("a", 10.0), Measurement::exact("b", "ns", 8.0)]);
         assert_eq!(plots[0].rows[0].rounds, [9.2, 10.0, 10.8]);
         let sentence = "Least: b, 8.000 ns (exact). Most: a, 10.00 ns (too few rounds), 1.250 times as much.";

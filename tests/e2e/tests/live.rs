@@ -196,8 +196,10 @@ fn options_of_a_new_session_are_refused_in_an_existing_one() {
     for option in options {
         let text = live.fail(&[&["arm", &pid, "live:tock"], option].concat());
         let name = if option[0] == "-o" { "--output" } else { option[0] };
-        let session =
-            format!("process {pid} is in the session {}", live.place.path().join("dormouse/session-").display());
+        let session = format!(
+            "process {pid} is already in the session {}",
+            live.place.path().join("dormouse/session-").display()
+        );
         assert!(text.contains(&session) && text.contains(&format!("leave out {name},")), "{text}");
         assert!(text.contains(&format!("`dormouse disarm {pid} '*'`")), "{text}");
     }
@@ -229,7 +231,7 @@ fn patterns_that_match_nothing_are_named() {
     );
     assert_eq!(lines.len(), 2, "{all}");
     assert!(lines[0].starts_with("dormouse: no event matches e2e:numbr; ") && lines[0].contains("e2e:"), "{all}");
-    assert!(lines[1].starts_with("dormouse: no event matches libc:read; `--libc` "), "{all}");
+    assert!(lines[1].starts_with("dormouse: no event matches libc:read; add `--libc` "), "{all}");
     let (lines, all) = said(Record::new().option("-e").option("a:b"), &["sh", "-c", "exit 5"], 5);
     assert_eq!(lines, ["dormouse: no event matches a:b; there are none"], "{all}");
 
@@ -481,7 +483,7 @@ fn status_prints_use_and_limits() {
     assert_eq!((limits[0], limits[0]), (limits[1], status["descriptors_max"].to_string().as_str()));
     let text = live.succeed(&["status"]);
     assert!(text.contains(&format!("owner {owner}, trace ")), "{text}");
-    assert!(text.contains("1 of at most") && text.contains("disk bytes") && text.contains("no bound"), "{text}");
+    assert!(text.contains("1 of at most") && text.contains("disk bytes") && text.contains("no limit"), "{text}");
     live.succeed(&["disarm", &pid, "*"]);
     live.end();
 }

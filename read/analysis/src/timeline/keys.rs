@@ -12,8 +12,8 @@
 //! field, and threads have ends without a begin again and again, no pair of these classes is certain.
 //!
 //! # Limits
-//! At most 8 fields of a pair are compared, alone and all together, and [`OPEN_MAX`] begins that wait for their end are
-//! followed; a pair of classes that has more is left as it is.
+//! At most 8 fields of a pair are compared, alone and all together. Memory is bounded by [`KeySurvey::limit`]: a pair of
+//! classes for whose open begins there is none is left as it is.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -22,12 +22,13 @@ use dormouse_ctf::{ClassRef, Event, Notice, Problem, Trace, TraceRef, Writers};
 use dormouse_filter::Name;
 
 use super::Options;
+use super::room::Room;
 use super::rules::Bound;
 use crate::key;
 use crate::pick::{Picker, Said};
 
-/// Maximum number of begins of a pair of classes that wait for their end.
-const OPEN_MAX: usize = 1 << 20;
+/// Memory that is counted for a thread of a pair of classes.
+const THREAD_BYTES: usize = 192;
 /// Maximum number of fields of a pair of classes that are compared.
 const FIELDS_MAX: usize = 8;
 
@@ -92,9 +93,26 @@ struct Candidate {
 }
 
 impl Candidate {
-    fn begin(&mut self, trace: usize, pid: Option<u64>, tid: Option<u64>, values: &[u64]) {
-        self.is_full |= self.open_count >= OPEN_MAX;
+    /// Returns the memory that is counted for an open begin: its values, and an entry of each map.
+    fn begin_bytes(&self) -> usize {
+        // A growing vector has up to twice the capacity that it needs, a map more.
+        64 + self.keys.len() * (8 + 3 * size_of::<((usize, Option<u64>, u64), u32)>())
+    }
+
+    /// Whether events are left out from now on: there is no room for this many bytes more.
+    fn is_out_of(&mut self, room: &mut Room, bytes: usize) -> bool {
+        self.is_full |= !room.take(bytes);
         if self.is_full {
+            room.give(self.open_count * self.begin_bytes() + self.threads.len() * THREAD_BYTES);
+            (self.threads, self.open, self.open_count) = Default::default();
+        }
+        self.is_full
+    }
+
+    fn begin(&mut self, trace: usize, pid: Option<u64>, tid: Option<u64>, values: &[u64], room: &mut Room) {
+        let is_new = !self.threads.contains_key(&(trace, pid, tid));
+        let bytes = self.begin_bytes() + if is_new { THREAD_BYTES } else { 0 };
+        if self.is_full || self.is_out_of(room, bytes) {
             return;
         }
         self.open_count += 1;
@@ -106,14 +124,17 @@ impl Candidate {
         }
     }
 
-    fn end(&mut self, trace: usize, pid: Option<u64>, tid: Option<u64>, values: &[u64]) {
-        if self.is_full {
+    fn end(&mut self, trace: usize, pid: Option<u64>, tid: Option<u64>, values: &[u64], room: &mut Room) {
+        let is_new = !self.threads.contains_key(&(trace, pid, tid));
+        if self.is_full || is_new && self.is_out_of(room, THREAD_BYTES) {
             return;
         }
+        let begin_bytes = self.begin_bytes();
         let thread = self.threads.entry((trace, pid, tid)).or_default();
         match thread.open.pop() {
             Some(begin) => {
                 self.open_count -= 1;
+                room.give(begin_bytes);
                 for (at, count) in self.contradicted.iter_mut().enumerate() {
                     *count += u64::from(begin[at] != values[at]);
                 }
@@ -124,8 +145,10 @@ impl Candidate {
             }
         }
         for (at, value) in values.iter().enumerate() {
-            match self.open[at].get_mut(&(trace, pid, *value)).filter(|open| **open > 0) {
-                Some(open) => *open -= 1,
+            let key = (trace, pid, *value);
+            match self.open[at].get_mut(&key) {
+                Some(open) if *open > 1 => *open -= 1,
+                Some(_) => drop(self.open[at].remove(&key)),
                 None => self.alone_by_key[at] += 1,
             }
         }
@@ -165,9 +188,17 @@ pub struct KeySurvey {
     /// By the index of the slices' name.
     candidates: BTreeMap<u32, Candidate>,
     lost: u64,
+    /// Memory for open begins and threads.
+    room: Room,
 }
 
 impl KeySurvey {
+    /// Limits memory to `bytes`. Call it before the first event.
+    pub fn limit(&mut self, bytes: usize) {
+        self.room = Room::new(bytes / 4 * 3);
+        self.writers.limit(bytes / 4);
+    }
+
     /// Creates a survey; `None` if all slices have a key already, or none is paired by thread. `traces_of_streams`: the
     /// index of each stream's trace.
     ///
@@ -218,7 +249,8 @@ impl KeySurvey {
             candidates.insert(pair, candidate);
         }
         let traces = traces_of_streams.into_iter().collect();
-        let survey = KeySurvey { bound, picker, writers: Writers::default(), traces, candidates, lost: 0 };
+        let (writers, room) = (Writers::default(), Room::new(usize::MAX));
+        let survey = KeySurvey { bound, picker, writers, traces, candidates, lost: 0, room };
         Ok((!survey.candidates.is_empty()).then_some(survey))
     }
 
@@ -257,8 +289,8 @@ impl KeySurvey {
                 values.push(all.finish());
             }
             match role.is_begin {
-                true => candidate.begin(trace, pid, tid, &values),
-                false => candidate.end(trace, pid, tid, &values),
+                true => candidate.begin(trace, pid, tid, &values, &mut self.room),
+                false => candidate.end(trace, pid, tid, &values, &mut self.room),
             }
         }
     }

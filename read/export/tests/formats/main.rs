@@ -203,7 +203,7 @@ fn perfetto_reads_the_whole_timeline() {
         [
             slice("web (7)/7", "http:request", 1000, Some(4000), 0),
             slice("web (7)/7", "db:query", 1500, Some(2500), 1),
-            slice("web (7)/job:in..job:out", "job:in", 2700, Some(4500), 0),
+            slice("web (7)/job:in..job:out", "job:in..job:out", 2700, Some(4500), 0),
             // Cut where the request ends.
             slice("web (7)/7", "db:query", 3000, Some(4000), 1),
             slice("web (7)/7", "db:query", 4000, Some(5000), 0),
@@ -294,7 +294,7 @@ fn chrome_has_the_whole_timeline() {
         [
             ("http:request", 1.0),
             ("db:query", 1.5),
-            ("job:in", 2.7),
+            ("job:in..job:out", 2.7),
             ("db:query", 3.0),
             ("db:query", 4.0),
             ("db:query", 5.5),
@@ -368,7 +368,7 @@ fn spans_have_parents_attributes_and_events() {
         spans.iter().find(is_it).unwrap_or_else(|| panic!("{name} {begin}"))
     };
     assert_eq!(spans.len() as u64, totals.slices + totals.slices_unfinished);
-    let (request, query, job) = (id("http:request", 1000), id("db:query", 1500), id("job:in", 2700));
+    let (request, query, job) = (id("http:request", 1000), id("db:query", 1500), id("job:in..job:out", 2700));
     assert_eq!((&request["end"], &request["parent"]), (&json!(EPOCH_NS + 4000), &json!("")));
     for inner in [query, job, id("db:query", 3000)] {
         assert_eq!((&inner["parent"], &inner["trace"]), (&request["id"], &request["trace"]));

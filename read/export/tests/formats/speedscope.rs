@@ -168,7 +168,7 @@ fn speedscope_reads_the_whole_timeline() {
             profile("web (pid 7, tid 7)", &thread),
             // An end, which has no duration.
             profile("web (pid 7, tid 9)", &[]),
-            profile("web (pid 7), job:in..job:out (tid 4194307)", &[slice(0, "job:in", 0, 1800)]),
+            profile("web (pid 7), job:in..job:out (tid 4194307)", &[slice(0, "job:in..job:out", 0, 1800)]),
             profile("a;b <script>\u{7} (pid 8, tid 8)", &[slice(0, "db:query", 0, 2000)]),
             profile("lost by s2 (pid 4194311), lost by s2 (tid 4194311)", &[slice(0, "6 events lost", 0, 2000)]),
         ]

@@ -477,7 +477,7 @@ fn a_browser_requests_what_it_shows() {
     // One of the slowest messages is in the page; other items with its key are requested.
     browser.press("4");
     browser.evaluate("document.querySelector('#view tbody tr:nth-child(2) button').click()");
-    assert_eq!(browser.evaluate(SELECTED), json!(["msg:sent", 1_005_000]));
+    assert_eq!(browser.evaluate(SELECTED), json!(["msg:sent..msg:received", 1_005_000]));
     browser.wait("dormouseReport.timeline.state.flow.length === 3");
     browser.press("k");
     assert_eq!(browser.evaluate(SELECTED), json!(["msg:received", 2_005_000]));

@@ -77,7 +77,7 @@ fn a_command_that_cannot_take_a_signal_does_not_keep_its_recording_open() {
     running.kill(Signal::TERM);
     let recording = running.wait();
     assert_eq!(recording.code(), 128 + Signal::TERM.as_raw());
-    let told = format!("has not taken signal {}: it is frozen, stopped or traced", Signal::TERM.as_raw());
+    let told = format!("has not taken signal {}, because it is frozen, stopped or traced", Signal::TERM.as_raw());
     assert!(recording.stderr.contains(&told), "{}", recording.stderr);
     assert_eq!(check(&recording).1, 100);
 }
