@@ -222,7 +222,7 @@ fn features_that_the_daemon_lacks_are_reported() {
         connect(DriverOptions { is_packed: true, ..options }),
         "the device does not offer packed queues; leave --packed out"
     );
-    assert!(connect(DriverOptions { request_bytes_max: 100, ..options }).contains("multiples of 512"));
+    assert!(connect(DriverOptions { request_bytes_max: 100, ..options }).contains("multiple of 512"));
 
     let mut device = BlockDevice::connect(&daemon.socket(), DriverOptions { queue_count: 2, ..options }).unwrap();
     let queue = &mut device.queues_mut()[1];
