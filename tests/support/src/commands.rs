@@ -55,11 +55,12 @@ fn block(command: &str, help: &str) -> String {
     let mut text = format!("{command}{}\n    {}\n", split_usage(usage).1, purpose.join(" "));
     let mut column = 0;
     for option in help.lines().filter_map(option_of) {
-        let is_first = column == 0 || column + 2 + option.len() > WIDTH;
+        let width = option.chars().count();
+        let is_first = column == 0 || column + 2 + width > WIDTH;
         let separator = if is_first { "\n    " } else { "  " };
         text += separator.strip_prefix('\n').filter(|_| column == 0).unwrap_or(separator);
         text += option;
-        column = if is_first { 4 } else { column + 2 } + option.len();
+        column = if is_first { 4 } else { column + 2 } + width;
     }
     if column > 0 { text + "\n" } else { text }
 }
