@@ -18,8 +18,10 @@ static CAN_TRY: AtomicBool = AtomicBool::new(false);
 
 /// Looks at the version of glibc. Call it before the program runs.
 pub(crate) fn prepare() {
-    // SAFETY: has no conditions; returns a constant C string.
-    let version = unsafe { CStr::from_ptr(libc::gnu_get_libc_version()) };
+    // SAFETY: has no conditions.
+    let version = unsafe { libc::gnu_get_libc_version() };
+    // SAFETY: the function returns a constant C string.
+    let version = unsafe { CStr::from_ptr(version) };
     let mut numbers = version.to_str().unwrap_or_default().split('.').map_while(|number| number.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     CAN_TRY.store(version >= (2, 30), Ordering::Relaxed);

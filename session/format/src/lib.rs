@@ -16,7 +16,7 @@
 //! * [`state`]: the records of the state stream.
 //! * [`loss`]: causes of losses, and losses in words.
 //! * [`totals`]: the numbers of events and packets in each stream when the trace was closed.
-//! * [`date`]: dates.
+//! * [`date`] formats dates.
 //!
 //! # Place
 //! Below `dormouse-ctf`, the reader of any tracer's CTF. Its plan of a Dormouse trace is built from these layouts without

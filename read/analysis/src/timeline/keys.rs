@@ -69,6 +69,9 @@ struct Thread {
     has_begun: bool,
 }
 
+/// Trace, process and hashed value of a key.
+type KeyValue = (usize, Option<u64>, u64);
+
 /// The events of one name of slices.
 #[derive(Debug, Default)]
 struct Candidate {
@@ -78,8 +81,8 @@ struct Candidate {
     fields: Vec<usize>,
     /// By trace, process and thread.
     threads: HashMap<(usize, Option<u64>, Option<u64>), Thread>,
-    /// Number of open begins, by trace, process and hashed value; one map for each key.
-    open: Vec<HashMap<(usize, Option<u64>, u64), u32>>,
+    /// Number of open begins, one map for each key.
+    open: Vec<HashMap<KeyValue, u32>>,
     open_count: usize,
     is_full: bool,
     /// Ends without a begin on their thread.
@@ -96,7 +99,7 @@ impl Candidate {
     /// Returns the memory that is counted for an open begin: its values, and an entry of each map.
     fn begin_bytes(&self) -> usize {
         // A growing vector has up to twice the capacity that it needs, a map more.
-        64 + self.keys.len() * (8 + 3 * size_of::<((usize, Option<u64>, u64), u32)>())
+        64 + self.keys.len() * (8 + 3 * size_of::<(KeyValue, u32)>())
     }
 
     /// Whether events are left out from now on: there is no room for this many bytes more.
