@@ -53,7 +53,7 @@ pub(crate) fn bind(start: *mut u8, len: usize, policy: NumaPolicy) -> Result<(),
     let bits = 64 * MASK_WORDS + 1;
     // SAFETY: the caller has mapped the range, and it is not used yet. The mask has one bit less than `bits`, and is
     // only read (mbind(2)). The memory's contents do not change.
-    let result = unsafe { libc::syscall(libc::SYS_mbind, start, len, mode, mask.as_ptr(), bits, 0) };
+    let result = unsafe { libc::syscall(libc::SYS_mbind, start, len, mode, mask.as_ptr(), bits, 0_usize) };
     if result == 0 || matches!(policy, NumaPolicy::Near(_)) {
         return Ok(());
     }
@@ -87,7 +87,7 @@ pub(crate) fn away_bytes(range: Range<usize>, cpu: u32) -> Option<usize> {
         // SAFETY: both arrays have `part.len()` entries. The addresses are only looked up; without a list of nodes the
         // call moves nothing (move_pages(2)).
         let result = unsafe {
-            libc::syscall(libc::SYS_move_pages, 0, part.len(), part.as_ptr(), nowhere, found.as_mut_ptr(), 0)
+            libc::syscall(libc::SYS_move_pages, 0_usize, part.len(), part.as_ptr(), nowhere, found.as_mut_ptr(), 0_usize)
         };
         if result != 0 {
             return None;

@@ -645,8 +645,10 @@ fn is_of_abort(context: *const c_void) -> bool {
     let remote = libc::iovec { iov_base: core::ptr::without_provenance_mut(stack_pointer(context)), ..local };
     let pid = rustix::process::getpid().as_raw_nonzero().get();
     // Through the kernel, because the stack may end earlier.
+    let (count, flags, number) = (1_usize, 0_usize, libc::SYS_process_vm_readv);
+    // `flags` is passed on the stack, where a narrower value would leave the upper half of its word undefined.
     // SAFETY: process_vm_readv(2) reads this process's memory into `words`, which has room for it.
-    let read = unsafe { libc::syscall(libc::SYS_process_vm_readv, pid, &raw const local, 1, &raw const remote, 1, 0) };
+    let read = unsafe { libc::syscall(number, pid, &raw const local, count, &raw const remote, count, flags) };
     let [begin, end] = [&ABORT[0], &ABORT[1]].map(|word| word.load(Ordering::Relaxed));
     read > 0 && words.iter().any(|word| (begin..end).contains(word))
 }

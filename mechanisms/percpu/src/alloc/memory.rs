@@ -68,7 +68,7 @@ pub(crate) fn prefer_node(base: *mut u8, len: usize, node: u32) {
     // The kernel subtracts one from the number of bits before it reads the mask.
     let bits = 8 * size_of_val(&mask) + 1;
     // SAFETY: sets the policy of the caller's own memory; the mask is as long as stated.
-    let _ = unsafe { libc::syscall(libc::SYS_mbind, base, len, MPOL_PREFERRED, mask.as_ptr(), bits, 0) };
+    let _ = unsafe { libc::syscall(libc::SYS_mbind, base, len, MPOL_PREFERRED, mask.as_ptr(), bits, 0_usize) };
 }
 
 /// Makes the memory present and writable. `base` and `len` cover whole os_pages that are private, zeroed, and not used
