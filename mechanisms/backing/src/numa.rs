@@ -87,7 +87,15 @@ pub(crate) fn away_bytes(range: Range<usize>, cpu: u32) -> Option<usize> {
         // SAFETY: both arrays have `part.len()` entries. The addresses are only looked up; without a list of nodes the
         // call moves nothing (move_pages(2)).
         let result = unsafe {
-            libc::syscall(libc::SYS_move_pages, 0_usize, part.len(), part.as_ptr(), nowhere, found.as_mut_ptr(), 0_usize)
+            libc::syscall(
+                libc::SYS_move_pages,
+                0_usize,
+                part.len(),
+                part.as_ptr(),
+                nowhere,
+                found.as_mut_ptr(),
+                0_usize,
+            )
         };
         if result != 0 {
             return None;
