@@ -276,7 +276,7 @@ mod tests {
             (
                 "DataFusionError(Shared(External(DataFusionError(ParquetError(General(\"Failed to fetch metadata for file a/b: Object Store error: \
                  Object at location /a/b not found: No such file\"))))))",
-                "cannot read /a/b: it is not there",
+                "cannot read /a/b: it does not exist",
             ),
         ] {
             assert_eq!(line(&format!("{task}{text}"), "here:1"), expected);

@@ -82,7 +82,7 @@ fn classes_and_all_events_are_tables() {
     assert_eq!(all("select class from classes where class like 'http:%' order by class"), ["http:begin", "http:end"]);
     // Two traces as one.
     let (code, out, _) = query(&[http.to_str().unwrap(), libc.to_str().unwrap(), "select count(*) from events"]);
-    assert_eq!((code, out.as_str()), (0, "count(*)\n8032\n"));
+    assert_eq!((code, out.as_str()), (0, "count(*)\n8036\n"));
 }
 
 /// Conditions that are evaluated while reading give the same rows as DataFusion's filters.
