@@ -162,7 +162,7 @@ struct Settings {
     /// reason writes no more events [default: DORMOUSE_DISK_MAX_USER, or no limit]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     disk_max_user: Option<u64>,
-    /// What each event stores about its writer: `ids`, the process and thread ids, or `none`, which makes an event 11 bytes shorter
+    /// What each event stores about its writer: `ids`, the process and thread ids, or `none`, which makes an event 11 bytes shorter, or 5 where it needs the extended form
     /// [default: ids]
     #[arg(long, value_parser = one_of([RecordKind::Ids, RecordKind::Compact], RecordKind::name), hide_possible_values = true)]
     context: Option<RecordKind>,
