@@ -13,12 +13,12 @@ use dormouse_tools::{
 
 /// A reason in words.
 struct Explanation {
-    /// What is seen, as in the document, which a test compares.
+    /// The finding, in the document's words, which a test compares.
     #[cfg_attr(not(test), expect(dead_code, reason = "only the document's table has it"))]
     what: &'static str,
-    /// What was seen of a program: the rest of a sentence about it.
+    /// Findings about a program: the rest of a sentence about it.
     seen: String,
-    /// What to do about it. `PID` and `DIR` stand for the process and its socket's directory.
+    /// The remedy. `PID` and `DIR` stand for the process and its socket's directory.
     remedy: &'static str,
 }
 

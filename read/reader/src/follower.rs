@@ -51,7 +51,7 @@ pub trait Show {
     fn is_over(&self) -> bool;
 }
 
-/// What is followed, and how far.
+/// Options of a [`Follower`].
 #[derive(Debug, Clone)]
 pub struct FollowOptions {
     /// Time for which a stream without new events holds back later events of other streams.

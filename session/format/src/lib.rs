@@ -1,4 +1,4 @@
-//! What a session owner writes into a trace, and reads back as its own.
+//! The parts of a trace that a session owner writes, and reads back as its own.
 //!
 //! The events of a trace are pages, which programs fill and the owner writes unchanged. The owner adds everything else:
 //! the metadata that describe all streams, the headers of its packets, and the state stream, which has the session's

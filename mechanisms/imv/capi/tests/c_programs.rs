@@ -37,7 +37,7 @@ enum Shape {
 }
 use Shape::*;
 
-/// What a program is made with: compiler, flags, linker, model of the program, shape.
+/// The way a program is built: compiler, flags, linker, model of the program, shape.
 type Combination = (&'static str, &'static str, &'static str, &'static str, Shape);
 
 const PIE: &str = "-fPIE -pie";
