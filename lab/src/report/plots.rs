@@ -192,6 +192,8 @@ mod tests {
         let plots = intervals("all", "ns", &[case("a", 10.0), Measurement::exact("b", "ns", 8.0)]);
         assert_eq!(plots[0].rows[0].rounds, [9.2, 10.0, 10.8]);
         let sentence = "Least: b, 8.000 ns (exact). Most: a, 10.00 ns (too few rounds), 1.250 times as much.";
-        assert!(plots[0].sentence.starts_with(sentence) && plots[0].sentence.ends_with("drawn at that distance: 2 of 3."));
+        assert!(
+            plots[0].sentence.starts_with(sentence) && plots[0].sentence.ends_with("drawn at that distance: 2 of 3.")
+        );
     }
 }
