@@ -14,9 +14,9 @@
 //!   SIGBUS.
 //! * Uncompressed archives are read in place. Compressed data is unpacked into an unnamed file in `TMPDIR`, up to half
 //!   of the free space there ([`spool`]).
-//! * A file that does not begin like a stream and that neither its name nor the metadata declares to be one, or that
-//!   repeats another stream, is left out with a warning. Directories and hidden files, such as those of editors, are
-//!   passed over, and listed in [`TraceFiles::notes`].
+//! * A file is left out with a warning if it repeats another stream, or if it does not begin like a stream and neither
+//!   its name nor the metadata says that it is one. Directories and hidden files, such as those of editors, are passed
+//!   over, and listed in [`TraceFiles::notes`].
 //! * Index files (`index/*.idx` of LTTng) are used to find the packet at which a time range begins, if the packet's
 //!   header matches the index ([`index`]).
 //! * Events are ordered as in [`dormouse_ctf::merge`]: by time, then by trace and stream in the order of
@@ -24,7 +24,8 @@
 //! * All commands share one loop, [`Reading`]: it separates selected events from others, finds out which process and
 //!   thread wrote each, and collects errors and the losses in the selected time range.
 //! * A [`Follower`] reads a trace while it is recorded. A [`ParallelFormatter`] uses several threads to format events
-//!   that are read in order; a [`LineOrder`] holds back lines that are printed in reverse, or only at the end.
+//!   that are read in order; a [`LineOrder`] holds back lines, to print them in reverse, or only the last ones, or
+//!   both.
 //!
 //! # Memory
 //! Reading takes at most 64 MiB plus 1 MiB for each stream. To this are added: metadata and counts; for a record that

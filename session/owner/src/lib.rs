@@ -52,8 +52,8 @@
 //!
 //! If an owner is killed in any of these states, another one takes the session up (`ledger`, `supervisor`).
 //!
-//! *without an owner*: the directory has the drained packets, `.session` names the memory, and [`salvage()`] combines
-//! them.
+//! If no other owner takes it up, the session is *without an owner*: the directory has the drained packets, `.session`
+//! names the memory, and [`salvage()`] combines the packets with what is in the memory.
 //!
 //! # Checks
 //! The owner checks ring indices and descriptors (in `vring`), page addresses and sizes, the header of each packet,
@@ -70,8 +70,9 @@
 //! # Limits
 //! A session has one owner at a time. In overwrite mode the trace consists of what is still in memory when the session
 //! ends; `dormouse_tools::ask_for_snapshot` saves it earlier. A snapshot copies pages into a buffer before it writes
-//! them. If the budget may grow meanwhile, writers get other pages, and pages that do not fit the buffer wait where
-//! they are, so the buffer is at most 4 MiB; otherwise it is at most 64 MiB.
+//! them. If the budget can grow for the time of the snapshot, writers get other pages in exchange, and pages that do
+//! not fit the buffer wait where they are: the buffer is then at most 4 MiB. If the budget cannot grow, the buffer is
+//! at most 64 MiB.
 
 // The caller decides what to print.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
