@@ -1,11 +1,11 @@
-//! Page-backed buffers: pages from one budget form a stream for each CPU, and records are reserved, written and
-//! committed by one final store.
+//! Page-backed buffers: pages from one budget form a stream for each CPU; a record's space is reserved, the record is
+//! written, and one final store commits it.
 //!
 //! # The problem
 //! A tracer's buffer must take a record in nanoseconds from any thread, signal handler or process, lose no committed
 //! record when a writer is killed, and use no memory where nothing happens. LTTng's answer was a buffer that looks
-//! contiguous but is made of pages, with the current page cached. Here the current page is part of the one word that
-//! commits.
+//! contiguous but is made of pages, with the current page cached. Here the position of the current page is part of the
+//! one word that commits.
 //!
 //! # The picture
 //! ```text
@@ -29,10 +29,12 @@
 //!   next writer or the owner derives the consequence (the closed page must be offered) from the word.
 //! * A compact record has half of its time. [`dormouse_abi::record`] argues why a reader finds the other half, wherever
 //!   a writer is killed.
-//! * A page changes its owner by one compare-and-swap of its owner word. The word contains the page's owner and its
-//!   number in the stream, so a late repetition finds another value and does nothing.
-//! * A page of a flight recorder is given up by advancing `reclaimed` from the value from which the page was counted as
-//!   retained. However late that happens, no page is given up before it is closed.
+//! * A page changes its owner by one compare-and-swap of its owner word. The word says who has the page and, once the
+//!   page is closed, its number in the stream, so a belated second attempt at the same change finds another value and
+//!   does nothing.
+//! * To give up a flight recorder's oldest page, a thread reads `reclaimed`, finds with this value and the state word
+//!   that the page is retained, and then advances `reclaimed` by a compare-and-swap that succeeds only if it still has
+//!   this value. However late that happens, no page is given up before it is closed.
 //!
 //! # Cost
 //! Writing: one read of the state word, one clock read, the record's stores, one final store; no atomic
@@ -43,7 +45,8 @@
 //! All streams draw from one budget. Its first pages are kept pages: only the stream for which they are kept draws
 //! them, and it draws them last. So a stream that takes all pages that it can get leaves the kept pages to the others.
 //! The budget's last pages may be beyond the limit ([`Memory::set_page_count_limit`]): they are not drawn, and the
-//! owner releases their memory once they are free, or moves the retained records to other pages.
+//! owner releases the memory of each once it is free or, if a flight recorder retains it, once the owner has moved its
+//! records to another page.
 //!
 //! # Without a session
 //! The crate `dormouse-relay-chain` applies the idea as a separate library: a buffer of pages from a budget in any

@@ -17,9 +17,9 @@
 //! * [`Report`]: the answer. [`Diff`]: two reports compared, with confidence intervals.
 //!
 //! # Limits
-//! Memory is bounded: there are limits for groups, texts in their names, begins without ends, processes, and losses
-//! that are listed one by one. Anything beyond a limit is counted. Pairs have one level: an end belongs to the last
-//! open begin of its key.
+//! Memory is bounded: there are limits for the number of groups, the length of each text in a group's name, and the
+//! numbers of begins without ends, of processes, and of losses that are listed one by one. Anything beyond a limit is
+//! counted. Pairs of one key can nest: an end belongs to the most recent begin of its key that is still open.
 #![forbid(unsafe_code)]
 // The caller decides what is printed.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
