@@ -72,8 +72,7 @@
 //! * Gates are patched on x86-64 and AArch64; elsewhere they read a variable. Direct sections exist on x86-64; elsewhere
 //!   every record takes the slow path.
 //! * Direct sections need a libc that uses restartable sequences (glibc 2.35), and a `membarrier` that can restart them
-//!   (Linux 5.10), since running sections must be restarted when the session changes. Without both, every record takes
-//!   the slow path.
+//!   (Linux 5.10), since running sections must be restarted when the session changes. Unless both are present, every record takes the slow path.
 //! * An event has at most 32 fields, and a record must fit a page (64 KiB by default).
 //! * A process is in at most one session at a time.
 //! * Do not trace in a child made by a raw `clone(CLONE_VM)` without `CLONE_THREAD`, nor, in Rust, in a child of

@@ -35,7 +35,7 @@
 //! | `announced` | checks what programs say of themselves and their classes |
 //! | `trace`, `streams` | a trace that is being written: metadata and state stream; the streams of events |
 //! | `session_file` | the file from which `salvage` starts |
-//! | `follow`, `followed` | recorded programs that do not report themselves, such as after `exec` |
+//! | `follow`, `followed` | recorded programs that do not report to the owner themselves, for example an attached program after `exec` |
 //! | `losses` | losses by event class |
 //! | `drain`, `snapshot`, `salvage` | write pages that are offered; pages that live writers retain; pages without an owner |
 //! | `register` | entries of programs in the memory |
@@ -70,9 +70,9 @@
 //! # Limits
 //! A session has one owner at a time. In overwrite mode the trace consists of what is still in memory when the session
 //! ends; `dormouse_tools::ask_for_snapshot` saves it earlier. A snapshot copies pages into a buffer before it writes
-//! them. If the budget can grow for the time of the snapshot, writers get other pages in exchange, and pages that do
-//! not fit the buffer wait where they are: the buffer is then at most 4 MiB. If the budget cannot grow, the buffer is
-//! at most 64 MiB.
+//! them. If the budget can grow for the duration of the snapshot, writers get other pages in exchange for those to be
+//! copied, and pages that do not fit the buffer wait where they are, so the buffer can be smaller: at most 4 MiB. If
+//! the budget cannot grow, the buffer is at most 64 MiB.
 
 // The caller decides what to print.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
