@@ -17,10 +17,10 @@
 //! * `dormouse record -e 'http:*' -- ./server` starts the program in a session. The program inherits the session's
 //!   memory (`DORMOUSE_MEMORY`) and the path of its socket (`DORMOUSE_SESSION`).
 //! * `dormouse arm PID 'http:*'` sends a running program a signal. The next thread that passes a tracepoint starts a
-//!   listener thread with a socket. That thread ends two seconds after the last tool has disconnected, but not while the
-//!   program is in a session that it was asked to join.
-//! * `dormouse imv list PID` and `dormouse imv set PID NAME VALUE` contact the program in the same way, and list and set
-//!   its [tunables](imv::tunable).
+//!   listener thread with a socket. That thread ends two seconds after the last tool has disconnected, but not while
+//!   the program is in a session that it was asked to join.
+//! * `dormouse imv list PID` and `dormouse imv set PID NAME VALUE` contact the program in the same way, and list and
+//!   set its [tunables](imv::tunable).
 //! * [`snapshot`] takes a snapshot: it saves, as a trace of their own, the events that a session in overwrite mode
 //!   still holds. [`Snapshot`] accepts options and triggers: with `Snapshot::on`, a snapshot is saved when something
 //!   happens. The variable `DORMOUSE_SNAPSHOT_ON=crash,exit,USR2,event:shop:order_failed` does the same without a
@@ -69,10 +69,11 @@
 //! blocks for at most 50 ms. Events that cannot be recorded are counted in the session's memory.
 //!
 //! # Limits
-//! * Gates are patched on x86-64 and AArch64; elsewhere they read a variable. Direct sections exist on x86-64; elsewhere
-//!   every record takes the slow path.
+//! * Gates are patched on x86-64 and AArch64; elsewhere they read a variable. Direct sections exist on x86-64;
+//!   elsewhere every record takes the slow path.
 //! * Direct sections need a libc that uses restartable sequences (glibc 2.35), and a `membarrier` that can restart them
-//!   (Linux 5.10), since running sections must be restarted when the session changes. Unless both are present, every record takes the slow path.
+//!   (Linux 5.10), since running sections must be restarted when the session changes. Unless both are present, every
+//!   record takes the slow path.
 //! * An event has at most 32 fields, and a record must fit a page (64 KiB by default).
 //! * A process is in at most one session at a time.
 //! * Do not trace in a child made by a raw `clone(CLONE_VM)` without `CLONE_THREAD`, nor, in Rust, in a child of
