@@ -70,9 +70,9 @@
 //! # Limits
 //! A session has one owner at a time. In overwrite mode the trace consists of what is still in memory when the session
 //! ends; `dormouse_tools::ask_for_snapshot` saves it earlier. A snapshot copies pages into a buffer before it writes
-//! them. If the budget can grow for the duration of the snapshot, writers get other pages in exchange for those to be
-//! copied, and pages that do not fit the buffer wait where they are, so the buffer can be smaller: at most 4 MiB. If
-//! the budget cannot grow, the buffer is at most 64 MiB.
+//! them. If the budget cannot grow for the duration of the snapshot, the buffer is at most 64 MiB. If it can, writers
+//! get other pages in exchange for those to be copied, and pages that do not fit the buffer wait where they are, so a
+//! smaller buffer is enough: at most 4 MiB.
 
 // The caller decides what to print.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
