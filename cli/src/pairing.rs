@@ -2,7 +2,7 @@
 
 use dormouse_analysis::timeline::{FoundKey, KeySurvey, Options};
 use dormouse_ctf::Trace;
-use dormouse_reader::{Item, TraceFiles};
+use dormouse_reader::{Item, Reading, TraceFiles};
 use dormouse_terminal::say;
 
 use crate::progress::Progress;
@@ -17,11 +17,23 @@ pub(crate) fn find_keys(
     memory: usize,
     before: &str,
 ) -> anyhow::Result<Vec<String>> {
+    options.found = survey(options, files, selection.reading(files)?, memory)?;
+    let lines: Vec<String> = options.found.iter().map(FoundKey::text).collect();
+    lines.iter().for_each(|line| say(format_args!("{before}{line}")));
+    Ok(lines)
+}
+
+/// Returns the keys that the events of a reading show. `memory`: maximum memory in bytes.
+pub(crate) fn survey(
+    options: &Options,
+    files: &TraceFiles,
+    mut reading: Reading<'_>,
+    memory: usize,
+) -> anyhow::Result<Vec<FoundKey>> {
     let traces: Vec<&Trace> = files.described().iter().collect();
     let survey = KeySurvey::new(options, &traces, files.readers().map(|(trace, _)| trace));
     let Some(mut survey) = survey.map_err(anyhow::Error::msg)? else { return Ok(Vec::new()) };
     survey.limit(memory);
-    let mut reading = selection.reading(files)?;
     // The reading keeps names too.
     reading.limit_names(memory / 4);
     let mut progress = Progress::of(&reading, true);
@@ -34,9 +46,5 @@ pub(crate) fn find_keys(
         }
         progress.step(&reading);
     }
-    drop(progress);
-    options.found = survey.finish();
-    let lines: Vec<String> = options.found.iter().map(FoundKey::text).collect();
-    lines.iter().for_each(|line| say(format_args!("{before}{line}")));
-    Ok(lines)
+    Ok(survey.finish())
 }

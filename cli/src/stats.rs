@@ -1,19 +1,24 @@
 //! `dormouse stats`: the contents of traces, and answers to questions about them.
 
+use std::collections::HashMap;
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use dormouse_analysis::{Analysis, Diff, Latency, Measure, Query, Report};
-use dormouse_ctf::Trace;
-use dormouse_print::{StatsTable, write_diff, write_report};
-use dormouse_reader::Item;
+use dormouse_abi::class::matches;
+use dormouse_analysis::timeline::{FoundKey, GivenPair, Options};
+use dormouse_analysis::{Analysis, Diff, Latency, Measure, Query, Report, SlowPair};
+use dormouse_ctf::{Selection, Trace};
+use dormouse_print::{Look, StatsTable, pair_fields, write_diff, write_report};
+use dormouse_reader::{Bounds, Item, Reading, TraceFiles};
 
 use dormouse_terminal::{Output, parse_duration, say, style};
 
+use crate::pairing::survey;
 use crate::progress::{self, Progress};
-use crate::selection::{SelectionOptions, Verbose};
+use crate::selection::{SelectionOptions, Verbose, begin_ns};
+use crate::view::utc_offset;
 
 /// Print what a trace contains, and answer questions about its events
 #[derive(Debug, Args)]
@@ -28,7 +33,8 @@ Examples:
   dormouse stats trace --field bytes                       count, sum, mean, percentiles by class
   dormouse stats trace --field bytes --by process          the same for each class and program
   dormouse stats trace --latency http:begin..http:end      time from one to the other, the slowest
-  dormouse stats trace --latency req:in..req:out --key id  the same for requests that change threads
+  dormouse stats trace --latency req:in..req:out --where 'status >= 500' --by endpoint
+                                                           failed requests by endpoint
   dormouse stats trace --latency libc:malloc..libc:free --key pid,ptr
   dormouse stats trace --interval 100ms --field bytes      how the values changed over time
   dormouse stats trace --where 'bytes > 4K' --last 10s     large ones in the last ten seconds
@@ -44,9 +50,11 @@ Counts, sums, means, minima and maxima are exact. Percentiles come from a DDSket
 percentile's rank, within 1 %. Values of --field are counted separately for each class, because fields of the same name can mean different things; with \
 --interval they are counted together.
 
---latency: an END belongs to the last BEGIN of its thread (or key) that has no END yet, so the inner one of nested pairs ends first. BEGIN and END are \
+--latency: an END belongs to the last BEGIN of its thread that has no END yet, so the inner one of nested pairs ends first. If a field that both have leaves \
+fewer events alone or joined wrongly than the thread does, events are paired by it, and the output says so; --key names fields and switches this off. BEGIN and END are \
 patterns of classes. Begins and ends without a partner are counted. A pair is left out, and counted as such, if events of its trace (with --key: of any \
-trace) may have been lost between the two, on any CPU: BEGIN and END could belong to different pairs. --by and --interval use the fields and the time of the BEGIN.
+trace) may have been lost between the two, on any CPU: BEGIN and END could belong to different pairs. The options that select events by value select pairs here. In them and in --by, a name is the \
+BEGIN's field, or the END's if the BEGIN has none; `begin.NAME` and `end.NAME` choose one, and `latency` is the pair's, in nanoseconds. --interval uses the time of the BEGIN.
 
 --diff: A is TRACE, B is OTHER. B/A has a 95 % interval; if the interval contains 1, the verdict on the difference is `cannot be told`. Of 20 rows that do not differ, one \
 is likely to seem different. Rates: Wilson's interval of B's share of all events, both counts divided by their index of dispersion (variance by mean of the counts \
@@ -114,6 +122,11 @@ pub(crate) struct StatsCommand {
     verbose: Verbose,
 }
 
+/// Memory for open begins while the fields of a key are looked for, in bytes.
+const SURVEY_BYTES: usize = 256 << 20;
+/// Number of events that are looked up one by one. More are found in one pass.
+const SEEKS_MAX: usize = 64;
+
 pub(crate) fn parse_pair(text: &str) -> Result<(String, String), String> {
     match text.split_once("..") {
         Some((begin, end)) if !begin.is_empty() && !end.is_empty() => Ok((begin.into(), end.into())),
@@ -131,18 +144,21 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
 impl StatsCommand {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         let Some(query) = self.query() else { return self.whole(out) };
-        let report = self.read(&self.dirs, &query)?;
+        let (report, zero_ns) = self.read(&self.dirs, &query)?;
         let marks = (style::BOLD.render().to_string(), style::BOLD.render_reset().to_string());
         let marks = (marks.0.as_str(), marks.1.as_str());
         let Some(other) = &self.diff else {
             if self.json {
                 out.json(&report)?
             } else {
-                write_report(&report, &mut out.styled(), marks)?
+                let dirs = self.dirs.iter().map(|dir| format!(" {}", shell_quoted(&dir.display().to_string())));
+                let view = format!("dormouse view{}", dirs.collect::<String>());
+                let look = Look { marks, zero_ns, utc_offset_s: &utc_offset(), view: &view };
+                write_report(&report, &mut out.styled(), look)?
             }
             return Ok((!report.warnings.is_empty()).into());
         };
-        let diff = Diff::new(report, self.read(std::slice::from_ref(other), &query)?, self.top);
+        let diff = Diff::new(report, self.read(std::slice::from_ref(other), &query)?.0, self.top);
         let dirs: Vec<String> = self.dirs.iter().map(|dir| dir.display().to_string()).collect();
         let names = [dirs.join(" "), other.display().to_string()];
         match self.json {
@@ -161,6 +177,7 @@ impl StatsCommand {
                 end: end.clone(),
                 key: self.key.clone(),
                 slowest: self.slowest.unwrap_or(5) as usize,
+                ..Latency::default()
             }),
             (None, None) => Measure::Count,
         };
@@ -193,12 +210,24 @@ impl StatsCommand {
         Ok((!stats.warnings.is_empty() || !stats.classes_refused.is_empty()).into())
     }
 
-    fn read(&self, dirs: &[PathBuf], query: &Query) -> anyhow::Result<Report> {
+    /// Returns the answer, and the time of the first event in nanoseconds since the epoch.
+    fn read(&self, dirs: &[PathBuf], query: &Query) -> anyhow::Result<(Report, Option<i64>)> {
         let files = self.selection.open(dirs)?;
         let traces: Vec<&Trace> = files.described().iter().collect();
         let streams = files.names().zip(files.readers().map(|(trace, _)| trace));
-        let mut analysis = Analysis::new(query, &traces, streams).map_err(anyhow::Error::msg)?;
-        let mut reading = self.selection.reading(&files)?;
+        let mut query = query.clone();
+        let mut reading = match &mut query.measure {
+            Measure::Latency(latency) => {
+                // Conditions hold for pairs, not for single events.
+                latency.conditions = self.selection.conditions()?;
+                if latency.key.is_empty() {
+                    latency.found = self.found(&files, latency)?;
+                }
+                self.selection.reading_of(&files, Vec::new())?
+            }
+            _ => self.selection.reading(&files)?,
+        };
+        let mut analysis = Analysis::new(&query, &traces, streams).map_err(anyhow::Error::msg)?;
         let bounds = reading.bounds();
         if bounds.are_set() {
             analysis.within(bounds.first_ns, bounds.last_ns);
@@ -213,6 +242,58 @@ impl StatsCommand {
             }
             progress.step(&reading);
         }
-        Ok(analysis.finish(&files.left_out, reading.missing()))
+        drop(progress);
+        let mut report = analysis.finish(&files.left_out, reading.missing());
+        if let (Some(found), Measure::Latency(asked)) = (&mut report.latency, &query.measure) {
+            add_fields(&files, &[&asked.begin, &asked.end], &mut found.slowest);
+        }
+        Ok((report, begin_ns(&files)))
+    }
+
+    /// Returns the fields by which the events belong together, if not by thread.
+    fn found(&self, files: &TraceFiles, latency: &Latency) -> anyhow::Result<Option<FoundKey>> {
+        let Latency { begin, end, .. } = latency;
+        let pair = GivenPair { name: format!("{begin}..{end}"), begin: begin.clone(), end: end.clone() };
+        let options = Options { pairs: vec![pair], ..Options::default() };
+        let reading = self.selection.reading_of(files, vec![begin.clone(), end.clone()])?;
+        Ok(survey(&options, files, reading, SURVEY_BYTES)?.pop())
+    }
+}
+
+/// Adds their fields to the slowest pairs. `patterns`: those of the classes that begin and end a pair.
+fn add_fields(files: &TraceFiles, patterns: &[&str; 2], slowest: &mut [SlowPair]) {
+    let mut wanted: HashMap<(usize, i64), Vec<(usize, usize)>> = HashMap::new();
+    for (at, pair) in slowest.iter().enumerate() {
+        let end_ns = pair.begin_ns.saturating_add_unsigned(pair.latency_ns);
+        for (end, ns) in [pair.begin_ns, end_ns].into_iter().enumerate() {
+            wanted.entry((pair.streams[end], ns)).or_default().push((at, end));
+        }
+    }
+    let times = wanted.keys().map(|(_, ns)| *ns);
+    let ranges: Vec<(i64, i64)> = match times.clone().min().zip(times.clone().max()) {
+        Some(whole) if wanted.len() > SEEKS_MAX => vec![whole],
+        _ => times.map(|ns| (ns, ns)).collect(),
+    };
+    for range in ranges {
+        let all = Selection::unchecked(Vec::new(), Vec::new());
+        let mut reading = Reading::new(files, all, Bounds::new(files, range, None, None));
+        while let Some(item) = reading.next_item() {
+            let Item::Wanted(event, _) = item else { continue };
+            let pairs = event.time_ns.and_then(|ns| wanted.get(&(event.stream, ns)));
+            for (at, end) in pairs.into_iter().flatten() {
+                if matches(patterns[*end], &event.class.full_name) {
+                    slowest[*at].fields[*end].get_or_insert_with(|| pair_fields(&event));
+                }
+            }
+        }
+    }
+}
+
+/// Returns a text as one word of a shell.
+fn shell_quoted(text: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:@%+=,".contains(&byte);
+    match !text.is_empty() && text.bytes().all(is_plain) {
+        true => text.into(),
+        false => format!("'{}'", text.replace('\'', "'\\''")),
     }
 }

@@ -62,11 +62,11 @@ fn query() -> Result<()> {
     // Its dependencies take ten minutes to compile, and `cargo clippy` would compile them again. So the linter is the
     // compiler for the tests. It reads its options from a variable, as `cargo clippy` passes them.
     let linter = [("RUSTC_WORKSPACE_WRAPPER", "clippy-driver"), ("CLIPPY_ARGS", DENY_WARNINGS)];
-    // The newcomer's questions are answered by reports and `stats`, and here also by the program.
+    // These tests' questions are answered by reports and `stats`, and here also by the program.
     let program = run::target_dir()?.join("debug").join("dormouse-query");
-    let mut newcomer = cargo(["test", "--locked", "--workspace", "--test", "newcomer"]);
-    newcomer.env("DORMOUSE_QUERY", program);
-    test::run_workspace(QUERY, &linter, newcomer)
+    let mut asking = cargo(["test", "--locked", "--workspace", "--test", "newcomer", "--test", "ledger"]);
+    asking.env("DORMOUSE_QUERY", program);
+    test::run_workspace(QUERY, &linter, asking)
 }
 
 fn doc() -> Result<()> {

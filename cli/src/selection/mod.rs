@@ -102,11 +102,19 @@ impl SelectionOptions {
         Ok(())
     }
 
+    /// Returns the conditions on values, each with the name of its option.
+    pub(crate) fn conditions(&self) -> anyhow::Result<Vec<(String, Filter)>> {
+        let filter = |(option, text): (String, String)| {
+            let filter = Filter::parse(&text).with_context(|| option.clone())?;
+            Ok((option, filter))
+        };
+        self.questions().map(filter).collect()
+    }
+
     /// Returns the selection by event class and by values.
     fn selection(&self, files: &TraceFiles) -> anyhow::Result<Selection> {
         let mut filters = Vec::new();
-        for (option, text) in self.questions() {
-            let filter = Filter::parse(&text).with_context(|| option.clone())?;
+        for (option, filter) in self.conditions()? {
             // Each filter is checked by itself, so that an error names its option.
             Selection::new(Vec::new(), vec![filter.clone()], files.traces()).context(option)?;
             filters.push(filter);
@@ -117,8 +125,8 @@ impl SelectionOptions {
     /// Returns the selection for a trace to which event classes may still be added. It is not checked against the
     /// classes.
     pub(crate) fn selection_of_live(&self) -> anyhow::Result<Selection> {
-        let filters = self.questions().map(|(option, text)| Filter::parse(&text).context(option));
-        Ok(Selection::unchecked(self.events.clone(), filters.collect::<Result<_, _>>()?))
+        let filters = self.conditions()?.into_iter().map(|(_, filter)| filter).collect();
+        Ok(Selection::unchecked(self.events.clone(), filters))
     }
 
     /// Returns the options that were given, each with its filter expression.
@@ -148,6 +156,13 @@ impl SelectionOptions {
     pub(crate) fn reading<'f>(&self, files: &'f TraceFiles) -> anyhow::Result<Reading<'f>> {
         self.check_patterns(files)?;
         self.reading_within(files, self.bounds(files)?)
+    }
+
+    /// Begins to read the events of these classes, whatever their values. Returns an error if a pattern matches no event
+    /// class.
+    pub(crate) fn reading_of<'f>(&self, files: &'f TraceFiles, classes: Vec<String>) -> anyhow::Result<Reading<'f>> {
+        self.check_patterns(files)?;
+        Ok(Reading::new(files, Selection::unchecked(classes, Vec::new()), self.bounds(files)?))
     }
 
     /// Begins to read the wanted events within `bounds`.

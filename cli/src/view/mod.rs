@@ -19,7 +19,8 @@ use dormouse_terminal::{Output, parse_duration};
 use crate::patterns::instead;
 use crate::progress::Progress;
 use crate::selection::{SelectionOptions, Verbose, begin_ns};
-use printer::{Printer, utc_offset};
+use printer::Printer;
+pub(crate) use printer::utc_offset;
 use sink::Sink;
 
 /// Print the events of traces in order of time

@@ -69,7 +69,7 @@ impl Printer {
 }
 
 /// Returns a function that gives the offset of local time from UTC, in seconds, at a time in seconds since the epoch.
-pub(super) fn utc_offset() -> impl Fn(i64) -> i32 {
+pub(crate) fn utc_offset() -> impl Fn(i64) -> i32 {
     let zone = jiff::tz::TimeZone::system();
     move |epoch_s| jiff::Timestamp::from_second(epoch_s).map_or(0, |timestamp| zone.to_offset(timestamp).seconds())
 }

@@ -8,16 +8,16 @@ use dormouse_ctf::loss::{AT_AN_EDGE, DAMAGED, NOT_CLOSED};
 use dormouse_ctf::plan::Class;
 use dormouse_ctf::stats::{LossPlaces, Span};
 use dormouse_ctf::time::since_ns;
-use dormouse_ctf::{Event, Notice, Problem, Processes, StatedLosses, Trace};
+use dormouse_ctf::{Event, KeptValues, Notice, PairEnd, PairFilter, Problem, Processes, StatedLosses, Trace, Writers};
 
 use crate::distribution::Number;
 use crate::group::{Counted, Groups};
 use crate::key::{self, Dimension, Who};
 use crate::pair::{Pair, Pairs, Slow, Slowest};
 use crate::pick::{Picker, Said};
-use crate::query::{Measure, Query};
+use crate::query::{self, Measure, Query};
 use crate::report::{self, Report};
-use crate::schema::{environment_pid, is_matched};
+use crate::schema::{Schema, environment_pid, is_matched};
 
 /// Names of the fields in which contexts of other tracers hold process, thread and the name of the process.
 const WHO: [&str; 5] = ["context.vpid", "context.pid", "context.vtid", "context.tid", "context.procname"];
@@ -38,10 +38,14 @@ struct Kind {
 /// Data that is kept of an event that begins a pair.
 #[derive(Debug)]
 struct Begin {
+    /// Values of the group's key, except those of the end.
     group: Box<[u8]>,
+    /// Values that the conditions name, for each of them.
+    values: Box<[KeptValues]>,
     process: u32,
     tid: Option<u32>,
     size_bytes: u64,
+    stream: usize,
 }
 
 #[derive(Debug)]
@@ -57,10 +61,16 @@ struct Stream {
 #[derive(Debug)]
 pub struct Analysis<'q> {
     query: &'q Query,
-    dimensions: Vec<Dimension>,
+    /// Properties of the group's key. Those of pairs can be of a certain end.
+    dimensions: Vec<(Option<PairEnd>, Dimension)>,
     picker: Picker,
     measured: Option<usize>,
     keys: Vec<Dimension>,
+    /// Whether the key is one of the process within its trace: the key was found and not given.
+    is_key_of_process: bool,
+    filters: Vec<PairFilter>,
+    writers: Writers,
+    pairs_not_selected: u64,
     /// Indexes in the picker of the fields that [`WHO`] names.
     who: Option<[usize; 5]>,
     /// Kinds, by the address of the class.
@@ -99,18 +109,31 @@ impl<'q> Analysis<'q> {
     ) -> Result<Analysis<'q>, String> {
         query.check(traces)?;
         let mut picker = Picker::default();
-        let dimensions: Vec<_> = query.dimensions().iter().map(|name| dimension(name, &mut picker)).collect();
+        let is_latency = matches!(query.measure, Measure::Latency(_));
+        let dimensions: Vec<_> = query
+            .dimensions()
+            .iter()
+            .map(|name| {
+                let (end, name) = if is_latency { query::split(name) } else { (None, name.as_str()) };
+                (end, dimension(name, &mut picker))
+            })
+            .collect();
         let measured = match &query.measure {
             Measure::Field(name) => Some(picker.want(name)),
             _ => None,
         };
-        let (mut keys, mut pairs, mut slowest) = (Vec::new(), None, 0);
+        let (mut keys, mut pairs, mut slowest, mut is_key_of_process) = (Vec::new(), None, 0, false);
         if let Measure::Latency(latency) = &query.measure {
             keys = latency.key.iter().map(|name| dimension(name, &mut picker)).collect();
+            if keys.is_empty() {
+                let field = |name: &String| Dimension::Field(picker.want(&format!("fields.{name}")));
+                keys = latency.found_fields().iter().map(field).collect();
+                is_key_of_process = !keys.is_empty();
+            }
             (pairs, slowest) = (Some(Pairs::new()), latency.slowest);
         }
         let needs_who = pairs.is_some()
-            || dimensions.iter().any(|name| matches!(name, Dimension::Pid | Dimension::Tid | Dimension::Process));
+            || dimensions.iter().any(|(_, name)| matches!(name, Dimension::Pid | Dimension::Tid | Dimension::Process));
         // Dormouse's own traces record them in the event's context, which is read without a look at the fields.
         let is_foreign = traces.iter().any(|trace| trace.own.is_none());
         let who = (needs_who && is_foreign).then(|| WHO.map(|name| picker.want(name)));
@@ -123,6 +146,10 @@ impl<'q> Analysis<'q> {
             picker,
             measured,
             keys,
+            is_key_of_process,
+            filters: query.pair_filters(&Schema::of(traces))?,
+            writers: Writers::default(),
+            pairs_not_selected: 0,
             who,
             kinds: HashMap::new(),
             names: Vec::new(),
@@ -210,7 +237,7 @@ impl<'q> Analysis<'q> {
     /// Returns the domain in which losses affect pairs: the trace if pairs are matched by thread, else one for all
     /// traces.
     fn domain(&self, trace: usize) -> usize {
-        if self.keys.is_empty() { trace } else { 0 }
+        if self.keys.is_empty() || self.is_key_of_process { trace } else { 0 }
     }
 
     fn count(&mut self, event: &Event<'_>, kind: Kind, trace: usize) {
@@ -245,6 +272,10 @@ impl<'q> Analysis<'q> {
                 who.tid.is_some()
             }
             false => {
+                if self.is_key_of_process {
+                    key::put_integer(trace as i128, &mut key);
+                    key::put_id(who.pid, &mut key);
+                }
                 let keys = std::mem::take(&mut self.keys);
                 keys.iter().for_each(|dimension| self.put(*dimension, event, kind, trace, &mut key));
                 let is_said = |dimension: &Dimension| match dimension {
@@ -262,26 +293,46 @@ impl<'q> Analysis<'q> {
             pairs.unpaired.without_key += 1;
         } else {
             // An event that is both a begin and an end first ends one pair, then begins the next.
-            if kind.is_end
-                && let Some(pair) = pairs.end(domain, key.as_slice(), ns).filter(|pair| pair.is_believed)
-            {
-                let Pair { begin_ns, latency_ns, kept: Begin { group, process, tid, size_bytes }, .. } = pair;
-                self.slowest.add(latency_ns, || Slow {
-                    latency_ns,
-                    begin_ns: Reverse(begin_ns),
-                    process,
-                    tid,
-                    key: key.as_slice().into(),
-                });
-                let (number, since_ns) = (Some(Number::Whole(latency_ns.into())), self.since_ns(begin_ns));
-                self.groups.add(&group, &Counted { number, size_bytes, since_ns });
+            let ended = if kind.is_end { Some(pairs.end(domain, key.as_slice(), ns)) } else { None };
+            if let Some(None) = ended {
+                let (filters, writers) = (self.filters.iter_mut(), &mut self.writers);
+                let may_be_wanted = filters.into_iter().all(|filter| filter.may_want_end(event, writers));
+                pairs.unpaired.ends -= u64::from(!may_be_wanted);
+            }
+            if let Some(pair) = ended.flatten().filter(|pair| pair.is_believed) {
+                let Pair { begin_ns, latency_ns, kept, .. } = pair;
+                let Begin { group, values, process, tid, size_bytes, stream } = kept;
+                let (filters, writers) = (self.filters.iter_mut().zip(&values), &mut self.writers);
+                if filters.into_iter().all(|(filter, begin)| filter.wants(begin, latency_ns, event, writers)) {
+                    self.slowest.add(latency_ns, || Slow {
+                        latency_ns,
+                        begin_ns: Reverse(begin_ns),
+                        process,
+                        tid,
+                        key: key.as_slice().into(),
+                        streams: [stream, event.stream],
+                    });
+                    let (number, since_ns) = (Some(Number::Whole(latency_ns.into())), self.since_ns(begin_ns));
+                    let mut whole = Vec::new();
+                    self.put_key_of_pair(&group, event, kind, trace, &mut whole);
+                    self.groups.add(&whole, &Counted { number, size_bytes, since_ns });
+                } else {
+                    self.pairs_not_selected += 1;
+                }
             }
             if kind.is_begin && pairs.has_room() {
                 let mut group = Vec::new();
-                self.put_key(event, kind, trace, &mut group);
+                for (end, dimension) in self.dimensions.clone() {
+                    if end != Some(PairEnd::End) {
+                        self.put(dimension, event, kind, trace, &mut group);
+                    }
+                }
+                let (filters, writers) = (self.filters.iter_mut(), &mut self.writers);
+                let values = filters.map(|filter| filter.keep(event, writers)).collect();
                 let process = self.process(who, trace);
                 let size_bytes = event.size_bytes as u64;
-                let begin = Begin { group: group.into(), process, tid: who.tid, size_bytes };
+                let begin =
+                    Begin { group: group.into(), values, process, tid: who.tid, size_bytes, stream: event.stream };
                 pairs.begin(key.as_slice().into(), ns, begin);
             }
         }
@@ -292,7 +343,22 @@ impl<'q> Analysis<'q> {
     fn put_key(&mut self, event: &Event<'_>, kind: Kind, trace: usize, key: &mut Vec<u8>) {
         key.clear();
         for index in 0..self.dimensions.len() {
-            self.put(self.dimensions[index], event, kind, trace, key);
+            self.put(self.dimensions[index].1, event, kind, trace, key);
+        }
+    }
+
+    /// Writes the group's key of a pair. `begin`: the values that its begin has; `event`: its end.
+    fn put_key_of_pair(&mut self, mut begin: &[u8], event: &Event<'_>, kind: Kind, trace: usize, key: &mut Vec<u8>) {
+        for index in 0..self.dimensions.len() {
+            let (end, dimension) = self.dimensions[index];
+            let of_begin;
+            (of_begin, begin) = if end == Some(PairEnd::End) { (&[][..], begin) } else { key::split_first(begin) };
+            let is_field = matches!(dimension, Dimension::Field(_));
+            match end {
+                Some(PairEnd::End) => self.put(dimension, event, kind, trace, key),
+                None if is_field && key::is_unknown(of_begin) => self.put(dimension, event, kind, trace, key),
+                _ => key.extend(of_begin),
+            }
         }
     }
 
@@ -336,6 +402,9 @@ impl<'q> Analysis<'q> {
         let Some(record) = event.state_record() else { return };
         self.losses.note(&record);
         self.processes.note(trace, event.timestamp, &record);
+        if !self.filters.is_empty() {
+            self.writers.note(event, &record);
+        }
     }
 
     /// Takes a notice. `time_ns`: the time that its stream has reached.
@@ -396,19 +465,28 @@ impl<'q> Analysis<'q> {
             Dimension::Field(index) => self.picker.cell(*index).is_hexadecimal,
             _ => false,
         };
-        let decode = |key: &[u8], dimensions: &[Dimension]| {
+        let decode = |key: &[u8], dimensions: &mut dyn Iterator<Item = Dimension>| {
             let mut values = key::decode(key, &self.names, &self.processes, self.query.is_compared);
             let hexadecimal = values.iter_mut().zip(dimensions).filter(|(_, dimension)| is_hexadecimal(dimension));
             hexadecimal.for_each(|(value, _)| value.make_hexadecimal());
             values
         };
-        let groups = self.groups.iter().map(|(key, group)| (decode(key, &self.dimensions), group));
+        let groups =
+            self.groups.iter().map(|(key, group)| (decode(key, &mut self.dimensions.iter().map(|(_, of)| *of)), group));
         let rows = report::rows(self.query, span, groups);
-        let latency = self.pairs.map(|pairs| {
-            let (unpaired, _) = pairs.finish();
-            report::latency(unpaired, self.slowest.finish(), &self.processes, |key| match self.keys.is_empty() {
-                true => Vec::new(),
-                false => decode(key, &self.keys),
+        let asked = if let Measure::Latency(asked) = &self.query.measure { Some(asked) } else { None };
+        let latency = self.pairs.zip(asked).map(|(pairs, asked)| {
+            let (mut unpaired, open) = pairs.finish();
+            let mut filters = self.filters;
+            unpaired.begins = open
+                .filter(|(_, begin)| {
+                    filters.iter_mut().zip(&begin.values).all(|(filter, begin)| filter.may_want_begin(begin))
+                })
+                .count() as u64;
+            report::latency(asked, (unpaired, self.pairs_not_selected), self.slowest.finish(), &self.processes, |key| {
+                // A found key begins with trace and process.
+                let before = if self.is_key_of_process { key::split_first(key::split_first(key).1).1 } else { key };
+                if self.keys.is_empty() { Vec::new() } else { decode(before, &mut self.keys.iter().copied()) }
             })
         });
         let other = self.groups.other.as_ref();

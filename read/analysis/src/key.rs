@@ -121,6 +121,23 @@ pub(crate) fn put_cell(cell: &Cell, out: &mut Vec<u8>) {
     }
 }
 
+/// Splits the first value from the rest of a key.
+pub(crate) fn split_first(key: &[u8]) -> (&[u8], &[u8]) {
+    let len = match key {
+        [INTEGER, ..] => 1 + size_of::<i128>(),
+        [REAL, ..] => 1 + size_of::<u64>(),
+        [TEXT, a, b, c, d, ..] => 5 + u32::from_le_bytes([*a, *b, *c, *d]) as usize,
+        [PROCESS | CLASS, ..] => 1 + size_of::<u32>(),
+        _ => 1,
+    };
+    key.split_at(len)
+}
+
+/// Whether a value is unknown.
+pub(crate) fn is_unknown(value: &[u8]) -> bool {
+    value == [UNKNOWN]
+}
+
 /// Decodes the values of a key.
 pub(crate) fn decode(mut key: &[u8], classes: &[String], processes: &Processes, names_alone: bool) -> Vec<KeyValue> {
     fn take<'a>(key: &mut &'a [u8], count: usize) -> &'a [u8] {

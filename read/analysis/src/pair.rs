@@ -43,6 +43,8 @@ pub(crate) struct Slow {
     pub process: u32,
     pub tid: Option<u32>,
     pub key: Box<[u8]>,
+    /// Streams of begin and end.
+    pub streams: [usize; 2],
 }
 
 /// Counts of events and pairs that were not matched or not trusted.

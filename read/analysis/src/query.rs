@@ -1,16 +1,18 @@
 //! Questions about traces.
 
-use dormouse_ctf::Trace;
-use dormouse_filter::Kind;
+use dormouse_ctf::{PairEnd, PairFilter, Trace};
+use dormouse_filter::{Filter, Kind};
 
 use crate::schema::Schema;
+use crate::timeline::FoundKey;
 
 /// A question.
 #[derive(Debug, Clone, Default)]
 pub struct Query {
     /// Patterns of event classes; if empty, all classes.
     pub events: Vec<String>,
-    /// Properties by which events are grouped: `event`, `cpu`, `pid`, `tid`, `process`, or a field.
+    /// Properties by which events are grouped: `event`, `cpu`, `pid`, `tid`, `process`, or a field. Of pairs also
+    /// `begin.NAME` and `end.NAME`; a plain name is that of the begin, or of the end if the begin has no such field.
     pub by: Vec<String>,
     /// The quantity that is measured.
     pub measure: Measure,
@@ -38,7 +40,7 @@ pub enum Measure {
 }
 
 /// Pairs of events whose time apart is measured.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Latency {
     /// Pattern of the classes that begin a pair.
     pub begin: String,
@@ -46,8 +48,20 @@ pub struct Latency {
     pub end: String,
     /// Fields that both have, whose values match begin and end. If empty, they are matched by thread.
     pub key: Vec<String>,
+    /// Fields that identify the pairs, as [`KeySurvey`](crate::timeline::KeySurvey) finds them; only without a `key`.
+    pub found: Option<FoundKey>,
+    /// Conditions that a pair must meet, and that an event without a partner may not contradict: the name of the option that each comes from, and a filter that names fields as
+    /// [`PairFilter`] does.
+    pub conditions: Vec<(String, Filter)>,
     /// Number of slowest pairs to report.
     pub slowest: usize,
+}
+
+impl Latency {
+    /// Returns the fields of a found key; empty if pairs are matched by thread or by a given key.
+    pub(crate) fn found_fields(&self) -> &[String] {
+        self.found.as_ref().map_or(&[], |found| &found.fields)
+    }
 }
 
 /// Properties other than fields by which events can be grouped.
@@ -80,6 +94,19 @@ impl Query {
         names
     }
 
+    /// Returns the conditions on pairs.
+    ///
+    /// # Errors
+    /// No class of the pairs has a field that a condition names, or its values are never comparable.
+    pub(crate) fn pair_filters(&self, schema: &Schema<'_>) -> Result<Vec<PairFilter>, String> {
+        let Measure::Latency(latency) = &self.measure else { return Ok(Vec::new()) };
+        let (begins, ends) = (schema.matching(&latency.begin), schema.matching(&latency.end));
+        let filter = |(option, filter): &(String, Filter)| {
+            PairFilter::new(filter, &begins, &ends).map_err(|error| format!("{option}: {error}"))
+        };
+        latency.conditions.iter().map(filter).collect()
+    }
+
     /// Checks that the traces have what the query needs.
     ///
     /// # Errors
@@ -87,26 +114,34 @@ impl Query {
     pub fn check(&self, traces: &[&Trace]) -> Result<(), String> {
         let schema = Schema::of(traces);
         self.events.iter().try_for_each(|pattern| schema.check_pattern(pattern))?;
-        let mut measured = self.events.clone();
+        let measured = &self.events;
         if let Measure::Latency(latency) = &self.measure {
             schema.check_pattern(&latency.begin)?;
             schema.check_pattern(&latency.end)?;
-            measured = vec![latency.begin.clone()];
             for name in &latency.key {
                 for pattern in [&latency.begin, &latency.end] {
                     check_named(&schema, name, std::slice::from_ref(pattern))?;
                 }
             }
-            if latency.key.is_empty() && !schema.has(&["tid"]) {
+            self.pair_filters(&schema)?;
+            if latency.key.is_empty() && latency.found_fields().is_empty() && !schema.has(&["tid"]) {
                 return Err(
                     "the trace does not record the threads of its events; say by --key FIELD what belongs together"
                         .into(),
                 );
             }
         }
-        self.by.iter().try_for_each(|name| check_named(&schema, name, &measured))?;
+        for name in &self.by {
+            let (patterns, name) = match (&self.measure, split(name)) {
+                (Measure::Latency(latency), (Some(PairEnd::Begin), name)) => (&vec![latency.begin.clone()], name),
+                (Measure::Latency(latency), (Some(PairEnd::End), name)) => (&vec![latency.end.clone()], name),
+                (Measure::Latency(latency), (None, name)) => (&vec![latency.begin.clone(), latency.end.clone()], name),
+                _ => (measured, name.as_str()),
+            };
+            check_named(&schema, name, patterns)?;
+        }
         if let Measure::Field(name) = &self.measure
-            && schema.check_field(name, &measured, &[])? == Kind::Text
+            && schema.check_field(name, measured, &[])? == Kind::Text
         {
             return Err(format!("the field `{name}` is text, which has no sum; --by {name} counts its values"));
         }
@@ -115,6 +150,16 @@ impl Query {
             return Err("the trace has no clock, so there is no time between its events".into());
         }
         Ok(())
+    }
+}
+
+/// Splits `begin.NAME` and `end.NAME` into the event of a pair and the name.
+pub(crate) fn split(name: &str) -> (Option<PairEnd>, &str) {
+    let of = |before: &str| name.strip_prefix(before).filter(|name| !name.is_empty());
+    match (of("begin."), of("end.")) {
+        (Some(name), _) => (Some(PairEnd::Begin), name),
+        (None, Some(name)) => (Some(PairEnd::End), name),
+        (None, None) => (None, name),
     }
 }
 

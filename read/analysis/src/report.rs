@@ -13,7 +13,8 @@ use crate::distribution::Distribution;
 use crate::group::{Group, Slices};
 use crate::key::{KeyValue, label};
 use crate::pair::{Slow, Unpaired};
-use crate::query::{Measure, Query};
+use crate::query::{Latency, Measure, Query};
+use crate::timeline::FoundKey;
 
 /// The parts of a group's key: name and value of each.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -105,10 +106,19 @@ pub struct Lost {
 /// Figures of pairs other than their distribution.
 #[derive(Debug, Serialize)]
 pub struct LatencyReport {
-    /// Begins without an end.
+    /// Begins without an end. With conditions, only those that an end could make true.
     pub unpaired_begins: u64,
-    /// Ends without a begin.
+    /// Ends without a begin. With conditions, only those that a begin could make true.
     pub unpaired_ends: u64,
+    /// Fields by which begins and ends are paired; empty if by thread.
+    pub paired_by: Vec<String>,
+    /// Reason for these fields, or why the pairs are not certain; `None` if pairs by thread are certain, or if the key
+    /// was given.
+    pub pairing_note: Option<String>,
+    /// False if begins and ends are on different threads and no field tells which belong together.
+    pub is_certain: bool,
+    /// Pairs that do not meet the conditions.
+    pub pairs_not_selected: u64,
     /// Pairs that are not believed, because events can have been lost in between.
     pub pairs_across_losses: u64,
     /// Events that lack a field of the key, or do not say their thread.
@@ -132,6 +142,30 @@ pub struct SlowPair {
     pub tid: Option<u32>,
     /// Values that both events share, unless they are matched by thread.
     pub key: Vec<KeyValue>,
+    /// Fields of the begin and of the end, if the caller has looked them up.
+    #[serde(serialize_with = "two_fields", flatten)]
+    pub fields: [Option<PairFields>; 2],
+    /// Streams of begin and end.
+    #[serde(skip)]
+    pub streams: [usize; 2],
+}
+
+fn two_fields<S: Serializer>(fields: &[Option<PairFields>; 2], serializer: S) -> Result<S::Ok, S::Error> {
+    let mut map = serializer.serialize_map(Some(2))?;
+    map.serialize_entry("begin_fields", &fields[0])?;
+    map.serialize_entry("end_fields", &fields[1])?;
+    map.end()
+}
+
+/// Fields of an event of a pair.
+#[derive(Debug, Serialize)]
+#[serde(transparent)]
+pub struct PairFields {
+    /// Values by name.
+    pub json: serde_json::Value,
+    /// Names and values for people.
+    #[serde(skip)]
+    pub texts: Vec<(String, String)>,
 }
 
 fn per_second(count: u64, duration_ns: u64) -> Option<f64> {
@@ -182,7 +216,8 @@ fn fill(query: &Query, groups: &mut BTreeMap<Vec<KeyValue>, Group>) {
 }
 
 pub(crate) fn latency(
-    unpaired: Unpaired,
+    asked: &Latency,
+    (unpaired, pairs_not_selected): (Unpaired, u64),
     slowest: Vec<Slow>,
     processes: &Processes,
     key: impl Fn(&[u8]) -> Vec<KeyValue>,
@@ -193,8 +228,15 @@ pub(crate) fn latency(
         process: label(processes, slow.process, false),
         tid: slow.tid,
         key: key(&slow.key),
+        fields: [None, None],
+        streams: slow.streams,
     };
+    let paired_by = if asked.key.is_empty() { asked.found_fields() } else { &asked.key };
     LatencyReport {
+        paired_by: paired_by.to_vec(),
+        pairing_note: asked.found.as_ref().map(FoundKey::text),
+        is_certain: asked.found.as_ref().is_none_or(|found| !found.fields.is_empty()),
+        pairs_not_selected,
         unpaired_begins: unpaired.begins,
         unpaired_ends: unpaired.ends,
         pairs_across_losses: unpaired.across_losses,

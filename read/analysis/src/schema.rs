@@ -18,6 +18,11 @@ impl<'a> Schema<'a> {
         Schema { classes: classes.filter(|class| !class.is_state()).collect() }
     }
 
+    /// Returns the classes that match a pattern.
+    pub(crate) fn matching(&self, pattern: &str) -> Vec<ClassRef<'a>> {
+        self.classes.iter().filter(|class| matches(pattern, &class.class.full_name)).copied().collect()
+    }
+
     /// Checks that a class matches a pattern. The error names the nearest class.
     pub(crate) fn check_pattern(&self, pattern: &str) -> Result<(), String> {
         if self.classes.iter().any(|class| matches(pattern, &class.class.full_name)) {

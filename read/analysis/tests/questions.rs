@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use dormouse_abi::class::{FieldType, Kind};
 use dormouse_analysis::{Analysis, Diff, Latency, Measure, Number, Query, RELATIVE_ERROR, Report, Row};
 use dormouse_ctf::{Merge, StateRecord, StreamReader, Trace, Value};
+use dormouse_filter::Filter;
 use dormouse_traces::{BitWriter, TraceBuilder};
 use serde_json::json;
 
@@ -214,7 +215,13 @@ fn omitted_rows_are_summed_up() {
 fn latency(begin: &str, end: &str, key: &[&str]) -> Query {
     let key = key.iter().map(|name| name.to_string()).collect();
     Query {
-        measure: Measure::Latency(Latency { begin: begin.into(), end: end.into(), key, slowest: 2 }),
+        measure: Measure::Latency(Latency {
+            begin: begin.into(),
+            end: end.into(),
+            key,
+            slowest: 2,
+            ..Latency::default()
+        }),
         ..Query::default()
     }
 }
@@ -287,6 +294,96 @@ fn pairs_by_a_key_agree_with_a_count_of_all() {
     let greatest = latencies.values().flatten().max().unwrap();
     assert_eq!(i128::from(found.slowest[0].latency_ns), *greatest);
     assert!(found.slowest[0].key.len() == 2 && found.slowest[0].latency_ns >= found.slowest[1].latency_ns);
+}
+
+#[test]
+fn conditions_and_groups_of_pairs_use_the_fields_of_both_ends() {
+    let mut builder = TraceBuilder::new();
+    let (u32, text) = (FieldType::scalar(Kind::U32), FieldType::scalar(Kind::Str));
+    let begin = builder.class("request", "in", &[("id", u32), ("endpoint", text), ("size", u32)]);
+    let end = builder.class("request", "out", &[("id", u32), ("status", u32), ("size", u32)]);
+    let streams = [0, 1].map(|cpu| builder.stream(cpu));
+    let mut random = Random(11);
+    // Latency, endpoint, size of the begin, status and size of the end, of each pair.
+    let mut known: Vec<(u64, &str, u32, u32, u32)> = Vec::new();
+    let mut alone = Vec::new();
+    for id in 0..500 {
+        let (time, latency) = (u64::from(id) * 100, 1 + random.below(90));
+        let (endpoint, size) = (["/a", "/b"][random.below(2) as usize], random.below(10) as u32);
+        let (status, size_sent) = ([200, 404, 500][random.below(3) as usize], random.below(10) as u32);
+        let [here, there] = [0, 1].map(|_| streams[random.below(2) as usize]);
+        builder.event(here, time, 1, 7, begin, &[Value::U32(id), Value::Str(endpoint.as_bytes()), Value::U32(size)]);
+        if id % 50 == 49 {
+            alone.push((endpoint, size));
+            continue;
+        }
+        let values = [Value::U32(id), Value::U32(status), Value::U32(size_sent)];
+        builder.event(there, time + latency, 1, 8, end, &values);
+        known.push((latency, endpoint, size, status, size_sent));
+    }
+    let trace = builder.finish();
+    type Pair<'p> = (u64, &'p str, u32, u32, u32);
+    type Conditions = [(&'static str, fn(&Pair<'_>) -> bool); 8];
+    let conditions: Conditions = [
+        ("status >= 500", |pair| pair.3 >= 500),
+        ("end.status != 404 and endpoint == \"/a\"", |pair| pair.3 != 404 && pair.1 == "/a"),
+        // Both ends have it: that of the begin.
+        ("size > 4", |pair| pair.2 > 4),
+        ("begin.size > end.size", |pair| pair.2 > pair.4),
+        ("latency >= 40ns and not (end.size == 3)", |pair| pair.0 >= 40 && pair.4 != 3),
+        ("tid == 7", |_| true),
+        ("end.tid == 7", |_| false),
+        ("event == \"request:in\" and end.event == \"request:out\"", |_| true),
+    ];
+    for (text, is_wanted) in conditions {
+        let mut query = Query { by: vec!["endpoint".into(), "status".into(), "end.size".into()], ..Query::default() };
+        query.measure = Measure::Latency(Latency {
+            begin: "request:in".into(),
+            end: "request:out".into(),
+            key: vec!["id".into()],
+            conditions: vec![("--where".into(), Filter::parse(text).unwrap())],
+            ..Latency::default()
+        });
+        let report = ask(&query, &trace).unwrap();
+        let mut wanted: BTreeMap<Vec<String>, Vec<i128>> = BTreeMap::new();
+        for pair in known.iter().filter(|pair| is_wanted(pair)) {
+            let key = vec![pair.1.to_string(), pair.3.to_string(), pair.4.to_string()];
+            wanted.entry(key).or_default().push(pair.0.into());
+        }
+        assert_eq!(report.rows.len(), wanted.len(), "{text}");
+        report.rows.iter().for_each(|row| agrees(row, wanted[&name(row)].clone()));
+        let found = report.latency.unwrap();
+        let not_selected = known.iter().filter(|pair| !is_wanted(pair)).count() as u64;
+        assert_eq!((found.pairs_not_selected, found.unpaired_ends), (not_selected, 0), "{text}");
+        // Begins without an end are counted unless their own fields contradict.
+        let begins = match text {
+            "size > 4" => alone.iter().filter(|(_, size)| *size > 4).count(),
+            text if text.contains("endpoint") => alone.iter().filter(|(endpoint, _)| *endpoint == "/a").count(),
+            _ => alone.len(),
+        };
+        assert_eq!(found.unpaired_begins, begins as u64, "{text}");
+    }
+}
+
+#[test]
+fn a_field_that_neither_end_of_a_pair_has_is_an_error() {
+    let mut builder = TraceBuilder::new();
+    let u32 = FieldType::scalar(Kind::U32);
+    builder.class("request", "in", &[("endpoint", u32)]);
+    builder.class("request", "out", &[("status", u32)]);
+    let trace = builder.finish();
+    let error = |by: &str, condition: Option<&str>| {
+        let mut query = Query { by: vec![by.into()], ..latency("request:in", "request:out", &[]) };
+        if let (Some(text), Measure::Latency(latency)) = (condition, &mut query.measure) {
+            latency.conditions = vec![("--where".into(), Filter::parse(text).unwrap())];
+        }
+        ask(&query, &trace).err().unwrap_or_default()
+    };
+    assert_eq!(error("status", Some("endpoint == 3")), "");
+    assert!(error("statu", None).contains("the nearest is `status`"));
+    assert!(error("begin.status", None).contains("has a field `status`"));
+    let text = error("event", Some("begin.status > 3"));
+    assert!(text.starts_with("--where") && text.contains("no event has begin.status"), "{text}");
 }
 
 #[test]
@@ -395,7 +492,8 @@ fn keys_of_json_match_the_documents() {
         report["latency"],
         json!({
             "unpaired_begins": 1, "unpaired_ends": 0, "pairs_across_losses": 1, "events_without_key": 0,
-            "begins_not_followed": 0, "slowest": [],
+            "begins_not_followed": 0, "slowest": [], "paired_by": [], "pairing_note": null, "is_certain": true,
+            "pairs_not_selected": 0,
         })
     );
     assert_eq!((&report["unit"], &report["rows"]), (&json!("ns"), &json!([])));

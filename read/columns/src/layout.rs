@@ -70,7 +70,7 @@ pub enum RequestError {
 }
 
 /// Columns that all events have.
-pub(crate) const COMMON: [&str; 5] = ["time", "cpu", "pid", "tid", "event"];
+pub const COMMON: [&str; 5] = ["time", "cpu", "pid", "tid", "event"];
 
 /// Stands for the class of a state record that is read only because it describes the processes of other events.
 pub(crate) const STATE: usize = usize::MAX;

@@ -65,6 +65,6 @@ mod pairs;
 mod part;
 
 pub use batches::{Batches, ByClass, Damage, Gap, Split, Together, TogetherRows};
-pub use layout::{ClassColumns, Extra, Layout, Request, RequestError, classes, filled};
+pub use layout::{COMMON, ClassColumns, Extra, Layout, Request, RequestError, classes, filled};
 pub use pairs::{PairRequest, Pairs, pair_schema};
 pub use part::MixedKinds;

@@ -32,6 +32,8 @@ mod loss;
 mod report;
 mod stats;
 
-pub use events::{Buffer, ClockFormat, FieldTexts, Formatter, JsonFields, LineFormat, Lines, People, put_json_text};
-pub use report::{Marks, duration, write_diff, write_report};
+pub use events::{
+    Buffer, ClockFormat, FieldTexts, Formatter, JsonFields, LineFormat, Lines, People, pair_fields, put_json_text,
+};
+pub use report::{Look, Marks, duration, write_diff, write_report};
 pub use stats::StatsTable;

@@ -3,10 +3,42 @@
 use std::io::{self, Write};
 
 use dormouse_abi::text::printable;
-use dormouse_analysis::{Diff, Distribution, Key, KeyValue, LatencyReport, Number, PERCENTILES, Report, Rest, Row};
+use dormouse_analysis::{
+    Diff, Distribution, Key, KeyValue, LatencyReport, Number, PERCENTILES, PairFields, Report, Rest, Row, SlowPair,
+};
 use dormouse_ctf::stats::LossPlaces;
+use dormouse_ctf::time::since_ns;
 
-use crate::loss::{self, seconds};
+use crate::events::{ClockFormat, ClockText};
+use crate::loss;
+
+/// How a report looks.
+#[derive(Clone, Copy)]
+pub struct Look<'a> {
+    /// Marks of headings.
+    pub marks: Marks<'a>,
+    /// Time to which others are relative, in nanoseconds since the epoch.
+    pub zero_ns: Option<i64>,
+    /// Offset of local time in seconds east of UTC, for a time in seconds since the epoch.
+    pub utc_offset_s: &'a dyn Fn(i64) -> i32,
+    /// Command that prints events of the traces, without options.
+    pub view: &'a str,
+}
+
+impl Look<'_> {
+    fn time(&self, format: ClockFormat, ns: i64) -> String {
+        let mut text = Vec::new();
+        ClockText::new(format, self.utc_offset_s).put(ns, &mut text);
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    /// Returns the offset of local time from UTC, such as `+01:00`.
+    fn zone(&self, ns: i64) -> String {
+        let offset_min = (self.utc_offset_s)(ns.div_euclid(1_000_000_000)) / 60;
+        let sign = if offset_min < 0 { '-' } else { '+' };
+        format!("{sign}{:02}:{:02}", offset_min.abs() / 60, offset_min.abs() % 60)
+    }
+}
 
 /// Text before and after headings; on a terminal, the sequences that make them bold.
 pub type Marks<'a> = (&'a str, &'a str);
@@ -114,11 +146,15 @@ fn counted(report: &Report) -> &'static str {
 ///
 /// # Errors
 /// Writing to `out` failed.
-pub fn write_report(report: &Report, out: &mut dyn Write, marks: Marks<'_>) -> io::Result<()> {
+pub fn write_report(report: &Report, out: &mut dyn Write, look: Look<'_>) -> io::Result<()> {
+    let marks = look.marks;
     write_head(report, out)?;
+    if let (Some(_), Some(ns)) = (&report.latency, look.zero_ns) {
+        writeln!(out, "begin     {} {}, from which + counts", look.time(ClockFormat::DateTime, ns), look.zone(ns))?;
+    }
     write_rows(report, out, marks)?;
     if let Some(latency) = &report.latency {
-        write_latency(latency, out, marks)?;
+        write_latency(latency, out, look)?;
     }
     let errors = report.rows.iter().chain(&report.other).filter_map(|row| row.values.as_deref());
     write_notes(report, out, errors)?;
@@ -134,7 +170,13 @@ fn write_head(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let pairs: u64 = report.rows.iter().chain(&report.other).map(|row| row.count).sum::<u64>()
         + report.rest.map_or(0, |rest| rest.count);
     writeln!(out, "pairs     {pairs}; alone: begins {}, ends {}", latency.unpaired_begins, latency.unpaired_ends)?;
+    match &latency.pairing_note {
+        Some(note) => writeln!(out, "          {}", printable(note))?,
+        None if latency.paired_by.is_empty() => {}
+        None => writeln!(out, "          paired by {}", printable(&latency.paired_by.join(", ")))?,
+    }
     let others = [
+        ("not selected by the conditions", latency.pairs_not_selected),
         ("left out, because events were lost between begin and end", latency.pairs_across_losses),
         ("events without thread or key", latency.events_without_key),
         ("begins that were not followed, because too many others were open", latency.begins_not_followed),
@@ -238,23 +280,51 @@ fn write_notes<'d>(
     Ok(())
 }
 
-fn write_latency(latency: &LatencyReport, out: &mut dyn Write, marks: Marks<'_>) -> io::Result<()> {
+fn write_latency(latency: &LatencyReport, out: &mut dyn Write, look: Look<'_>) -> io::Result<()> {
     let is_keyed = latency.slowest.iter().any(|pair| !pair.key.is_empty());
+    let has_fields = latency.slowest.iter().any(|pair| pair.fields.iter().any(Option::is_some));
     let rows = latency.slowest.iter().map(|pair| {
         let mut cells = vec![
             duration(pair.latency_ns as f64),
-            seconds(Some(pair.begin_ns)),
+            look.time(ClockFormat::TimeOfDay, pair.begin_ns),
+            look.zero_ns.map_or("unknown".into(), |zero| since(pair.begin_ns, zero)),
             pair.tid.map_or("unknown".into(), |tid| tid.to_string()),
             printable(&pair.process),
         ];
         if is_keyed {
             cells.push(pair.key.iter().map(shown).collect::<Vec<_>>().join(", "));
         }
+        if has_fields {
+            cells.push(fields(pair));
+        }
         cells
     });
-    let heads = ["SLOWEST", "BEGIN", "THREAD", "PROCESS", "KEY"];
-    let count = if is_keyed { heads.len() } else { heads.len() - 1 };
-    table(out, marks, &heads[..count], count - 3, &rows.collect::<Vec<_>>())
+    let heads = ["SLOWEST", "BEGIN", "SINCE BEGIN", "THREAD", "PROCESS"].into_iter();
+    let heads = heads.chain(is_keyed.then_some("KEY")).chain(has_fields.then_some("FIELDS"));
+    let heads: Vec<&str> = heads.collect();
+    table(out, look.marks, &heads, heads.len() - 4, &rows.collect::<Vec<_>>())?;
+    let (Some(slowest), Some(zero)) = (latency.slowest.first(), look.zero_ns) else { return Ok(()) };
+    let since = since(slowest.begin_ns, zero);
+    let until = self::since(slowest.begin_ns.saturating_add_unsigned(slowest.latency_ns), zero);
+    writeln!(out, "\nnote: `{} --since {since}s --until {until}s` prints what happened during the slowest", look.view)
+}
+
+/// Returns the seconds from one time to another, as `--since` takes them. Times are in nanoseconds since the epoch.
+fn since(ns: i64, zero_ns: i64) -> String {
+    let ns = since_ns(ns, zero_ns);
+    format!("+{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
+}
+
+/// Returns the fields of a pair: those of the begin, and those of the end that have another name or value.
+fn fields(pair: &SlowPair) -> String {
+    let of = |fields: &Option<PairFields>| fields.as_ref().map_or(Vec::new(), |fields| fields.texts.clone());
+    let begin = of(&pair.fields[0]);
+    let end: Vec<_> = of(&pair.fields[1]).into_iter().filter(|field| !begin.contains(field)).collect();
+    let text = |fields: &[(String, String)]| {
+        let texts = fields.iter().map(|(name, value)| format!("{}={}", printable(name), printable(value)));
+        texts.collect::<Vec<_>>().join(" ")
+    };
+    if end.is_empty() { text(&begin) } else { format!("{} → {}", text(&begin), text(&end)) }
 }
 
 fn write_places(out: &mut dyn Write, marks: Marks<'_>, losses: &LossPlaces) -> io::Result<()> {

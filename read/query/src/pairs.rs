@@ -1,8 +1,8 @@
 //! The table `pairs`, whose begins and ends are found by the names of classes; and `pairs('BEGIN', 'END', 'KEY')`, in
 //! which the query names them.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use datafusion::arrow::array::RecordBatch;
@@ -13,9 +13,10 @@ use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::{Expr, TableType};
 use datafusion::physical_plan::ExecutionPlan;
 use dormouse_abi::class::matches;
+use dormouse_analysis::timeline::{FoundKey, GivenPair};
 use dormouse_ctf::ClassRef;
 use dormouse_store::Error;
-use dormouse_store::pairs::{Group, Rule, of_names, schema};
+use dormouse_store::pairs::{Group, Rule, of_names, schema, survey};
 
 use crate::leaf::{Leaf, Work};
 use crate::traces::Traces;
@@ -25,6 +26,8 @@ use crate::traces::Traces;
 pub(crate) struct PairsTable {
     traces: &'static Traces,
     groups: Vec<Group>,
+    /// The pair that the query names.
+    given: Option<GivenPair>,
     schema: SchemaRef,
 }
 
@@ -44,7 +47,7 @@ impl From<Error> for Wrong {
 impl PairsTable {
     /// Returns the table of pairs found by the names of classes.
     pub(crate) fn of_names(traces: &'static Traces) -> PairsTable {
-        PairsTable { traces, groups: of_names(&traces.files), schema: schema() }
+        PairsTable { traces, groups: of_names(&traces.files), given: None, schema: schema() }
     }
 
     /// Returns the table of pairs of the given classes.
@@ -58,13 +61,15 @@ impl PairsTable {
             }
         }
         let name = format!("{begin}..{end}");
+        let given = Some(GivenPair { name: name.clone(), begin: begin.clone(), end: end.clone() });
         let rule = Rule { name, begins: vec![begin], ends: vec![end], only: None, is_wait: false };
         // As in `stats --latency`: threads belong to one trace, other keys do not.
         let trace_count = traces.files.traces().count();
         let of_traces: Vec<Option<usize>> =
             if key.is_empty() { (0..trace_count).map(Some).collect() } else { vec![None] };
         let group = |trace| Group { trace, key: key.clone(), rules: vec![rule.clone()] };
-        let table = PairsTable { traces, groups: of_traces.into_iter().map(group).collect(), schema: schema() };
+        let groups = of_traces.into_iter().map(group).collect();
+        let table = PairsTable { traces, groups, given, schema: schema() };
         for group in &table.groups {
             group.layout(&traces.files, false).map_err(plan)?;
         }
@@ -94,7 +99,8 @@ impl TableProvider for PairsTable {
         let schema = Arc::new(self.schema.project(&projection)?);
         let about =
             format!("TraceExec: pairs of {} names", self.groups.iter().map(|group| group.rules.len()).sum::<usize>());
-        let work = PairWork { traces: self.traces, groups: self.groups.clone(), projection };
+        let (groups, given) = (self.groups.clone(), self.given.clone());
+        let work = PairWork { traces: self.traces, groups, given, found: OnceLock::new(), projection };
         Ok(Arc::new(Leaf::new(about, schema, self.groups.len().max(1), Arc::new(work))))
     }
 }
@@ -102,7 +108,22 @@ impl TableProvider for PairsTable {
 struct PairWork {
     traces: &'static Traces,
     groups: Vec<Group>,
+    given: Option<GivenPair>,
+    /// Keys of pairs that are not matched by thread, once a partition has looked for them.
+    found: OnceLock<std::result::Result<Vec<FoundKey>, String>>,
     projection: Vec<usize>,
+}
+
+impl PairWork {
+    /// Returns the keys of pairs that are not matched by thread. The first call reads the traces.
+    fn found(&self) -> Result<&[FoundKey]> {
+        let found = self.found.get_or_init(|| {
+            let found = survey(&self.traces.files, &self.groups, self.given.clone()).map_err(|Error(text)| text)?;
+            found.iter().for_each(|found| self.traces.warn(found.text()));
+            Ok(found)
+        });
+        found.as_deref().map_err(|text| DataFusionError::Plan(text.clone()))
+    }
 }
 
 impl Work for PairWork {
@@ -112,13 +133,18 @@ impl Work for PairWork {
         let streams = files.readers().enumerate().filter(|(_, (trace, _))| group.trace.is_none_or(|of| of == *trace));
         let size_bytes: u64 = streams.map(|(stream, _)| files.stream_size_bytes(stream)).sum();
         self.traces.all_bytes.fetch_add(size_bytes, Ordering::Relaxed);
-        let done = group.run(files, &self.projection, |found| Ok(give(found))).map_err(|Wrong(error)| error)?;
-        let Some((unpaired, damage)) = done else { return Ok(()) };
-        self.traces.note(&damage);
+        let (mut across_losses, mut not_followed) = (0, 0);
+        for group in group.clone().by_found(self.found()?) {
+            let done = group.run(files, &self.projection, |found| Ok(give(found))).map_err(|Wrong(error)| error)?;
+            let Some((unpaired, damage)) = done else { return Ok(()) };
+            self.traces.note(&damage);
+            across_losses += unpaired.across_losses;
+            not_followed += unpaired.not_followed;
+        }
         self.traces.read_bytes.fetch_add(size_bytes, Ordering::Relaxed);
         for (count, what) in [
-            (unpaired.across_losses, "pairs are left out: events may have been lost between begin and end"),
-            (unpaired.not_followed, "begins are left out: too many were open at once"),
+            (across_losses, "pairs are left out: events may have been lost between begin and end"),
+            (not_followed, "begins are left out: too many were open at once"),
         ] {
             if count > 0 {
                 self.traces.warn(format!("{count} {what}"));

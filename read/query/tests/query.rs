@@ -326,7 +326,8 @@ fn stats_and_a_query_agree() {
     }
     for (begin, end, key) in [("http:begin", "http:end", &["id"][..]), ("http:begin", "http:end", &[])] {
         let key: Vec<String> = key.iter().map(ToString::to_string).collect();
-        let latency = Latency { begin: begin.into(), end: end.into(), key: key.clone(), slowest: 1 };
+        let latency =
+            Latency { begin: begin.into(), end: end.into(), key: key.clone(), slowest: 1, ..Latency::default() };
         let report = stats(&http, &Query { measure: Measure::Latency(latency), ..Query::default() });
         let values = report.rows[0].values.as_ref().unwrap();
         let key = if key.is_empty() { String::new() } else { format!(", '{}'", key.join(",")) };
@@ -363,7 +364,7 @@ fn pairs_across_losses_are_left_out() {
     builder.event(stream, 600, 1, 1, end, &[Value::U64(3)]);
     let dir = tempfile::tempdir().unwrap();
     builder.finish().write(dir.path());
-    let latency = Latency { begin: "a:begin".into(), end: "a:end".into(), key: Vec::new(), slowest: 0 };
+    let latency = Latency { begin: "a:begin".into(), end: "a:end".into(), ..Latency::default() };
     let report = stats(dir.path(), &Query { measure: Measure::Latency(latency), ..Query::default() });
     let json = serde_json::to_value(&report).unwrap();
     let across = json["latency"]["pairs_across_losses"].as_u64().unwrap();

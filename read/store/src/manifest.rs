@@ -94,6 +94,10 @@ pub struct Unpaired {
     pub across_losses: u64,
     /// Begins that were not followed because too many others were open.
     pub not_followed: u64,
+    /// Begins and ends that are alone on their threads, of names that no field identifies: the pairs of these names are
+    /// not certain.
+    #[serde(default)]
+    pub doubtful: u64,
 }
 
 impl Unpaired {
@@ -104,6 +108,10 @@ impl Unpaired {
             ("ends whose begin is not in this chunk", self.ends),
             ("pairs between whose ends events can have been lost", self.across_losses),
             ("begins that came while too many were open", self.not_followed),
+            (
+                "begins and ends on different threads without a common field: pairs of their names are not certain",
+                self.doubtful,
+            ),
         ];
         all.into_iter().filter(|(_, count)| *count > 0)
     }

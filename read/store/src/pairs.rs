@@ -16,10 +16,10 @@ use arrow_cast::cast;
 use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use dormouse_abi::class::matches;
 use dormouse_analysis::Pairs;
-use dormouse_analysis::timeline::slice_rules;
-use dormouse_columns::{Batches, Damage, Extra, Gap, Layout, Request};
-use dormouse_ctf::{ClassRef, TraceRef};
-use dormouse_reader::TraceFiles;
+use dormouse_analysis::timeline::{FoundKey, GivenPair, KeySurvey, Options, slice_rules};
+use dormouse_columns::{Batches, COMMON, Damage, Extra, Gap, Layout, Request};
+use dormouse_ctf::{ClassRef, Selection, Trace, TraceRef};
+use dormouse_reader::{Bounds, Item, Reading, TraceFiles};
 
 use crate::error::{Error, Failed, Result};
 use crate::manifest::Unpaired;
@@ -99,6 +99,40 @@ pub fn of_names(files: &TraceFiles) -> Vec<Group> {
     groups
 }
 
+/// Memory for open begins while keys are looked for, in bytes.
+const SURVEY_BYTES: usize = 256 << 20;
+
+/// Finds the keys of pairs that groups match by thread, in one pass over the events. `given`: the pair, if the groups
+/// are not those of [`of_names`].
+///
+/// # Errors
+/// The traces lack a class that the pair names.
+pub fn survey(files: &TraceFiles, groups: &[Group], given: Option<GivenPair>) -> Result<Vec<FoundKey>> {
+    let rules: Vec<&Rule> = groups.iter().filter(|group| group.key.is_empty()).flat_map(|group| &group.rules).collect();
+    if rules.is_empty() {
+        return Ok(Vec::new());
+    }
+    let options = Options { pairs: given.into_iter().collect(), ..Options::default() };
+    let traces: Vec<&Trace> = files.described().iter().collect();
+    let Some(mut survey) = KeySurvey::new(&options, &traces, files.readers().map(|(trace, _)| trace)).map_err(Error)?
+    else {
+        return Ok(Vec::new());
+    };
+    survey.limit(SURVEY_BYTES);
+    let patterns = rules.iter().flat_map(|rule| rule.begins.iter().chain(&rule.ends)).cloned().collect();
+    let all = Bounds::new(files, (i64::MIN, i64::MAX), None, None);
+    let mut reading = Reading::new(files, Selection::unchecked(patterns, Vec::new()), all);
+    while let Some(item) = reading.next_item() {
+        match item {
+            Item::Wanted(event, _) => survey.event(&event),
+            Item::Other(event) if event.is_state() => survey.event(&event),
+            Item::Other(_) => {}
+            Item::Notice(notice) => survey.notice(&notice),
+        }
+    }
+    Ok(survey.finish())
+}
+
 /// Number of batches that are read ahead of pairing.
 const BATCHES_AHEAD: usize = 2;
 
@@ -111,6 +145,26 @@ struct Begun {
 }
 
 impl Group {
+    /// Divides a group whose events are paired by thread: rules with a found key form groups with this key.
+    pub fn by_found(self, found: &[FoundKey]) -> Vec<Group> {
+        if !self.key.is_empty() {
+            return vec![self];
+        }
+        let mut groups: Vec<Group> = Vec::new();
+        for rule in self.rules {
+            let fields = found.iter().find(|found| found.name == rule.name).map_or(&[][..], |found| &found.fields);
+            let is_common = |field: &String| COMMON.contains(&field.as_str());
+            let columns =
+                fields.iter().map(|field| if is_common(field) { format!("fields.{field}") } else { field.clone() });
+            let key: Vec<String> = (!fields.is_empty()).then(|| "pid".to_string()).into_iter().chain(columns).collect();
+            match groups.iter_mut().find(|group| group.key == key) {
+                Some(group) => group.rules.push(rule),
+                None => groups.push(Group { trace: self.trace, key, rules: vec![rule] }),
+            }
+        }
+        groups
+    }
+
     fn keys(&self) -> Vec<String> {
         if self.key.is_empty() { vec!["pid".into(), "tid".into()] } else { self.key.clone() }
     }
@@ -183,7 +237,7 @@ impl Group {
             let damage = reading.join().unwrap_or_else(|panic| resume_unwind(panic));
             let (unpaired, _) = finder.pairs.finish();
             let dormouse_analysis::Unpaired { begins, ends, across_losses, not_followed, .. } = unpaired;
-            Ok(Some((Unpaired { begins, ends, across_losses, not_followed }, damage)))
+            Ok(Some((Unpaired { begins, ends, across_losses, not_followed, doubtful: 0 }, damage)))
         })
     }
 

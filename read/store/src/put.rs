@@ -265,7 +265,10 @@ impl Making<'_> {
         let mut all = Unpaired::default();
         let schema = pairs::schema();
         let columns: Vec<usize> = (0..schema.fields().len()).collect();
-        for group in pairs::of_names(self.files) {
+        let groups = pairs::of_names(self.files);
+        let keys = pairs::survey(self.files, &groups, None)?;
+        all.doubtful = keys.iter().filter(|found| found.fields.is_empty()).map(|found| found.alone).sum();
+        for group in groups.into_iter().flat_map(|group| group.by_found(&keys)) {
             let found = group.run(self.files, &columns, |batch| {
                 self.is_wanted()?;
                 sorter.push(batch).map(|()| true)

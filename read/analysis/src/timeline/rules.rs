@@ -363,7 +363,8 @@ impl Bound {
 /// Checks that the traces have what the options need.
 fn check(options: &Options, traces: &[&Trace]) -> Result<(), String> {
     for GivenPair { begin, end, .. } in &options.pairs {
-        let latency = Latency { begin: begin.clone(), end: end.clone(), key: options.key.clone(), slowest: 0 };
+        let (begin, end, key) = (begin.clone(), end.clone(), options.key.clone());
+        let latency = Latency { begin, end, key, ..Latency::default() };
         Query { measure: Measure::Latency(latency), ..Query::default() }.check(traces)?;
     }
     if let Some(name) = options.key.iter().find(|name| matches!(name.as_str(), "event" | "process")) {

@@ -9,9 +9,11 @@
 //! [`ClassRef`] describes the meaning of names.
 
 mod class_ref;
+mod pair;
 mod writers;
 
 pub use class_ref::ClassRef;
+pub use pair::{KeptValues, PairEnd, PairFilter};
 pub use writers::{Writer, Writers};
 
 use std::borrow::Cow;

@@ -29,7 +29,7 @@ struct Second {
 }
 
 /// Formatter of times.
-pub(super) struct ClockText<'a> {
+pub(crate) struct ClockText<'a> {
     format: ClockFormat,
     utc_offset_s: Box<dyn Fn(i64) -> i32 + 'a>,
     /// The last second, and its text.
@@ -45,12 +45,12 @@ impl std::fmt::Debug for ClockText<'_> {
 impl<'a> ClockText<'a> {
     /// `utc_offset_s` returns the offset of the local time in seconds east of UTC, for a time in seconds since the
     /// epoch.
-    pub(super) fn new(format: ClockFormat, utc_offset_s: impl Fn(i64) -> i32 + 'a) -> ClockText<'a> {
+    pub(crate) fn new(format: ClockFormat, utc_offset_s: impl Fn(i64) -> i32 + 'a) -> ClockText<'a> {
         ClockText { format, utc_offset_s: Box::new(utc_offset_s), second: None }
     }
 
     /// Appends a time, in nanoseconds since the epoch.
-    pub(super) fn put(&mut self, ns: i64, out: &mut Vec<u8>) {
+    pub(crate) fn put(&mut self, ns: i64, out: &mut Vec<u8>) {
         if let ClockFormat::Since(begin) = self.format {
             let distance = i128::from(ns) - i128::from(begin);
             if distance < 0 {

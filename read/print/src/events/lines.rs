@@ -5,6 +5,7 @@ use dormouse_abi::page::CPU_UNKNOWN;
 use super::cells::{CellKind, Cells, Style, put_json_text, put_printable};
 use super::clock::put_utc;
 use super::number::{put_i64, put_u64};
+use dormouse_analysis::PairFields;
 use dormouse_ctf::select::Writer;
 use dormouse_ctf::stream::Event;
 
@@ -118,6 +119,21 @@ impl JsonFields {
         self.0.take(event);
         json_fields(&self.0, out);
     }
+}
+
+/// Returns the fields of an event of a pair, without its contexts.
+pub fn pair_fields(event: &Event<'_>) -> PairFields {
+    let mut json = vec![b'{'];
+    JsonFields::default().put(event, &mut json);
+    json.push(b'}');
+    // The text was written here: it is JSON.
+    let mut json: serde_json::Value = serde_json::from_slice(&json).unwrap_or_default();
+    let mut cells = Cells::new(Style::People, None);
+    cells.take(event);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let fields = cells.iter().filter(|(cell, ..)| !cell.is_context);
+    let texts = fields.map(|(_, name, value)| (name.to_string(), text(value))).collect();
+    PairFields { json: json["fields"].take(), texts }
 }
 
 fn json_fields(cells: &Cells, out: &mut Vec<u8>) {

@@ -18,13 +18,13 @@ mod people;
 pub use buffer::Buffer;
 pub use cells::{FieldTexts, put_json_text};
 pub use clock::ClockFormat;
-pub use lines::{JsonFields, LineFormat, Lines};
+pub use lines::{JsonFields, LineFormat, Lines, pair_fields};
 pub use people::People;
 
 use std::io::Write;
 
 use class::{ClassText, Front, Known};
-use clock::ClockText;
+pub(crate) use clock::ClockText;
 use number::{put_g, put_i64, put_u64};
 
 use dormouse_ctf::model::{Base, Label, Meaning};
