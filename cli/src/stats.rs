@@ -215,6 +215,7 @@ impl StatsCommand {
         let files = self.selection.open(dirs)?;
         let traces: Vec<&Trace> = files.described().iter().collect();
         let streams = files.names().zip(files.readers().map(|(trace, _)| trace));
+        query.check(&traces).map_err(anyhow::Error::msg)?;
         let mut query = query.clone();
         let mut reading = match &mut query.measure {
             Measure::Latency(latency) => {

@@ -41,7 +41,9 @@ fn trace() -> TempDir {
 
 /// Runs `dormouse stats`. Returns its output, its exit code and the last line of errors.
 fn stats(dir: &TempDir, options: &[&str]) -> (String, Option<i32>, String) {
-    let output = Command::new(DORMOUSE).arg("stats").arg(dir.path()).args(options).output().expect("dormouse runs");
+    // An hour ahead of UTC.
+    let mut command = Command::new(DORMOUSE);
+    let output = command.arg("stats").arg(dir.path()).args(options).env("TZ", "TST-1").output().expect("dormouse runs");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
     let errors = text(output.stderr);
     (text(output.stdout), output.status.code(), errors.lines().last().unwrap_or_default().to_string())
@@ -92,14 +94,18 @@ COUNT    SUM  MIN  MEAN  P50   P90   P99  P99.9   MAX  EVENT       PROCESS
             format!(
                 "{HEAD}pairs     39; alone: begins 0, ends 1
           left out, because events were lost between begin and end: 1
+begin     2023-11-14 23:13:20.000000001 +01:00, from which + counts
 
 COUNT      SUM     MIN    MEAN     P50     P90     P99   P99.9     MAX
    39  11.3 µs  100 ns  290 ns  290 ns  450 ns  480 ns  480 ns  480 ns
 
-SLOWEST                 BEGIN  THREAD  PROCESS
- 480 ns  1700000000.038001000       8  cache (8)
- 470 ns  1700000000.037001000       7  web (7)
-{NOTE}{LOST}"
+SLOWEST               BEGIN   SINCE BEGIN  THREAD  PROCESS    FIELDS
+ 480 ns  23:13:20.038001000  +0.038000999       8  cache (8)  bytes=1444 path=/2
+ 470 ns  23:13:20.037001000  +0.037000999       7  web (7)    bytes=1369 path=/1
+
+note: `dormouse view {} --since +0.038000999s --until +0.038001479s` prints what happened during the slowest
+{NOTE}{LOST}",
+                trace.path().display()
             ),
         ),
         (
@@ -155,7 +161,8 @@ fn options_select_events() {
         (&["--cpu", "1", "--interval", "10ms"], (40, 3)),
         (&["--since", "1700000000.010", "--until", "1700000000.015"], (10, 0)),
         (&["--last", "1ms"], (1, 0)),
-        (&["--tid", "8", "--latency", "http:begin..http:end"], (40, 3)),
+        // These options select pairs.
+        (&["--tid", "8", "--latency", "http:begin..http:end"], (81, 3)),
         (&["--since", "event:http:end", "--until", "event:http:end"], (1, 0)),
     ] {
         assert_eq!(count(options), expected, "{options:?}");

@@ -233,7 +233,8 @@ impl Process {
     }
 
     fn look_at_thread(&mut self) {
-        for task in listeners(self.pid) {
+        for tid in listeners(self.pid) {
+            let task = PathBuf::from(format!("/proc/{}/task/{tid}", self.pid));
             self.has_thread = true;
             // The thread has a descriptor table of its own, and its socket is in it.
             let fds = std::fs::read_dir(task.join("fd")).into_iter().flatten().flatten();
@@ -295,16 +296,21 @@ fn tasks(pid: u32) -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Returns the `/proc` directories of the tracer's listening threads.
-fn listeners(pid: u32) -> impl Iterator<Item = PathBuf> {
-    let threads =
-        tasks(pid).filter(move |tid| *tid != pid).map(move |tid| PathBuf::from(format!("/proc/{pid}/task/{tid}")));
-    threads.filter(|path| read(path.join("comm")).is_ok_and(|name| name.trim_ascii_end() == LISTENER.as_bytes()))
+/// Returns the tracer's listening threads.
+fn listeners(pid: u32) -> impl Iterator<Item = u32> {
+    let name = move |tid: u32| read(format!("/proc/{pid}/task/{tid}/comm"));
+    let is_listener = move |tid: &u32| name(*tid).is_ok_and(|name| name.trim_ascii_end() == LISTENER.as_bytes());
+    tasks(pid).filter(move |tid| *tid != pid).filter(is_listener)
 }
 
-/// Whether a process has a thread that listens.
-pub(crate) fn has_listener(pid: u32) -> bool {
-    listeners(pid).next().is_some()
+/// Returns a thread of a process that listens.
+pub(crate) fn listener_of(pid: u32) -> Option<u32> {
+    listeners(pid).next()
+}
+
+/// Whether a thread of a process runs, waits for a CPU, or cannot be interrupted.
+pub(crate) fn is_running(pid: u32) -> bool {
+    tasks(pid).any(|tid| Stat::of_task(pid, tid).is_some_and(|stat| matches!(stat.field(3), "R" | "D")))
 }
 
 /// Returns the process that a thread belongs to, unless it is that process's first thread.

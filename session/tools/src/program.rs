@@ -10,7 +10,7 @@ use dormouse_transport::{Conversation, Deadline, Error as Failure, Peer};
 use rustix::io::Errno;
 
 use crate::call::{Cost, PATIENCE_FOR_MOMENT, cheapest_thread, send};
-use crate::facts::{has_listener, inner_directories, names_otherwise};
+use crate::facts::{inner_directories, is_running, listener_of, names_otherwise};
 use crate::reason::{
     ProgramError, Silence, TriedSockets, Unreachable, WhyUnreachable, why_none, why_silent, why_unreachable,
 };
@@ -32,8 +32,12 @@ const SAID_AFTER: Duration = Duration::from_secs(1);
 /// socket is.
 const LOOK_FOR_MOMENT: Duration = Duration::from_micros(200);
 const LOOK_FOR_SOCKET: Duration = Duration::from_millis(5);
-/// How long a listening thread may exist before its socket is found.
+/// How long a listening thread may exist before its socket is found, and the least number of looks in that time: on a
+/// busy machine the caller may not run in between.
 const PATIENCE_FOR_SOCKET: Duration = Duration::from_millis(500);
+const LOOKS_FOR_SOCKET: u32 = 50;
+/// The same while a thread of the program runs or waits for a CPU, and may be about to make or remove the socket.
+const PATIENCE_FOR_RUNNING: Duration = Duration::from_secs(5);
 
 /// How long to wait for a program that listens by a signal: it answers once it passes a tracepoint.
 pub struct Wait<'a> {
@@ -107,18 +111,20 @@ impl Program {
         let started = Instant::now();
         let mut call = Call::default();
         let mut is_said = false;
-        let mut listens_since = Instant::now();
+        let (mut listener, mut listens_since, mut looks) = (None, Instant::now(), 0);
         loop {
             let (program, tried) = Program::look_for(pid, lookup, &directories_of)?.ok_or_else(|| why_none(pid))?;
             if program.has_socket() {
                 return Ok(program);
             }
             let is_late = wait.limit.is_some_and(|limit| started.elapsed() >= limit);
-            let has_listened = has_listener(pid);
-            if !has_listened {
-                listens_since = Instant::now();
+            let now = listener_of(pid);
+            if now.is_none() || now != listener {
+                (listener, listens_since, looks) = (now, Instant::now(), 0);
             }
-            let listens_elsewhere = listens_since.elapsed() >= PATIENCE_FOR_SOCKET;
+            looks += 1;
+            let patience = if is_running(pid) { PATIENCE_FOR_RUNNING } else { PATIENCE_FOR_SOCKET };
+            let listens_elsewhere = looks >= LOOKS_FOR_SOCKET && listens_since.elapsed() >= patience;
             // The reason is looked for before the first call, after the process has executed another program, when its
             // socket is not found, and at the end.
             if is_late || listens_elsewhere || !call.is_under_way(pid) {
@@ -126,9 +132,10 @@ impl Program {
                     Silence::Callable(why) if is_late => return Err(why.into()),
                     Silence::Callable(_) if call.is_under_way(pid) => {}
                     Silence::Callable(_) => call = Call::to(pid),
-                    // Its socket is being made or removed, which no event signals; `PATIENCE_FOR_SOCKET` limits the
-                    // wait.
-                    Silence::Because(_) if !is_late && !listens_elsewhere && (has_listened || has_listener(pid)) => {
+                    // Its socket is being made or removed, which no event signals.
+                    Silence::Because(_)
+                        if !is_late && !listens_elsewhere && (now.is_some() || listener_of(pid).is_some()) =>
+                    {
                         std::thread::sleep(LOOK_FOR_SOCKET);
                         continue;
                     }
@@ -439,7 +446,7 @@ mod tests {
         let (end, is_over) = std::sync::mpsc::channel::<()>();
         let wait_for_end = move || is_over.recv().unwrap_err();
         let thread = std::thread::Builder::new().name("dormouse".into()).spawn(wait_for_end).unwrap();
-        dormouse_testing::wait_until("the thread has its name", || has_listener(me));
+        dormouse_testing::wait_until("the thread has its name", || listener_of(me).is_some());
         let looks = Cell::new(0);
         let directories_of = |_| {
             looks.set(looks.get() + 1);
