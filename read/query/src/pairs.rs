@@ -119,7 +119,11 @@ impl PairWork {
     fn found(&self) -> Result<&[FoundKey]> {
         let found = self.found.get_or_init(|| {
             let found = survey(&self.traces.files, &self.groups, self.given.clone()).map_err(|Error(text)| text)?;
-            found.iter().for_each(|found| self.traces.warn(found.text()));
+            for found in &found {
+                // Pairs that nothing identifies can be wrong.
+                let say = if found.fields.is_empty() { Traces::warn } else { Traces::say_later };
+                say(self.traces, found.text());
+            }
             Ok(found)
         });
         found.as_deref().map_err(|text| DataFusionError::Plan(text.clone()))

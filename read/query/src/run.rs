@@ -118,6 +118,7 @@ impl Session {
     /// Reports damage and losses of the source, and returns the exit code.
     fn tell(&self) -> u8 {
         let (damage, has_lost) = self.source.take_damage();
+        self.source.take_notes().iter().for_each(say);
         damage.iter().for_each(|line| say(format_args!("warning: {line}")));
         if has_lost {
             say("events were lost while this trace was recorded; `select * from losses` lists the losses");

@@ -97,6 +97,14 @@ impl Source {
         }
     }
 
+    /// Returns how pairs were found, since the last call, one line for each name.
+    pub(crate) fn take_notes(self) -> BTreeSet<String> {
+        match self {
+            Source::Traces(traces) => traces.take_notes(),
+            Source::Store(_) => BTreeSet::new(),
+        }
+    }
+
     /// Returns the damage and omissions since the last call, one line each, and whether events were lost.
     pub(crate) fn take_damage(self) -> (BTreeSet<String>, bool) {
         match self {

@@ -25,6 +25,8 @@ pub(crate) struct Traces {
     stats: OnceLock<Stats>,
     /// Damage, one line each.
     damage: Mutex<BTreeSet<String>>,
+    /// How pairs were found, one line for each name.
+    notes: Mutex<BTreeSet<String>>,
     /// Whether a scan has found lost events.
     has_lost: AtomicBool,
     /// Bytes of streams that scans have read, and that they will have read in the end.
@@ -63,6 +65,7 @@ impl Traces {
             files: open(paths, clocks)?,
             stats: OnceLock::new(),
             damage: Mutex::default(),
+            notes: Mutex::default(),
             has_lost: AtomicBool::new(false),
             read_bytes: AtomicU64::new(0),
             all_bytes: AtomicU64::new(0),
@@ -108,6 +111,16 @@ impl Traces {
         if lines.len() < DAMAGE_MAX {
             lines.insert(line);
         }
+    }
+
+    /// Records a line that is not about damage.
+    pub(crate) fn say_later(&self, line: String) {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner).insert(line);
+    }
+
+    /// Returns the lines of [`Traces::say_later`] since the last call.
+    pub(crate) fn take_notes(&self) -> BTreeSet<String> {
+        std::mem::take(&mut *self.notes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Returns the damage since the last call, one line each, and whether events were lost.

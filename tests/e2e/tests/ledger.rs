@@ -205,7 +205,7 @@ fn requests_agree(recording: &Recording, ledger: &Ledger, seed: u64) {
 fn report_agrees(recording: &Recording, ledger: &Ledger, seed: u64) {
     let page = recording.place().join("report.html");
     let pairs =
-        ["queue=ledger:request_begin..ledger:request_start", "service=ledger:request_start..ledger:request_end"];
+        ["queue=ledger:request_begin..ledger:request_taken", "service=ledger:request_taken..ledger:request_end"];
     let options = ["-o", page.to_str().unwrap(), "-e", "ledger:*", "--pairs", pairs[0], "--pairs", pairs[1]];
     json_of(recording, "report", &options);
     let page = std::fs::read_to_string(page).unwrap();
@@ -248,13 +248,13 @@ fn queries_agree(recording: &Recording, ledger: &Ledger, seed: u64) {
     let row = latency.iter().find(|row| row["name"] == "ledger:request").unwrap();
     assert_eq!(number(&row["count"]), ledger.requests.len() as f64, "seed {seed}: {row}");
     let pairs = "select sum(duration_ns) as total, max(duration_ns) as most from pairs where name = 'ledger:request'";
-    let row = &rows(recording, &["-c", pairs]).unwrap()[0];
+    let row = &rows(recording, &[pairs]).unwrap()[0];
     assert!(sum(ledger.requests.iter().map(|of| of.whole)).has(number(&row["total"])), "seed {seed}: {row}");
     assert!(greatest(ledger.requests.iter().map(|of| of.whole)).has(number(&row["most"])), "seed {seed}: {row}");
 
     let held = "select to_hex(split_part(key, ', ', 3)::bigint) as mutex, count(*) as count, sum(duration_ns) as held \
                 from pairs where name = 'libc:mutex held' group by 1";
-    let held = rows(recording, &["-c", held]).unwrap();
+    let held = rows(recording, &[held]).unwrap();
     let contention = rows(recording, &["--named", "mutex-contention"]).unwrap();
     let waits = rows(recording, &["--named", "mutex-waits"]).unwrap();
     for (mutex, of) in &ledger.held {
@@ -287,12 +287,12 @@ fn queries_agree(recording: &Recording, ledger: &Ledger, seed: u64) {
     let leaked = leaks.iter().find(|row| row["size"] == ledger.leak.0).map_or(0.0, |row| number(&row["blocks"]));
     assert_eq!(leaked, ledger.leak.1 as f64, "seed {seed}: {leaks:?}");
     let classes = rows(recording, &["--named", "classes-by-second"]).unwrap();
-    for class in ["ledger:request_begin", "ledger:request_start", "ledger:request_end"] {
+    for class in ["ledger:request_begin", "ledger:request_taken", "ledger:request_end"] {
         let counts = classes.iter().filter(|row| row["class"] == class).map(|row| number(&row["events"]));
         assert_eq!(counts.sum::<f64>(), ledger.requests.len() as f64, "seed {seed}: {classes:?}");
     }
     let threads = "select tid, count(*) as events from events where class like 'ledger:%' group by tid";
-    let threads = rows(recording, &["-c", threads]).unwrap();
+    let threads = rows(recording, &[threads]).unwrap();
     let told: BTreeMap<u64, u64> =
         threads.iter().map(|row| (row["tid"].as_u64().unwrap(), row["events"].as_u64().unwrap())).collect();
     let own: BTreeMap<u64, u64> = ledger.threads.iter().filter(|of| *of.1 > 0).map(|(tid, of)| (*tid, *of)).collect();
