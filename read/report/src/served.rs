@@ -306,7 +306,8 @@ macro_rules! drawn_again {
             fn track(&mut self, _: &Track<'_>) {}
 
             fn begin(&mut self, begin: &Begin<'_>) -> Held {
-                self.cpu_rows.begin(self.served.surveyed.scene.known_cpu(begin.cpu))
+                let scene = &self.served.surveyed.scene;
+                self.cpu_rows.begin(scene, begin, scene.known_cpu(begin.cpu))
             }
 
             fn end(&mut self, end: &End<'_>, held: Held) {
@@ -454,7 +455,7 @@ impl Sink for FoundSink<'_, '_> {
         if self.found.begin.is_none() && self.found.is_it(begin.track, begin.name, true, begin.ns) {
             self.found.begin = Some(self.found.fields(begin.event));
         }
-        self.cpu_rows.begin(0)
+        self.cpu_rows.begin(&self.found.served.surveyed.scene, begin, 0)
     }
 
     fn end(&mut self, end: &End<'_>, _: Held) {
