@@ -52,11 +52,16 @@ export async function load() {
   report.rows = put(report, head, bytes);
   report.own = report.used;
   report.shown = report.rows;
-  // Of an entry that stands for one item, the thread is known in all levels.
+  return report;
+}
+
+// Gives the entries of coarser levels in rows of CPUs the thread of the one item that they stand for.
+export function spreadThreads(report) {
+  if (report.hasThreads) return;
+  report.hasThreads = true;
   for (const row of report.rows.filter((row) => row.by === "cpu")) {
     eachMerged(report, row, (entry, from, to) => to - from === 1 && (report.other[entry] = report.other[from]));
   }
-  return report;
 }
 
 // Calls `each` for the entries of a row's coarser levels, with the range of the entries of the finest level that each
@@ -149,6 +154,8 @@ let starts;
 let packed;
 // Milliseconds of work on fields between two frames.
 const PART_MS = 4;
+// Number of chunks that are unpacked at the same time.
+const AHEAD = 8;
 
 // Returns the fields of an entry: for each of its events a name, and pairs of name and value; nothing if they are left
 // out.
@@ -179,6 +186,7 @@ function chunkOf(report, chunk) {
 export async function eachFields(report, visit, isStopped) {
   let until = performance.now() + PART_MS;
   for (let chunk = 0; chunk < report.chunks.length; chunk++) {
+    for (let next = chunk; next < Math.min(chunk + AHEAD, report.chunks.length); next++) chunkOf(report, next);
     const items = await chunkOf(report, chunk);
     if (isStopped()) return false;
     items.forEach((item, index) => visit(chunk * report.chunk_items + index + 1, item));

@@ -6,8 +6,6 @@ import { processLabel, threadLabel } from "./rows.js";
 // Separator of names and values in the fields of an item.
 const END = "\0";
 
-const threadOf = (report, row, at) => (row.by === "thread" ? row.of : report.other[at] - 1);
-
 // A search, and what it finds.
 export class Search {
   constructor(report, wanted) {
@@ -18,7 +16,8 @@ export class Search {
     this.names = Uint8Array.from(report.names, has);
     // Processes by name and pid, threads by tid.
     this.threads = Uint8Array.from(report.threads, (thread, number) => has(threadLabel(report, number)) || has(processLabel(report, thread.process)));
-    this.items = new Uint8Array(1);
+    // By number of fields. Those of a served page all have the number 1.
+    this.items = new Uint8Array(report.chunks.length * report.chunk_items + 2);
     this.hits = new Uint8Array(0);
   }
 
@@ -26,7 +25,6 @@ export class Search {
   async run() {
     const { report } = this;
     if (report.is_served) return true;
-    this.items = new Uint8Array(report.chunks.length * report.chunk_items + 1);
     const [field, ...rest] = this.wanted.split("=");
     const ofField = rest.length ? `${END}${field}${END}${rest.join("=")}` : undefined;
     return eachFields(report, (number, item) => {
@@ -35,19 +33,22 @@ export class Search {
     }, () => this.isStopped);
   }
 
-  isHit(row, at) {
-    const { report } = this;
-    return this.names[report.name[at]] || this.threads[threadOf(report, row, at)] || this.items[report.fields[at]];
-  }
-
   // Marks the entries of rows that are found. An entry that stands for several items is found if one of them is.
   mark(rows) {
     const { report } = this;
     if (this.hits.length < report.begin.length) this.hits = new Uint8Array(report.begin.length);
+    const { hits, names, threads, items } = this;
+    const { name, fields, other } = report;
     for (const row of rows) {
       const { from, to } = row.levels[0];
-      for (let at = from; at < to; at++) this.hits[at] = this.isHit(row, at) ? 1 : 0;
-      eachMerged(report, row, (entry, from, to) => (this.hits[entry] = this.hits.subarray(from, to).includes(1) ? 1 : 0));
+      const ofRow = row.by === "thread" ? threads[row.of] : 0;
+      for (let at = from; at < to; at++) hits[at] = ofRow || names[name[at]] || items[fields[at]];
+      if (row.by !== "thread") for (let at = from; at < to; at++) if (other[at] > 0 && threads[other[at] - 1]) hits[at] = 1;
+      eachMerged(report, row, (entry, from, to) => {
+        let hit = 0;
+        for (let at = from; at < to && !hit; at++) hit = hits[at];
+        hits[entry] = hit;
+      });
     }
   }
 
@@ -79,8 +80,15 @@ export function fieldTable(events, most = Infinity) {
   return element("div", { class: "fields" }, element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows)), ...notes.map((text) => element("p", { class: "quiet", text })));
 }
 
+// Names of contexts that say of which thread an event is. A line has them last, since the thread is said elsewhere.
+const OF_THREAD = ["vpid", "vtid"];
+
 // Returns the fields of an event in one line.
-export const fieldLine = (event) => (event ? event.fields.map(([name, value]) => `${name}=${value}`).join("  ") || event.name : "");
+export function fieldLine(event) {
+  if (!event) return "";
+  const ordered = event.fields.slice().sort(([a], [b]) => OF_THREAD.includes(a) - OF_THREAD.includes(b));
+  return ordered.map(([name, value]) => `${name}=${value}`).join("  ") || event.name;
+}
 
 // Whether a field with a value, as they are in an item, is not only the start of a longer value.
 function isWhole(item, wanted) {

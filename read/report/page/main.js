@@ -151,16 +151,14 @@ async function start() {
     if (running) running.isStopped = true;
     running = query.value.trim() ? new Search(report, query.value) : undefined;
     const made = running;
-    const tell = () => {
+    const tell = (isOver) => {
       timeline.search(made);
       const count = made?.count(state.by);
-      part("matches").textContent = made ? (count ? counted(count) : "none") : "";
+      part("matches").textContent = made ? (count ? counted(count) : isOver ? "none" : "…") : "";
+      part("matches").setAttribute("aria-busy", !isOver);
     };
-    tell();
-    part("matches").setAttribute("aria-busy", made !== undefined);
-    if (!made || !(await made.run())) return;
-    tell();
-    part("matches").setAttribute("aria-busy", false);
+    tell(made === undefined);
+    if (made && (await made.run())) tell(true);
   };
   const matching = (forward) => state.search && step(forward, (at) => state.search.hits[at] === 1);
 

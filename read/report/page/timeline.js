@@ -1,7 +1,7 @@
 // The timeline: the visible part, and the actions of pointer and keys.
 import { counted, duration, element, plural, since } from "./text.js";
 import { HEADER, firstAfter, layout, levelOf, pointAt, pointsOf, sameKey, whoLabel, cpuLabel, find } from "./rows.js";
-import { fieldsOf, partOf } from "./data.js";
+import { fieldsOf, partOf, spreadThreads } from "./data.js";
 import { fieldTable } from "./fields.js";
 import { groupByLabel } from "./groups.js";
 import { colorsOf, colorsOfLabels, themeOf } from "./colors.js";
@@ -196,6 +196,7 @@ export class Timeline {
     const { selected } = state;
     state.by = by;
     if (by === "label") this.label(state.labels);
+    if (by === "cpu") spreadThreads(report);
     this.arrange();
     this.parts.scroller.scrollTop = 0;
     state.hovered = undefined;
