@@ -146,6 +146,8 @@ async function start() {
   });
 
   const query = part("query");
+  // The fields of a served page stay with the program that serves it.
+  if (report.is_served) query.placeholder = "Search names, threads ( / )";
   let running;
   const search = async () => {
     if (running) running.isStopped = true;

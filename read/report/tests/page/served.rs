@@ -604,6 +604,13 @@ fn a_browser_requests_what_it_shows() {
         std::fs::write(&picture, STANDARD.decode(browser.picture("png")).unwrap()).unwrap();
     }
     assert!(browser.evaluate(resolution).as_u64() > Some(2_000_000 / 1500), "{}", browser.evaluate(resolution));
+    // The page does not have the fields: it offers no search in them, no labels, and no table by field.
+    let offered =
+        "[document.getElementById('query').placeholder.includes('VALUE'), document.getElementById('labelling').hidden]";
+    assert_eq!(browser.evaluate(offered), json!([false, true]));
+    browser.press("6");
+    let told = browser.evaluate("document.getElementById('view').textContent");
+    assert!(told.as_str().is_some_and(|told| told.contains("The fields stay with the program")), "{told}");
     // Merged items are not reported as left out, since they are fetched.
     let notes = browser.evaluate("document.getElementById('notes').textContent");
     assert!(!notes.as_str().unwrap().contains("drawn as one"), "{notes}");
