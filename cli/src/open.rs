@@ -32,7 +32,7 @@ Examples:
   dormouse open TRACE --no-browser --idle-timeout 1h     ends after an hour without requests
 
 The page is that of `dormouse report`, but leaves nothing out: it fetches more when you zoom in, and the fields of an event when you click it. Slices that are \
-nested more than 128 deep in a thread or 32 on a CPU, or that belong to a 33rd thread on a CPU, are not drawn, but counted. Values of fields are not searched.
+nested more than 128 deep in a thread or 32 on a CPU, or that belong to a 33rd thread on a CPU, are not drawn, but counted. A search in the page reads the whole trace; labels and tables by a field are only in the page of `dormouse report`.
 
 The trace is read once, at the beginning. If the trace is larger than --memory allows, only long items are kept, and short neighbours are kept as one; when you zoom in or click, \
 the command reads that part of the trace again.

@@ -119,13 +119,14 @@ async function ask(what) {
   return new Uint8Array(await response.arrayBuffer());
 }
 
-// Requests rows of a part of the time, or with a key. The response is the length of a head, the head, and columns.
-export async function partOf(report, asked) {
-  const bytes = await ask(`part?${new URLSearchParams(asked)}`);
+// Requests rows of a part of the time, or with a key; with the path `find`, of items with a value. The response is the
+// length of a head, the head, and columns.
+export async function partOf(report, asked, path = "part") {
+  const bytes = await ask(`${path}?${new URLSearchParams(asked)}`);
   const length = 4 + new DataView(bytes.buffer).getUint32(0, true);
   const [head, columns] = await Promise.all([inflate(bytes.subarray(4, length)), inflate(bytes.subarray(length))]);
   const parsed = parse(head);
-  return { resolution: parsed.resolution, counters: parsed.counters, rows: put(report, parsed, columns) };
+  return { resolution: parsed.resolution, counters: parsed.counters, found: parsed.found, rows: put(report, parsed, columns) };
 }
 
 // Asks the program to read what was recorded since.

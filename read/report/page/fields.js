@@ -1,7 +1,7 @@
 // What fields say about entries: which of them a search finds, and their labels.
 import { counted, element } from "./text.js";
 import { eachFields, eachMerged } from "./data.js";
-import { processLabel, threadLabel } from "./rows.js";
+import { firstFrom, processLabel, threadLabel } from "./rows.js";
 
 // Separator of names and values in the fields of an item.
 const END = "\0";
@@ -19,12 +19,26 @@ export class Search {
     // By number of fields. Those of a served page all have the number 1.
     this.items = new Uint8Array(report.chunks.length * report.chunk_items + 2);
     this.hits = new Uint8Array(0);
+    // What the program of a served page finds: number of items, and begins by row.
+    this.found = 0;
+    this.begins = [];
+  }
+
+  // Asks the program of a served page for the items of a grouping that have a value. `request`: sends a request.
+  async ask(by, request) {
+    const { report } = this;
+    const bytes = [...new TextEncoder().encode(this.wanted)];
+    const text = bytes.map((byte) => byte.toString(16).padStart(2, "0")).join("");
+    const { rows, found } = await request({ text, cpu: Number(by === "cpu") }, "find");
+    this.found = found;
+    this.begins = rows.map(({ levels: [{ from, to }] }) => report.begin.slice(from, to));
+    return !this.isStopped;
   }
 
   // Searches the values of fields. FIELD=VALUE finds items with this value. Returns whether it was not stopped.
-  async run() {
+  async run(by, request) {
     const { report } = this;
-    if (report.is_served) return true;
+    if (report.is_served) return this.ask(by, request);
     const [field, ...rest] = this.wanted.split("=");
     const ofField = rest.length ? `${END}${field}${END}${rest.join("=")}` : undefined;
     return eachFields(report, (number, item) => {
@@ -43,6 +57,11 @@ export class Search {
       const { from, to } = row.levels[0];
       const ofRow = row.by === "thread" ? threads[row.of] : 0;
       for (let at = from; at < to; at++) hits[at] = ofRow || names[name[at]] || items[fields[at]];
+      // Each begin is within an entry, which can stand for several items.
+      for (const begin of this.begins[row.index] ?? []) {
+        const at = firstFrom(report, row.levels[0], begin + 1) - 1;
+        if (at >= from) hits[at] = 1;
+      }
       if (row.by !== "thread") for (let at = from; at < to; at++) if (other[at] > 0 && threads[other[at] - 1]) hits[at] = 1;
       eachMerged(report, row, (entry, from, to) => {
         let hit = 0;
@@ -56,7 +75,8 @@ export class Search {
   count(by) {
     const { report } = this;
     // Tables count each item of a name, also those that the page merges with neighbours.
-    if (!this.threads.includes(1) && !this.items.includes(1)) return report.summary.reduce((sum, row) => sum + this.names[row.name] * row.count, 0);
+    const named = () => report.summary.reduce((sum, row) => sum + this.names[row.name] * row.count, 0);
+    if (report.is_served || (!this.threads.includes(1) && !this.items.includes(1))) return named() + this.found;
     let sum = 0;
     for (const row of report.rows.filter((row) => row.by === by)) {
       const { from, to } = row.levels[0];

@@ -1,4 +1,5 @@
 // Tables of a part of the time, made from the items that began in it, and tables by the value of a field.
+import { firstFrom } from "./rows.js";
 
 const SLOWEST = 20;
 
@@ -10,18 +11,6 @@ export function figuresOf(durations) {
   const sorted = Float64Array.from(durations).sort();
   const total = sorted.reduce((sum, one) => sum + one, 0);
   return { count: sorted.length, total, p50: percentile(sorted, 50), p90: percentile(sorted, 90), p99: percentile(sorted, 99), max: sorted[sorted.length - 1] };
-}
-
-// Returns the first entry of a row that begins at a time or later.
-function firstFrom(report, { from, to }, time) {
-  let low = from;
-  let high = to;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (report.begin[middle] < time) low = middle + 1;
-    else high = middle;
-  }
-  return low;
 }
 
 // Calls `each` with the entries of rows of threads that began in a part of the time.

@@ -127,6 +127,8 @@ async function start() {
   const group = (by) => {
     timeline.group(by);
     pressed();
+    // The program that serves the page finds items of one grouping.
+    if (report.is_served && state.search) search();
   };
   const order = (isByBegin) => {
     timeline.order(isByBegin);
@@ -146,8 +148,6 @@ async function start() {
   });
 
   const query = part("query");
-  // The fields of a served page stay with the program that serves it.
-  if (report.is_served) query.placeholder = "Search names, threads ( / )";
   let running;
   const search = async () => {
     if (running) running.isStopped = true;
@@ -160,7 +160,13 @@ async function start() {
       part("matches").setAttribute("aria-busy", !isOver);
     };
     tell(made === undefined);
-    if (made && (await made.run())) tell(true);
+    if (!made) return;
+    try {
+      if (await made.run(state.by, (...what) => timeline.asked(...what))) tell(true);
+    } catch (error) {
+      tell(true);
+      part("matches").textContent = `not read: ${error.message}`;
+    }
   };
   const matching = (forward) => state.search && step(forward, (at) => state.search.hits[at] === 1);
 

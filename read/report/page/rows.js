@@ -172,6 +172,18 @@ export function firstAfter(report, from, to, time) {
   return low;
 }
 
+// Returns the first entry of a row that begins at a time or later.
+export function firstFrom(report, { from, to }, time) {
+  let low = from;
+  let high = to;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (report.begin[middle] < time) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
 // Returns rows that are complete between two times: those that are shown, or those of the page.
 function rowsAround(report, begin, end) {
   const { part } = report;

@@ -132,12 +132,12 @@ export class Timeline {
   }
 
   // Requests a part. The selected entry may be among those that are dropped for it.
-  async asked(what) {
+  async asked(what, path) {
     const { report, state } = this;
     const { forgotten } = report;
     const { selected } = state;
     const facts = selected && [report.begin[selected.at], report.duration[selected.at], report.name[selected.at]];
-    const part = await partOf(report, what);
+    const part = await partOf(report, what, path);
     if (report.forgotten === forgotten) return part;
     this.fetched = undefined;
     [report.part, report.shown] = [undefined, report.rows];

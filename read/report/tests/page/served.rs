@@ -307,6 +307,14 @@ fn nothing_is_served_without_the_token() {
         ("part?begin=0".into(), "404"),
         ("part?begin=18446744073709551616&end=1&step=1&cpu=0".into(), "404"),
         ("part".into(), "404"),
+        ("find?text=6964&cpu=0".into(), "200"),
+        ("find?text=6964&cpu=1".into(), "200"),
+        ("find?text=6964&cpu=2".into(), "404"),
+        ("find?text=&cpu=0".into(), "404"),
+        ("find?text=696&cpu=0".into(), "404"),
+        ("find?text=+6&cpu=0".into(), "404"),
+        ("find?text=ff&cpu=0".into(), "404"),
+        ("find?cpu=0&text=6964".into(), "404"),
         ("again".into(), "404"),
         ("../etc/passwd".into(), "404"),
         ("page?x=ä".into(), "404"),
@@ -583,6 +591,39 @@ fn items_read_again_equal_the_first_reading() {
     assert_eq!(rows.iter().flat_map(|(_, entries)| entries).map(|entry| entry[3]).sum::<u64>(), 80_004);
 }
 
+/// A search finds the items that have the value, whether they are kept or read again.
+#[test]
+fn items_are_found_by_the_values_of_their_fields() {
+    let files = files(20_000);
+    for memory in [MUCH, LITTLE] {
+        let served = served(&files, memory, 8 << 20, false);
+        let found = |text: &str, is_cpu| {
+            let bytes = served.find(text, is_cpu).unwrap();
+            let length = u32::from_le_bytes(bytes[..4].try_into().unwrap()) as usize;
+            let head: Value = serde_json::from_slice(&unpacked(&bytes[4..4 + length])).unwrap();
+            let (_, rows) = taken(&bytes);
+            let all = rows.into_iter().flat_map(|(_, entries)| entries).map(|entry| (entry[0], entry[1]));
+            (head["found"].as_u64().unwrap(), all.collect::<BTreeSet<_>>())
+        };
+        // The request, its queries and its tick.
+        let request = [(1_000_000, 100_000), (1_010_000, 20_000), (1_040_000, 30_005), (1_150_000, 0)];
+        for is_cpu in [false, true] {
+            assert_eq!(found("ID=1000000", is_cpu), (4, BTreeSet::from(request)));
+            assert_eq!(found("id=100000", is_cpu), (0, BTreeSet::new()));
+        }
+        // The message is on a lane, which is on no CPU.
+        let message = BTreeSet::from([(1_005_000, 0), (1_005_000, 1_000_000), (2_005_000, 0)]);
+        assert_eq!(found("id=55", false), (3, message.clone()));
+        assert_eq!(found("id=55", true).0, 2);
+        // All items have this value: those that do not fit are counted.
+        let (count, shown) = found("ONERROR", false);
+        assert_eq!(count, served.written.slices + served.written.instants);
+        assert!(shown.len() > 10_000 && shown.len() <= 20_000, "{}", shown.len());
+        // The page itself knows what has this name.
+        assert_eq!(found("request", false).0, 0);
+    }
+}
+
 #[test]
 fn a_browser_requests_what_it_shows() {
     let Some(program) = browser::program() else { return };
@@ -604,10 +645,16 @@ fn a_browser_requests_what_it_shows() {
         std::fs::write(&picture, STANDARD.decode(browser.picture("png")).unwrap()).unwrap();
     }
     assert!(browser.evaluate(resolution).as_u64() > Some(2_000_000 / 1500), "{}", browser.evaluate(resolution));
-    // The page does not have the fields: it offers no search in them, no labels, and no table by field.
-    let offered =
-        "[document.getElementById('query').placeholder.includes('VALUE'), document.getElementById('labelling').hidden]";
-    assert_eq!(browser.evaluate(offered), json!([false, true]));
+    // The page does not have the fields: it offers no labels and no table by field. The program searches them.
+    assert_eq!(browser.evaluate("document.getElementById('labelling').hidden"), true);
+    for (text, count) in [("id=200000000", "4"), ("query", "40000"), ("nothing of this", "none")] {
+        assert_eq!(super::search(browser, text), count, "{text}");
+    }
+    super::search(browser, "id=200000000");
+    let hits = "(() => { const { report, timeline: { state } } = dormouseReport; return report.rows.filter((row) => !row.is_cpu).map((row) => { const { from, to } = row.levels[0]; let sum = 0; for (let at = from; at < to; at++) if (state.search.hits[at]) { sum++; if (report.begin[at] > 200150000 || report.begin[at] + report.duration[at] < 200000000) return 'elsewhere'; } return sum > 0; }); })()";
+    // They are in the rows of ticks, requests and queries of thread 7.
+    assert_eq!(browser.evaluate(hits), json!([true, true, true, false, false, false]));
+    super::search(browser, "");
     browser.press("6");
     let told = browser.evaluate("document.getElementById('view').textContent");
     assert!(told.as_str().is_some_and(|told| told.contains("The fields stay with the program")), "{told}");
