@@ -46,7 +46,7 @@ pub struct Item {
 }
 
 impl Item {
-    /// Returns whom it belongs to.
+    /// Returns the thread and the lane that it belongs to.
     pub(crate) fn owner(&self) -> Owner {
         (self.thread, self.lane.unwrap_or(0))
     }

@@ -211,7 +211,7 @@ fn told(totals: &Totals) -> impl Iterator<Item = String> + use<> {
 }
 
 impl Place {
-    /// Returns whom the slices of the track belong to.
+    /// Returns the thread and the lane of the slices of the track.
     pub(crate) fn owner(&self) -> Owner {
         (self.thread, self.lane.unwrap_or(0))
     }

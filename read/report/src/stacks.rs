@@ -13,7 +13,7 @@ pub(crate) const STACKS_OF_CPU: usize = 32;
 /// Maximum depth of a stack of a CPU. Slices that are nested deeper are counted.
 pub(crate) const DEPTH_OF_CPU: usize = 32;
 
-/// Who a slice belongs to: its thread, and its lane.
+/// Thread and lane that a slice belongs to.
 pub(crate) type Owner = (u32, u32);
 
 /// A stack, and the end of the slice at each depth: of the last one, if none is open.
