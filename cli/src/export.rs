@@ -20,7 +20,7 @@ use serde_json::json;
 use crate::external::become_program;
 use crate::pairing::find_keys;
 use crate::progress::Progress;
-use crate::selection::{SelectionOptions, begin_ns};
+use crate::selection::{SelectionOptions, zero_line, zero_ns};
 use crate::target::Target;
 use crate::view::{self, Printed, View};
 
@@ -318,7 +318,12 @@ impl Export {
         reading.limit_names(memory / 16);
         let traces: Vec<&Trace> = files.described().iter().collect();
         let streams = files.names().zip(files.readers().map(|(trace, _)| trace));
-        let base_ns = begin_ns(&files).unwrap_or(0);
+        let zero_ns = zero_ns(&files);
+        let base_ns = zero_ns.unwrap_or(0);
+        // The other formats have absolute times, or none.
+        if format == Format::Chrome {
+            zero_ns.map(zero_line).iter().for_each(say);
+        }
         let mut exporter = Exporter::new(format, &options, &traces, streams, base_ns).map_err(anyhow::Error::msg)?;
         exporter.limit(memory);
         std::thread::scope(|scope| {

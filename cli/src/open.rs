@@ -20,7 +20,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use crate::pairing::find_keys;
 use crate::progress::Progress;
 use crate::report::{Drawn, about, are_closed, notes, opened, title};
-use crate::selection::SelectionOptions;
+use crate::selection::{SelectionOptions, zero_ns};
 
 /// Show a trace in a browser: the page of `dormouse report`, which loads details as you zoom in
 #[derive(Debug, Args)]
@@ -32,7 +32,7 @@ Examples:
   dormouse open TRACE --no-browser --idle-timeout 1h     ends after an hour without requests
 
 The page is that of `dormouse report`, but leaves nothing out: it fetches more when you zoom in, and the fields of an event when you click it. Slices that are \
-nested more than 128 deep in a thread, or that overlap more than 32 others on a CPU, are not drawn, but counted.
+nested more than 128 deep in a thread or 32 on a CPU, or that belong to a 33rd thread on a CPU, are not drawn, but counted. A search in the page reads the whole trace; labels and tables by a field are only in the page of `dormouse report`.
 
 The trace is read once, at the beginning. If the trace is larger than --memory allows, only long items are kept, and short neighbours are kept as one; when you zoom in or click, \
 the command reads that part of the trace again.
@@ -135,7 +135,7 @@ fn survey(this: &Arc<Open>) -> anyhow::Result<(Served, ReadSummary, bool)> {
     let summary = reading.finish(true);
     let notes = notes(&files, &summary, corrections, "");
     let is_growing = is_growing && !are_closed(&files);
-    let surveyed = surveyed.told(&totals, about(&traces), notes, is_growing);
+    let surveyed = surveyed.told(&totals, about(&traces), notes, is_growing, zero_ns(&files));
     let source = Box::new(Files { files, this: Arc::clone(this), first_ns, last_ns });
     Ok((Served::new(surveyed, source, PAGE_BYTES)?, summary, is_growing))
 }

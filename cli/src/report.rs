@@ -1,13 +1,15 @@
 //! `dormouse report`: writes a trace as one page of HTML.
 
+use std::collections::BTreeSet;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use anyhow::bail;
 use clap::Args;
 use dormouse_analysis::Figure;
 use dormouse_analysis::timeline::{GivenPair, Options, Timeline};
-use dormouse_ctf::Trace;
 use dormouse_ctf::loss::NOT_CLOSED;
+use dormouse_ctf::{ClassRef, Trace};
 use dormouse_owner::is_owner_alive;
 use dormouse_reader::{Item, ReadSummary, TraceFiles};
 use dormouse_report::{Contents, Gather, Written};
@@ -15,8 +17,9 @@ use dormouse_terminal::{Output, parse_size, say};
 use serde_json::json;
 
 use crate::pairing::find_keys;
+use crate::patterns::instead;
 use crate::progress::Progress;
-use crate::selection::SelectionOptions;
+use crate::selection::{SelectionOptions, zero_ns};
 use crate::target::Target;
 
 /// Write a trace as one HTML page with a timeline, tables and distributions, which needs no network
@@ -27,6 +30,7 @@ Examples:
   dormouse report TRACE -o slow.html --since +2s --until +3s         one second, with every event
   dormouse report TRACE -o r.html --pairs req:in..req:out --key id   slices of your own
   dormouse report TRACE -o r.html --counter 'net:queue/len'          values of a field over time
+  dormouse report TRACE -o r.html --label '{endpoint} {id}'          slices named by their fields
   dormouse report TRACE -o r.html --max-size 100M                    more details of a large trace
   dormouse report A --diff B -o r.html                               A, and its differences from B
   dormouse report TRACE -o - > report.html                           to standard output
@@ -56,6 +60,9 @@ pub(crate) struct ReportCommand {
     output: PathBuf,
     #[command(flatten)]
     drawn: Drawn,
+    /// Write this on slices and instants instead of their name: {FIELD} stands for a value, as in '{endpoint} {id}'. The page can change it, and colours them by it
+    #[arg(long, value_name = "TEXT", help_heading = "Slices and counters")]
+    label: Option<String>,
     /// Also show what differs between the trace (A) and this other trace (B)
     #[arg(long, value_name = "OTHER", help_heading = "Output")]
     diff: Option<PathBuf>,
@@ -186,6 +193,8 @@ fn gather(dirs: &[PathBuf], asked: &ReportCommand, side: Side) -> anyhow::Result
     let notes = notes(&files, &summary, corrections, before);
     let mut contents = gather.finish(&totals, about(&traces), notes);
     contents.is_growing = is_growing && !are_closed(&files);
+    contents.zero_ns = zero_ns(&files);
+    contents.field_names = field_names(&files);
     Ok((contents, summary))
 }
 
@@ -199,6 +208,8 @@ impl ReportCommand {
         };
         let side = if other.is_some() { Side::First } else { Side::Alone };
         let (mut contents, summary) = gather(&self.dirs, &self, side)?;
+        contents.label = self.checked_label(&contents.field_names)?;
+        let zero_ns = contents.zero_ns;
         let other = other.map(|(other, summary)| {
             contents.compare(other.beside());
             summary
@@ -208,14 +219,33 @@ impl ReportCommand {
         page.flush()?;
         drop(page);
         target.finish()?;
-        self.tell(&written, &summary, other.as_ref(), out)?;
+        self.tell(&written, zero_ns, &summary, other.as_ref(), out)?;
         let is_whole = summary.warnings.is_empty() && other.is_none_or(|other| other.warnings.is_empty());
         Ok((!is_whole).into())
+    }
+
+    /// Returns the label of slices.
+    ///
+    /// # Errors
+    /// It names a field that no event has.
+    fn checked_label(&self, field_names: &[String]) -> anyhow::Result<String> {
+        let label = self.label.clone().unwrap_or_default();
+        let fields: Vec<&str> = label.split('{').skip(1).filter_map(|rest| Some(rest.split_once('}')?.0)).collect();
+        if fields.is_empty() && self.label.is_some() {
+            bail!(
+                "--label {label}: it has no field, so all slices would have the same text; write a name in braces, such as {{id}}"
+            );
+        }
+        if let Some(unknown) = fields.iter().find(|field| !field_names.iter().any(|name| name == *field)) {
+            bail!("--label: no event of this trace has a field {unknown}; {}", instead(&[unknown], field_names));
+        }
+        Ok(label)
     }
 
     fn tell(
         &self,
         written: &Written,
+        zero_ns: Option<i64>,
         summary: &ReadSummary,
         other: Option<&ReadSummary>,
         out: &mut Output,
@@ -223,6 +253,7 @@ impl ReportCommand {
         if self.json && self.output != Path::new("-") {
             let mut value = serde_json::to_value(written)?;
             value["file"] = json!(self.output);
+            value["zero_ns"] = json!(zero_ns);
             value["events_lost"] = json!(summary.events_lost);
             value["warnings"] = json!(summary.warnings);
             if let Some(other) = other {
@@ -256,6 +287,14 @@ impl ReportCommand {
         }
         Ok(())
     }
+}
+
+/// Returns the names of all fields, sorted.
+fn field_names(files: &TraceFiles) -> Vec<String> {
+    let classes = files.traces().flat_map(ClassRef::all).filter(|class| !class.is_state());
+    let names: BTreeSet<String> =
+        classes.flat_map(|class| class.class.member_names().map(str::to_owned).collect::<Vec<_>>()).collect();
+    names.into_iter().collect()
 }
 
 /// Returns lines that say on which hosts and by which tracers the traces were recorded.

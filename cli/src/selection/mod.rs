@@ -15,7 +15,7 @@ use dormouse_terminal::{parse_duration, say};
 
 use crate::patterns::{instead, unmatched};
 use time::TimeOption;
-pub(crate) use time::begin_ns;
+pub(crate) use time::{zero_line, zero_ns};
 
 /// Options that select events.
 #[derive(Debug, Args)]
@@ -27,7 +27,7 @@ pub(crate) struct SelectionOptions {
     /// Select events for which this is true: `bytes > 4096 and process == "nginx"`; if given several times, all must be true
     #[arg(long = "where", value_name = "EXPR")]
     conditions: Vec<String>,
-    /// Select events from this time on: `10:15`, `2026-11-26 10:15:00.5`, `1700000000.25`, `+1.5s` (from the beginning), `-2s` (from the end), `event:NAME`
+    /// Select events from this time on: `10:15`, `2026-11-26 10:15:00.5`, `1700000000.25`, `+1.5s` (from the first event), `-2s` (from the end), `event:NAME`
     #[arg(long, value_name = "TIME", value_parser = time::parse, allow_hyphen_values = true)]
     since: Option<TimeOption>,
     /// Select events up to this time, in the same forms

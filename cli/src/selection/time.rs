@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::bail;
+use dormouse_ctf::Problem;
 use dormouse_ctf::stream::RecordError;
-use dormouse_ctf::{Event, Problem};
 use dormouse_reader::{Bounds, TraceFiles};
 use dormouse_terminal::parse_duration;
 use jiff::civil::{DateTime, Time};
@@ -18,7 +18,7 @@ pub(super) enum TimeOption {
     At(i64),
     /// Time of day, local.
     TimeOfDay(Time),
-    /// Nanoseconds from the first event.
+    /// Nanoseconds from the zero of relative times, see [`zero_ns`].
     FromBegin(i64),
     /// Nanoseconds before the end.
     FromEnd(i64),
@@ -39,7 +39,7 @@ pub(super) fn parse(text: &str) -> Result<TimeOption, String> {
     let wrong = || {
         format!(
             "`{text}` is not a time; write 14:03:05.5, 2026-11-26, \"2026-11-26 14:03\", 2026-11-26T14:03:05Z, 1700000000.25 (seconds since 1970), \
-             +1.5s (from the trace's beginning), -2s (from its end) or event:NAME"
+             +1.5s (from the first event), -2s (from its end) or event:NAME"
         )
     };
     let duration = |text: &str| {
@@ -80,15 +80,26 @@ fn seconds(text: &str) -> Option<i64> {
     whole.parse::<i64>().ok()?.checked_mul(NS)?.checked_add(fraction_ns)
 }
 
-/// Returns the time of the first event that has one, in nanoseconds.
-pub(crate) fn begin_ns(files: &TraceFiles) -> Option<i64> {
-    let mut events = files.events();
+/// Returns the zero of relative times, in nanoseconds since the epoch: the time of the first event that has one. The
+/// session owner's own records count only if there is no other event, because they are on no timeline.
+pub(crate) fn zero_ns(files: &TraceFiles) -> Option<i64> {
+    let (mut events, mut of_owner) = (files.events(), None);
     while let Some(item) = events.next_event() {
-        if let Ok(Event { time_ns: Some(ns), .. }) = item {
-            return Some(ns);
+        match item {
+            Ok(event) if !event.is_state() && event.time_ns.is_some() => return event.time_ns,
+            Ok(event) => of_owner = of_owner.or(event.time_ns),
+            Err(_) => {}
         }
     }
-    None
+    of_owner
+}
+
+/// Returns a line that says what the zero of relative times is.
+pub(crate) fn zero_line(zero_ns: i64) -> String {
+    let time = Timestamp::from_nanosecond(zero_ns.into()).map(|time| time.to_zoned_datetime(TimeZone::system()));
+    let time = time.map(|time| time.strftime("%Y-%m-%d %H:%M:%S.%9f %:z").to_string());
+    let time = time.unwrap_or_else(|_| format!("{zero_ns} ns since 1970"));
+    format!("times count from the first event of the trace, at {time}")
 }
 
 /// Returns an error that says why the trace has no time to which others could be relative.
@@ -126,9 +137,9 @@ fn resolve(files: &TraceFiles, when: &TimeOption, without: i64) -> anyhow::Resul
     let known = |ns: Option<i64>| ns.ok_or_else(|| no_time(files));
     Ok(match *when {
         TimeOption::At(ns) => ns,
-        TimeOption::FromBegin(ns) => known(begin_ns(files))?.saturating_add(ns),
+        TimeOption::FromBegin(ns) => known(zero_ns(files))?.saturating_add(ns),
         TimeOption::FromEnd(ns) => known(files.end_ns())?.saturating_sub(ns),
-        TimeOption::TimeOfDay(time) => time_of_day(time, known(begin_ns(files))?, files.end_ns())?,
+        TimeOption::TimeOfDay(time) => time_of_day(time, known(zero_ns(files))?, files.end_ns())?,
         TimeOption::Event(_) => without,
     })
 }

@@ -18,7 +18,7 @@ use dormouse_terminal::{Output, parse_duration};
 
 use crate::patterns::instead;
 use crate::progress::Progress;
-use crate::selection::{SelectionOptions, Verbose, begin_ns};
+use crate::selection::{SelectionOptions, Verbose, zero_line, zero_ns};
 use printer::Printer;
 pub(crate) use printer::utc_offset;
 use sink::Sink;
@@ -203,11 +203,18 @@ impl View {
             }
         };
         let selection = reading.selection();
+        let is_relative = matches!(self.clock, ClockArgument::Relative);
+        let zero_ns = if is_relative { zero_ns(&files) } else { None };
+        if is_relative && self.follow && zero_ns.is_none() {
+            bail!(
+                "--clock relative counts from the first event, and the trace has none yet; use --clock time, or start again when it has one"
+            );
+        }
         let clock = match self.clock {
             ClockArgument::Time => ClockFormat::TimeOfDay,
             ClockArgument::Date => ClockFormat::DateTime,
             ClockArgument::Seconds => ClockFormat::Seconds,
-            ClockArgument::Relative => ClockFormat::Since(begin_ns(&files).unwrap_or(0)),
+            ClockArgument::Relative => ClockFormat::Since(zero_ns.unwrap_or(0)),
         };
         let has_color = match self.color {
             ColorArgument::Auto => dormouse_terminal::style::has_color(),
@@ -222,6 +229,8 @@ impl View {
         printer.expect(classes.map(|class| class.class.full_name.as_str()));
         let is_paged = is_terminal && !self.no_pager && !self.follow;
         let mut sink = Sink::new(out, is_paged, format == Format::People);
+        let has_clock = matches!(format, Format::People | Format::Babeltrace);
+        zero_ns.filter(|_| has_clock).map(zero_line).into_iter().for_each(|line| sink.say(line));
         if self.follow {
             let bounds = reading.bounds().clone();
             let code = self.print_following(files, bounds, &mut printer, &mut sink)?;

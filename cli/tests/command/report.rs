@@ -172,6 +172,63 @@ fn damage_is_reported_in_the_page_and_by_the_exit_code() {
     assert!(notes.as_str().is_some_and(|notes| notes.contains("warning: cpu_1: packet 0")), "{notes}");
 }
 
+/// A time that the page shows is found by `view --since`, from a page of the whole trace and from one of a part.
+#[test]
+fn a_time_of_the_page_is_a_time_of_view() {
+    const ZERO: &str = "2023-11-14 22:13:20.000001000 +00:00";
+    let (trace, dir) = (trace(), tempfile::tempdir().unwrap());
+    let page = dir.path().join("page.html");
+    let view = |options: &[&str]| {
+        let mut command = Command::new(DORMOUSE);
+        command.arg("view").arg(trace.path()).args(options).env("TZ", "UTC").output().expect("dormouse runs")
+    };
+    // The trace has a record of its session's owner before the first event.
+    let relative = view(&["--format", "people", "--clock", "relative", "-e", "job:*", "-n", "1"]);
+    assert!(text(&relative.stdout).trim_start().starts_with("0.000000000 "), "{}", text(&relative.stdout));
+    let said = format!("dormouse: times count from the first event of the trace, at {ZERO}\n");
+    assert!(text(&relative.stderr).starts_with(&said), "{}", text(&relative.stderr));
+    for (options, expected) in [(&[][..], "+0.000000000s"), (&["--since", "+10ms"], "+0.010000000s")] {
+        let told: Json =
+            serde_json::from_slice(&report(trace.path(), &page, &[options, &["--json"]].concat()).stdout).unwrap();
+        assert_eq!(told["zero_ns"], 1_700_000_000_000_001_000_i64);
+        let Some(program) = browser::program() else { return };
+        let browser = &mut Browser::start(&program);
+        browser.call("Emulation.setTimezoneOverride", json!({ "timezoneId": "UTC" }));
+        browser.open(&page);
+        browser.wait("document.documentElement.dataset.ready === ''");
+        let about = browser.evaluate("document.getElementById('about').textContent");
+        assert!(about.as_str().is_some_and(|about| about.contains(&format!("0 is {ZERO}"))), "{about}");
+        browser.press("4");
+        let begin = browser.evaluate("document.querySelector('#view tbody tr').children[2].textContent");
+        assert_eq!(begin, expected);
+        let time = begin.as_str().unwrap();
+        let found = view(&["--since", time, "--until", time, "--format", "json"]);
+        let events: Vec<Json> = text(&found.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(events.len(), 1, "{events:?}");
+        assert_eq!((&events[0]["event"], &events[0]["fields"]["path"]), (&json!("job:begin"), &json!(HOSTILE)));
+    }
+}
+
+#[test]
+fn a_label_names_fields_that_the_trace_has() {
+    let (trace, dir) = (trace(), tempfile::tempdir().unwrap());
+    let page = dir.path().join("page.html");
+    for (label, expected) in [("{pth}", "no event of this trace has a field pth"), ("path", "it has no field")] {
+        let output = report(trace.path(), &page, &["--label", label]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
+    }
+    let output = report(trace.path(), &page, &["--label", "job {path}"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let Some(program) = browser::program() else { return };
+    let browser = &mut Browser::start(&program);
+    browser.open(&page);
+    browser.wait("document.documentElement.dataset.ready === '' && dormouseReport.timeline.state.labels");
+    let texts = "dormouseReport.timeline.state.labels.texts.slice(1)";
+    assert_eq!(browser.evaluate(texts), json!([format!("job {HOSTILE}")]));
+    assert_eq!(browser.evaluate("[window.hacked ?? null, document.images.length]"), json!([null, 0]));
+}
+
 /// A browser shows lanes, nested slices and the loss, and does not run script in a name.
 #[test]
 fn a_browser_shows_what_is_in_the_trace() {

@@ -177,7 +177,7 @@ fn a_browser_shows_what_differs() {
     // A key leads to the tables of A, another one back to the view.
     browser.press("2");
     assert_eq!(browser.evaluate("document.querySelectorAll('table.diff').length"), 0);
-    browser.press("7");
+    browser.press("8");
     assert_eq!(browser.evaluate("document.querySelectorAll('table.diff').length"), 1);
     assert_eq!(browser.evaluate("[window.hacked ?? null, document.images.length]"), json!([null, 0]));
     assert_eq!(browser.script_errors(), [""; 0]);

@@ -133,8 +133,8 @@ fn options_select_events() {
         (&["-e", "http:request", "--tail", "3", "--reverse"], vec![99, 98, 97]),
         (&["-e", "http:request", "-n", "2", "--reverse"], vec![99, 98]),
         (&["--reverse"], all().rev().collect()),
-        (&["--since", "+97ms"], vec![96, 97, 98, 99]),
-        (&["--until", "+2ms"], vec![0, 1]),
+        (&["--since", "+97ms"], vec![97, 98, 99]),
+        (&["--until", "+2ms"], vec![0, 1, 2]),
         (&["--since", "-4ms"], vec![97, 98, 99]),
         (&["--last", "4ms"], vec![97, 98, 99]),
         (&["--since", "22:13:20.098", "--until", "2023-11-14T22:13:20.099Z"], vec![97, 98]),
@@ -143,7 +143,7 @@ fn options_select_events() {
         (&["--until", "event:http:request", "-e", "http:*"], vec![0]),
     ];
     for (arguments, expected) in cases {
-        // Relative times count from the first event, which is in the state stream, at 0.
+        // Relative times count from the first event that is not a record of the session's owner, at 1 ms.
         assert_eq!(ids(dir, arguments), expected, "{arguments:?}");
     }
     assert_eq!(lines(dir, &["--since", "event:http:hard"]).len(), 2);
@@ -225,11 +225,14 @@ fn other_tools_read_the_formats() {
     let people = lines(dir, &["--format", "people", "-e", "http:*", "--tail", "1"]);
     let wanted = r#"22:13:20.101000000 nginx  12    [0] http:hard    large=9007199254740993 float=0.30000000000000004 nan=NaN text="a\u{1b}[2J\"b\",\n\xff\u{9b}" raw=[0, 255] address=0xBEEF"#;
     assert_eq!(people, [wanted]);
-    let people =
-        lines(dir, &["--fields", "id,ok", "-n", "2", "-e", "http:*", "--clock", "relative", "--color", "always"]);
+    let relative =
+        view(dir, &["--fields", "id,ok", "-n", "2", "-e", "http:*", "--clock", "relative", "--color", "always"]);
+    let said = "dormouse: times count from the first event of the trace, at 2023-11-14 22:13:20.001000000 +00:00\n";
+    assert_eq!(String::from_utf8_lossy(&relative.stderr), said);
+    let people: Vec<String> = String::from_utf8_lossy(&relative.stdout).lines().map(str::to_owned).collect();
     let plain = people[1].replace("\x1b[", "<").replace('m', ">");
     assert!(people[1].contains("\x1b[1mhttp:request") && plain.contains("ok<0>=false"), "{people:?}");
-    assert!(people[1].contains("0.002000000"), "{people:?}");
+    assert!(people[1].contains("0.001000000"), "{people:?}");
 }
 
 #[test]

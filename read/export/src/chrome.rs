@@ -93,7 +93,7 @@ impl Chrome {
     }
 
     fn name(&self, name: u32, out: &mut Vec<u8>) {
-        let Some(NameText { text, category }) = self.names.get(name as usize) else { return };
+        let Some(NameText { text, category, .. }) = self.names.get(name as usize) else { return };
         put(out, ",\"name\":");
         put_json_text(out, text.as_bytes());
         put(out, ",\"cat\":");

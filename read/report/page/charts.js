@@ -1,5 +1,5 @@
 // Charts of distributions and of call trees, on canvases.
-import { counted, duration, mark, plural, stepOf } from "./text.js";
+import { counted, duration, mark, marksOf, moment, plural, stepOf } from "./text.js";
 import { INK, heatColor } from "./colors.js";
 
 const SMALL = "11px system-ui, sans-serif";
@@ -140,8 +140,8 @@ function scale(pen, marks, y, right, theme) {
   }
 }
 
-// Draws durations over time.
-export function heatMap(report, cells, [width, height], theme) {
+// Draws durations over a part of the time.
+export function heatMap(report, { begin, span }, cells, [width, height], theme) {
   const isInstants = cells.every((cell) => cell.bin === BIN_OF_INSTANTS);
   const [low, high] = isInstants ? [0, 1] : binsOf(cells);
   const [made, pen] = canvas(width, height, isInstants ? "How many over time" : "Heat map of durations over time");
@@ -165,18 +165,17 @@ export function heatMap(report, cells, [width, height], theme) {
   pen.textAlign = "right";
   if (isInstants) pen.fillText(counted(most), left - 5, top + 6);
   else for (const [value, share] of powers(report, low, high)) pen.fillText(mark(value, value), left - 5, bottom - share * (bottom - top));
-  const step = stepOf(report.span, (width - left) / 110);
-  const times = Array.from({ length: Math.floor(report.span / step) + 1 }, (_, index) => index * step);
-  scale(pen, times.map((time) => [mark(time, step), left + (time / report.span) * (width - left - 6)]), bottom, width, theme);
+  const marks = marksOf(begin, span, stepOf(span, (width - left) / 110));
+  scale(pen, marks.map(([time, text]) => [text, left + ((time - begin) / span) * (width - left - 6)]), bottom, width, theme);
   const timeAt = (x) => Math.floor((x - left) / wide);
   const said = (x, y) => {
     const time = timeAt(x);
     if (time < 0 || time >= report.time_bins) return "";
     const bin = isInstants ? BIN_OF_INSTANTS : low + Math.floor((bottom - y) / tall);
     const count = cells.find((cell) => cell.time === time && cell.bin === bin)?.count ?? 0;
-    const from = (time / report.time_bins) * report.span;
+    const from = begin + (time / report.time_bins) * span;
     const of = isInstants ? "" : ` of ${duration(durationOf(report, bin))} to ${duration(durationOf(report, bin + 1))}`;
-    return `${counted(count)}${of}, from ${duration(from)} on`;
+    return `${counted(count)}${of}, from ${moment(from)} on`;
   };
   return { made, said, timeAt };
 }

@@ -15,14 +15,25 @@ function mixed(color, share) {
 
 export const INK = "#16181d";
 
+function colorOf(rank, isDark) {
+  const shade = SHADES[Math.floor(rank / NAMES.length) % SHADES.length];
+  return mixed(mixed(NAMES[rank % NAMES.length], shade), isDark ? -0.12 : 0);
+}
+
 // Returns the colours of names. Those with the most time differ most.
 export function colorsOf(report, isDark) {
   const order = [...new Set([...report.summary.map((row) => row.name), ...report.names.keys()])];
   const colors = new Array(report.names.length);
   order.forEach((name, rank) => {
-    const shade = SHADES[Math.floor(rank / NAMES.length) % SHADES.length];
-    colors[name] = mixed(mixed(NAMES[rank % NAMES.length], shade), isDark ? -0.12 : 0);
+    colors[name] = colorOf(rank, isDark);
   });
+  return colors;
+}
+
+// Returns the colours of labels, those with the most time first.
+export function colorsOfLabels(totals, isDark) {
+  const colors = new Array(totals.length);
+  [...totals.keys()].sort((a, b) => totals[b] - totals[a]).forEach((label, rank) => (colors[label] = colorOf(rank, isDark)));
   return colors;
 }
 

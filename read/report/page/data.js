@@ -33,7 +33,7 @@ function numbers(bytes, from, out) {
   }
 }
 
-const COLUMNS = ["begin", "duration", "name", "count", "key", "fields", "other"];
+export const COLUMNS = ["begin", "duration", "name", "count", "key", "fields", "other"];
 
 // Room for requested entries after those of the page. When it is full, entries of earlier requests are dropped.
 const ROOM = 1 << 20;
@@ -53,6 +53,29 @@ export async function load() {
   report.own = report.used;
   report.shown = report.rows;
   return report;
+}
+
+// Gives the entries of coarser levels in rows of CPUs the thread of the one item that they stand for.
+export function spreadThreads(report) {
+  if (report.hasThreads) return;
+  report.hasThreads = true;
+  for (const row of report.rows.filter((row) => row.by === "cpu")) {
+    eachMerged(report, row, (entry, from, to) => to - from === 1 && (report.other[entry] = report.other[from]));
+  }
+}
+
+// Calls `each` for the entries of a row's coarser levels, with the range of the entries of the finest level that each
+// stands for.
+export function eachMerged(report, row, each) {
+  const [base, ...coarser] = row.levels;
+  for (const level of coarser) {
+    let at = base.from;
+    for (let entry = level.from; entry < level.to; entry++) {
+      const from = at;
+      for (let left = report.count[entry]; left > 0 && at < base.to; at++) left -= report.count[at];
+      each(entry, from, at);
+    }
+  }
 }
 
 const entriesIn = (head) => head.rows.reduce((sum, row) => row.levels.reduce((sum, [, length]) => sum + length, sum), 0);
@@ -85,7 +108,7 @@ function put(report, head, bytes) {
       }
       return level;
     });
-    return { ...row, index, levels };
+    return { ...row, by: row.is_cpu ? "cpu" : "thread", index, levels };
   });
 }
 
@@ -96,13 +119,14 @@ async function ask(what) {
   return new Uint8Array(await response.arrayBuffer());
 }
 
-// Requests rows of a part of the time, or with a key. The response is the length of a head, the head, and columns.
-export async function partOf(report, asked) {
-  const bytes = await ask(`part?${new URLSearchParams(asked)}`);
+// Requests rows of a part of the time, or with a key; with the path `find`, of items with a value. The response is the
+// length of a head, the head, and columns.
+export async function partOf(report, asked, path = "part") {
+  const bytes = await ask(`${path}?${new URLSearchParams(asked)}`);
   const length = 4 + new DataView(bytes.buffer).getUint32(0, true);
   const [head, columns] = await Promise.all([inflate(bytes.subarray(4, length)), inflate(bytes.subarray(length))]);
   const parsed = parse(head);
-  return { resolution: parsed.resolution, counters: parsed.counters, rows: put(report, parsed, columns) };
+  return { resolution: parsed.resolution, counters: parsed.counters, found: parsed.found, rows: put(report, parsed, columns) };
 }
 
 // Asks the program to read what was recorded since.
@@ -128,6 +152,11 @@ async function heat(head) {
 
 const chunks = new Map();
 let starts;
+let packed;
+// Milliseconds of work on fields between two frames.
+const PART_MS = 4;
+// Number of chunks that are unpacked at the same time.
+const AHEAD = 8;
 
 // Returns the fields of an entry: for each of its events a name, and pairs of name and value; nothing if they are left
 // out.
@@ -135,17 +164,41 @@ export async function fieldsOf(report, { at, row }) {
   const number = report.fields[at];
   if (number === 0) return [];
   if (report.is_served) {
-    const thread = row.is_cpu ? report.other[at] - 1 : row.of;
+    const thread = row.by === "thread" ? row.of : report.other[at] - 1;
     const asked = { thread, name: report.name[at], slice: Number(row.is_slices), begin: report.begin[at], duration: report.duration[at] };
     return eventsOf(new TextDecoder().decode(await ask(`fields?${new URLSearchParams(asked)}`)));
   }
-  starts ??= report.chunks.reduce((starts, length) => [...starts, starts[starts.length - 1] + length], [0]);
   const chunk = Math.floor((number - 1) / report.chunk_items);
-  if (!chunks.has(chunk)) chunks.set(chunk, unpackChunk(report, chunk));
-  return eventsOf((await chunks.get(chunk))[(number - 1) % report.chunk_items]);
+  return eventsOf((await chunkOf(report, chunk))[(number - 1) % report.chunk_items]);
 }
 
-function eventsOf(item) {
+// Returns the fields of the items of a chunk.
+function chunkOf(report, chunk) {
+  if (!starts) {
+    starts = [0];
+    for (const length of report.chunks) starts.push(starts[starts.length - 1] + length);
+  }
+  if (!chunks.has(chunk)) chunks.set(chunk, unpackChunk(report, chunk));
+  return chunks.get(chunk);
+}
+
+// Calls `visit` with the number and the fields of each item in the page. Frames are drawn in between. Returns false if
+// `isStopped` has become true.
+export async function eachFields(report, visit, isStopped) {
+  let until = performance.now() + PART_MS;
+  for (let chunk = 0; chunk < report.chunks.length; chunk++) {
+    for (let next = chunk; next < Math.min(chunk + AHEAD, report.chunks.length); next++) chunkOf(report, next);
+    const items = await chunkOf(report, chunk);
+    if (isStopped()) return false;
+    items.forEach((item, index) => visit(chunk * report.chunk_items + index + 1, item));
+    if (performance.now() < until) continue;
+    await new Promise((done) => setTimeout(done));
+    until = performance.now() + PART_MS;
+  }
+  return !isStopped();
+}
+
+export function eventsOf(item) {
   return item.split("\u0001").slice(1).map((event) => {
     const [name, ...parts] = event.split("\0");
     const fields = [];
@@ -155,7 +208,8 @@ function eventsOf(item) {
 }
 
 async function unpackChunk(report, chunk) {
-  const bytes = await unpack(text("fields").substring(starts[chunk], starts[chunk + 1]));
+  packed ??= text("fields");
+  const bytes = await unpack(packed.substring(starts[chunk], starts[chunk + 1]));
   // All sizes come first, then the fields. The sizes add up to the remaining bytes.
   const view = new DataView(bytes.buffer);
   const sizes = [];

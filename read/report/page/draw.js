@@ -1,6 +1,6 @@
 // Draws one frame of the timeline.
-import { counted, duration, mark, plural, stepOf } from "./text.js";
-import { firstAfter, levelOf, pointAt, pointsOf } from "./rows.js";
+import { counted, duration, marksOf, plural, stepOf } from "./text.js";
+import { firstAfter, levelOf, pointAt, pointsOf, whoLabel } from "./rows.js";
 import { INK, stripes } from "./colors.js";
 
 export const AXIS = 24;
@@ -9,6 +9,8 @@ const FONT = "11px system-ui, sans-serif";
 const WIDE = 3;
 // Slices below this width in pixels have no text.
 const WIDE_FOR_TEXT = 28;
+// Height of the hatched edge of slices that are not certain.
+const EDGE = 4;
 // Maximum number of texts in a frame. They cost the most to draw, and more cannot be read.
 const TEXTS_MAX = 700;
 
@@ -69,7 +71,7 @@ export function draw(pen, state) {
   const visible = bands.filter((band) => band.y + band.height > top && band.y < top + height - AXIS);
   visible.forEach((band) => {
     const y = band.y - top + AXIS;
-    if (band.isProcess || state.isByCpu) {
+    if (band.isProcess || state.by !== "thread") {
       pen.fillStyle = theme.line;
       pen.fillRect(0, y, width, 1);
     }
@@ -105,15 +107,20 @@ export function draw(pen, state) {
   pen.fillStyle = INK;
   for (const [text, x, y] of texts) pen.fillText(text, x, y);
   marked(pen, state, perPixel);
+  if (state.area) area(pen, state, perPixel);
   pen.restore();
-  labels(pen, state, visible);
+  gutterOf(pen, state, visible);
   pen.restore();
   axis(pen, state, plot, perPixel);
 }
 
+// Labels of threads, which are drawn often.
+const whoOf = (report, thread) => ((report.who ??= [])[thread] ??= whoLabel(report, thread));
+
 function entries(brush, state, row, y, perPixel, texts) {
-  const { report, colors, matches, theme, gutter, begin: left } = state;
+  const { report, colors, search, labels, theme, gutter, begin: left } = state;
   const { begin, duration: length, name, count } = report;
+  const tints = labels?.ofEntry;
   const { from, to } = levelOf(report.shown[row.index], perPixel);
   const right = left + state.span;
   const edge = gutter + state.span / perPixel;
@@ -121,7 +128,8 @@ function entries(brush, state, row, y, perPixel, texts) {
   for (let at = firstAfter(report, from, to, left); at < to && begin[at] <= right; at++) {
     const x = gutter + (begin[at] - left) / perPixel;
     const end = gutter + (begin[at] + length[at] - left) / perPixel;
-    const color = matches && !matches[name[at]] ? theme.faded : colors[name[at]];
+    const tint = tints ? tints[at] : 0;
+    const color = search && !search.hits[at] ? theme.faded : tint ? labels.colors[tint] : colors[name[at]];
     if (end - x < WIDE) {
       const column = Math.floor(x);
       if (column < free) continue;
@@ -137,9 +145,14 @@ function entries(brush, state, row, y, perPixel, texts) {
     if (pen.fillStyle !== color) pen.fillStyle = color;
     // Neighbours are separated by a pixel of the background.
     pen.fillRect(shown, y, Math.max(1, shownEnd - shown - 1), brush.height);
+    if (state.doubtful.has(name[at])) {
+      pen.fillStyle = state.hatch ??= stripes(pen, theme.back);
+      pen.fillRect(shown, y + brush.height - EDGE, Math.max(1, shownEnd - shown - 1), EDGE);
+    }
     free = Math.floor(shownEnd);
     if (row.is_slices && shownEnd - shown > WIDE_FOR_TEXT && texts.length < TEXTS_MAX) {
-      const text = count[at] > 1 ? `${report.names[name[at]]} and others` : report.names[name[at]];
+      const own = tint ? labels.texts[tint] : report.names[name[at]];
+      const text = count[at] > 1 ? `${own} and others` : row.by !== "thread" && row.depth === 0 && report.other[at] ? `${own} · ${whoOf(report, report.other[at] - 1)}` : own;
       const cut = fitting(text, shownEnd - shown - 8);
       if (cut) texts.push([cut, shown + 4, y + brush.height / 2 + 0.5]);
     }
@@ -176,7 +189,7 @@ function values(pen, state, band, perPixel) {
 function grid(pen, state, plot, perPixel) {
   const step = stepOf(state.span, plot / 110);
   pen.fillStyle = state.theme.line;
-  for (let at = Math.ceil(state.begin / step) * step; at <= state.begin + state.span; at += step) {
+  for (const [at] of marksOf(state.begin, state.span, step)) {
     pen.fillRect(Math.round(state.gutter + (at - state.begin) / perPixel), AXIS, 1, state.height);
   }
 }
@@ -195,10 +208,8 @@ function axis(pen, state, plot, perPixel) {
   pen.rect(gutter, 0, plot, AXIS);
   pen.clip();
   pen.fillStyle = theme.text;
-  for (let at = Math.ceil(state.begin / step) * step; at <= state.begin + state.span; at += step) {
-    pen.fillText(mark(Math.round(at), step), gutter + (at - state.begin) / perPixel + 3, AXIS / 2);
-  }
-  const selected = state.range;
+  for (const [at, text] of marksOf(state.begin, state.span, step)) pen.fillText(text, gutter + (at - state.begin) / perPixel + 3, AXIS / 2);
+  const selected = state.range ?? state.area?.map((time) => gutter + (time - state.begin) / perPixel);
   if (selected) {
     pen.globalAlpha = 0.35;
     pen.fillStyle = theme.accent;
@@ -219,11 +230,11 @@ function losses(pen, state, visible, perPixel) {
     const x = Math.max(gutter, gutter + (loss.begin - state.begin) / perPixel);
     const end = Math.min(state.width, gutter + (loss.end - state.begin) / perPixel);
     const shown = Math.max(2, end - x);
-    if (!state.isByCpu && x + shown <= free) continue;
+    if (state.by !== "cpu" && x + shown <= free) continue;
     free = x + shown;
     pen.fillStyle = state.stripes;
-    const band = state.isByCpu && loss.cpu !== null ? visible.find((band) => band.cpu === loss.cpu) : undefined;
-    if (state.isByCpu && loss.cpu !== null) {
+    const band = state.by === "cpu" && loss.cpu !== null ? visible.find((band) => band.cpu === loss.cpu) : undefined;
+    if (state.by === "cpu" && loss.cpu !== null) {
       if (band) pen.fillRect(x, band.y - state.top + AXIS + 1, shown, band.height - 2);
     } else {
       pen.globalAlpha = 0.4;
@@ -286,7 +297,19 @@ function marked(pen, state, perPixel) {
   }
 }
 
-function labels(pen, state, visible) {
+// Draws the part of the time that restricts the tables.
+function area(pen, { theme, area, begin, gutter, width, height }, perPixel) {
+  const [x, end] = area.map((time) => Math.min(Math.max(gutter + (time - begin) / perPixel, gutter - 2), width + 2));
+  pen.fillStyle = theme.back;
+  pen.globalAlpha = 0.5;
+  pen.fillRect(gutter, AXIS, x - gutter, height);
+  pen.fillRect(end, AXIS, width - end, height);
+  pen.globalAlpha = 1;
+  pen.fillStyle = theme.accent;
+  for (const edge of [x, end - 1]) pen.fillRect(edge, AXIS, 2, height);
+}
+
+function gutterOf(pen, state, visible) {
   const { theme, gutter, top } = state;
   pen.fillStyle = theme.back;
   pen.fillRect(0, AXIS, gutter, state.height);
@@ -298,7 +321,7 @@ function labels(pen, state, visible) {
     if (isHeader) {
       pen.fillStyle = theme.band;
       pen.fillRect(0, y + 1, gutter - 1, band.height - 1);
-    } else if (band.isProcess || state.isByCpu) {
+    } else if (band.isProcess || state.by !== "thread") {
       pen.fillStyle = theme.line;
       pen.fillRect(0, y, gutter, 1);
     }

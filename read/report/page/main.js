@@ -1,7 +1,9 @@
 // Assembles the page.
-import { counted, duration, element, plural } from "./text.js";
+import { clock, countFrom, counted, duration, element, fromBegin, fromZero, moment, plural, zoneOf } from "./text.js";
 import { again, load } from "./data.js";
-import { childrenOf, cpuLabel, neighbour, parentOf } from "./rows.js";
+import { Labels, Search } from "./fields.js";
+import { originOf } from "./groups.js";
+import { childrenOf, cpuLabel, find, neighbour, parentOf } from "./rows.js";
 import { Timeline, describe } from "./timeline.js";
 import { Panel, leftOut, tabsOf } from "./panel.js";
 
@@ -9,11 +11,13 @@ const part = (id) => document.getElementById(id);
 
 // Maximum number of losses that are listed at the top.
 const LOSSES_TOLD = 3;
+// Milliseconds until the address names what is shown.
+const LINK_MS = 400;
 
 const KEYS = [
-  ["Look around", [["W S", "zoom in, zoom out; so does the wheel"], ["A D ← →", "earlier, later; so does dragging"], ["↑ ↓", "scroll; so does the wheel over the names, or with Shift"], ["Home", "the whole trace"], ["drag the time axis", "zoom to a range; so does dragging with Shift"], ["double click, f", "zoom to a slice"], ["g", "by thread or by CPU"]]],
-  ["Go from one to another", [["[ ]", "previous, next of the same name"], ["p c", "what it is nested in, the longest that is nested in it"], ["k", "next with the same key"], ["/", "search; Enter goes to the next match"], ["n N", "next, previous match"], ["Escape", "deselect, end the search"]]],
-  ["Page", [["1 to 7", "the views below the timeline"], ["t", "dark or light"], ["?", "this list"]]],
+  ["Look around", [["W S", "zoom in, zoom out; so does the wheel"], ["A D ← →", "earlier, later; so does dragging"], ["↑ ↓", "scroll; so does the wheel over the names, or with Shift"], ["Home", "the whole trace"], ["drag the time axis", "zoom to a range"], ["double click, f", "zoom to a slice"], ["g", "by thread, by CPU, or by label"], ["o", "processes and threads by work or by begin"], ["drag with Shift, r", "restrict the tables to a range, or to what is shown"]]],
+  ["Go from one to another", [["[ ]", "previous, next of the same name"], ["p c", "what it is nested in, the longest that is nested in it"], ["k", "next with the same key"], ["/", "search names, processes, threads and values; Enter goes to the next match"], ["n N", "next, previous match"], ["Escape", "deselect, end the range, end the search"]]],
+  ["Page", [["1 to 8", "the views below the timeline"], ["t", "dark or light"], ["?", "this list"]]],
 ];
 
 const darkness = window.matchMedia("(prefers-color-scheme: dark)");
@@ -30,7 +34,7 @@ function notesOf({ losses: all, notes }, where, before) {
   for (const loss of losses.slice(0, LOSSES_TOLD)) {
     const what = loss.events ? `${plural(loss.events, "event")} lost` : "Events may be lost";
     const why = loss.events ? "" : `: ${loss.text}`;
-    made.push(line(`${what} between ${duration(loss.begin)} and ${duration(loss.end)} on ${where(loss)}${why}`, "loss"));
+    made.push(line(`${what} between ${moment(loss.begin)} and ${moment(loss.end)} on ${where(loss)}${why}`, "loss"));
   }
   if (losses.length > LOSSES_TOLD) {
     const rest = losses.slice(LOSSES_TOLD);
@@ -56,9 +60,12 @@ async function start() {
   paint();
   const begun = performance.now();
   const report = await load();
+  countFrom(report.since_zero);
   const title = report.diff ? `A: ${report.title}, B: ${report.diff.title}` : report.title;
   document.title = `${title} – Dormouse report`;
   part("title").textContent = part("title").title = title;
+  const zeroAt = report.begin_at - BigInt(report.since_zero);
+  report.about.unshift(`0 is ${clock(zeroAt, 0)} ${zoneOf(zeroAt)}`);
   part("about").textContent = [`${plural(report.events, "event")} in ${duration(report.span)}`, ...report.about].join(" · ");
   part("about").title = part("about").textContent;
   const said = notes(report);
@@ -73,19 +80,27 @@ async function start() {
     },
     // Other items with its key have arrived.
     linked: () => panel?.tab === "item" && panel.show(),
+    restricted: (area) => panel.restrict(area),
+    drawn: () => link(),
     failed(error) {
       part("failed").hidden = false;
       part("failed").textContent = `What is not in this page yet cannot be had: ${error.message}. Is \`dormouse open\` still there?`;
     },
   });
   const { state } = timeline;
-  const select = (found) => found && timeline.select(found, true);
+  const select = (found) => {
+    if (!found) return;
+    // Slices on lanes are on no CPU, and some items have no label.
+    const { begin, duration, name } = report;
+    if (found.row.by !== state.by && !find(report, state.by, begin[found.at], duration[found.at], name[found.at])) group("thread");
+    timeline.select(found, true);
+  };
   const step = (forward, is) => {
     const { selected } = state;
     const time = selected ? report.begin[selected.at] : state.begin;
     // The same item can be both in the page and in a response.
     const same = (at) => selected && at !== selected.at && isSame(report, at, selected.at) && (at >= report.own || selected.at >= report.own);
-    select(neighbour(report, state.isByCpu, time, selected ? selected.at : -1, forward, (at) => !same(at) && is(at)));
+    select(neighbour(report, state.by, time, selected ? selected.at : -1, forward, (at) => !same(at) && is(at)));
   };
   const same = (forward) => state.selected && step(forward, (at) => report.name[at] === report.name[state.selected.at]);
   panel = new Panel(report, { tabs: part("tabs"), view: part("view") }, {
@@ -93,17 +108,31 @@ async function start() {
     same,
     zoomTo: (entry) => timeline.zoomTo(entry),
     show: (begin, span) => timeline.show(begin, span),
-    first: (name) => select(neighbour(report, state.isByCpu, -1, -1, 1, (at) => report.name[at] === name)),
+    first: (name, begin) => select(neighbour(report, state.by, begin - 1, -1, 1, (at) => report.name[at] === name)),
+    restrict: (area) => timeline.restrict(area),
+    query: (text) => {
+      query.value = text;
+      search();
+    },
     flow: () => state.flow,
-    isByCpu: () => state.isByCpu,
     theme: () => state.theme,
     colors: () => state.colors,
   });
 
-  const group = (isByCpu) => {
-    timeline.group(isByCpu);
-    part("by-cpu").setAttribute("aria-pressed", isByCpu);
-    part("by-thread").setAttribute("aria-pressed", !isByCpu);
+  const groupings = { thread: part("by-thread"), cpu: part("by-cpu"), label: part("by-label") };
+  const pressed = () => {
+    for (const [by, button] of Object.entries(groupings)) button.setAttribute("aria-pressed", state.by === by);
+    groupings.label.disabled = !state.labels;
+  };
+  const group = (by) => {
+    timeline.group(by);
+    pressed();
+    // The program that serves the page finds items of one grouping.
+    if (report.is_served && state.search) search();
+  };
+  const order = (isByBegin) => {
+    timeline.order(isByBegin);
+    part("order").setAttribute("aria-pressed", !isByBegin);
   };
   const theme = () => {
     paint(document.documentElement.dataset.shown === "dark" ? "light" : "dark");
@@ -119,19 +148,47 @@ async function start() {
   });
 
   const query = part("query");
-  const search = () => {
-    const wanted = query.value.trim().toLowerCase();
-    if (!wanted) {
-      timeline.match(undefined);
-      part("matches").textContent = "";
-      return;
+  let running;
+  const search = async () => {
+    if (running) running.isStopped = true;
+    running = query.value.trim() ? new Search(report, query.value) : undefined;
+    const made = running;
+    const tell = (isOver) => {
+      timeline.search(made);
+      const count = made?.count(state.by);
+      part("matches").textContent = made ? (count ? counted(count) : isOver ? "none" : "…") : "";
+      part("matches").setAttribute("aria-busy", !isOver);
+    };
+    tell(made === undefined);
+    if (!made) return;
+    try {
+      if (await made.run(state.by, (...what) => timeline.asked(...what))) tell(true);
+    } catch (error) {
+      tell(true);
+      part("matches").textContent = `not read: ${error.message}`;
     }
-    const matches = Uint8Array.from(report.names, (name) => name.toLowerCase().includes(wanted));
-    timeline.match(matches);
-    const count = report.summary.reduce((sum, row) => sum + (matches[row.name] ? row.count : 0), 0);
-    part("matches").textContent = count ? counted(count) : "none";
   };
-  const matching = (forward) => state.matches && step(forward, (at) => state.matches[report.name[at]] === 1);
+  const matching = (forward) => state.search && step(forward, (at) => state.search.hits[at] === 1);
+
+  const label = part("label");
+  part("fields-known").append(...report.field_names.map((name) => element("option", { value: `{${name}}` })));
+  part("labelling").hidden = report.is_served || !report.chunks.length;
+  let labelling;
+  // `isGrouped`: whether the rows are then those of labels.
+  const relabel = async (isGrouped) => {
+    if (labelling) labelling.isStopped = true;
+    const text = label.value.trim();
+    labelling = text ? new Labels(report, report.field_names.includes(text) ? `{${text}}` : text) : undefined;
+    const made = labelling;
+    label.setAttribute("aria-busy", made !== undefined);
+    if (made && !(await made.run())) return;
+    label.setAttribute("aria-busy", false);
+    timeline.label(made);
+    if (isGrouped && made) timeline.group("label");
+    pressed();
+  };
+  label.addEventListener("change", () => relabel(state.by === "label"));
+
   query.addEventListener("input", search);
   query.addEventListener("keydown", (event) => {
     event.stopPropagation();
@@ -144,8 +201,8 @@ async function start() {
   });
   part("next").addEventListener("click", () => matching(1));
   part("previous").addEventListener("click", () => matching(-1));
-  part("by-thread").addEventListener("click", () => group(false));
-  part("by-cpu").addEventListener("click", () => group(true));
+  for (const [by, button] of Object.entries(groupings)) button.addEventListener("click", () => group(by));
+  part("order").addEventListener("click", () => order(!state.isByBegin));
   part("whole").addEventListener("click", () => timeline.whole());
   part("theme").addEventListener("click", theme);
   part("again").hidden = !report.is_growing;
@@ -175,17 +232,19 @@ async function start() {
   };
   const acts = {
     Home: () => timeline.whole(),
-    Escape: () => (state.selected ? timeline.select(undefined) : ((query.value = ""), search())),
+    Escape: () => (state.selected ? timeline.select(undefined) : state.area ? timeline.restrict(undefined) : ((query.value = ""), search())),
     "/": () => query.focus(),
     "?": () => keys.showModal(),
     n: () => matching(1),
     N: () => matching(-1),
     "[": () => same(-1),
     "]": () => same(1),
-    p: () => state.selected && select(parentOf(report, state.selected)),
-    c: () => state.selected && select(childrenOf(report, state.selected, 1).children[0]),
+    p: () => state.selected && select(parentOf(report, originOf(report, state.selected))),
+    c: () => state.selected && select(childrenOf(report, originOf(report, state.selected), 1).children[0]),
     k: sameKey,
-    g: () => group(!state.isByCpu),
+    g: () => group({ thread: "cpu", cpu: state.labels ? "label" : "thread", label: "thread" }[state.by]),
+    o: () => order(!state.isByBegin),
+    r: () => timeline.restrict(state.area ? undefined : [state.begin, state.begin + state.span]),
     t: theme,
     ...Object.fromEntries(tabsOf(report).map(([tab], index) => [String(index + 1), () => panel.open(tab)])),
   };
@@ -201,6 +260,70 @@ async function start() {
   });
 
   divide();
+
+  // The address names what is shown: whoever opens it sees the same.
+  let isLinking = false;
+  const tabAtFirst = panel.tab;
+  const fragment = () => {
+    const made = new URLSearchParams();
+    const { begin, span, by } = timeline.view;
+    const put = (name, value) => value && made.set(name, value);
+    if (span < report.span) made.set("from", fromZero(begin));
+    if (span < report.span) made.set("for", span);
+    put("by", by !== "thread" && by);
+    put("order", state.isByBegin && "begin");
+    put("tab", panel.tab !== tabAtFirst && panel.tab);
+    put("find", query.value.trim());
+    if (label.value.trim() !== report.label) made.set("label", label.value.trim());
+    put("range", state.area?.map(fromZero).join());
+    const at = state.selected?.at;
+    if (at !== undefined) made.set("item", [fromZero(report.begin[at]), report.duration[at], report.names[report.name[at]]].join());
+    return made.toString();
+  };
+  const link = () => {
+    if (isLinking) return;
+    isLinking = true;
+    setTimeout(() => {
+      isLinking = false;
+      const made = fragment();
+      if (made !== window.location.hash.slice(1)) window.history.replaceState(null, "", `#${made}`);
+    }, LINK_MS);
+  };
+  const follow = () => {
+    const asked = new URLSearchParams(window.location.hash.slice(1));
+    const time = (text) => fromBegin(Number(text));
+    group(asked.get("by") === "cpu" ? "cpu" : "thread");
+    order(asked.get("order") === "begin");
+    query.value = asked.get("find") ?? "";
+    search();
+    label.value = asked.get("label") ?? report.label;
+    relabel(asked.get("by") === "label");
+    const range = asked.get("range")?.split(",").map(time) ?? [];
+    timeline.restrict(range.length === 2 && range.every(Number.isFinite) ? range : undefined);
+    const [begin, long, ...name] = (asked.get("item") ?? "").split(",");
+    timeline.select(find(report, state.by, time(begin), Number(long), report.names.indexOf(name.join())));
+    const tab = asked.get("tab") ?? tabAtFirst;
+    panel.open(tabsOf(report).some(([name]) => name === tab) ? tab : tabAtFirst);
+    const view = [time(asked.get("from") ?? NaN), Number(asked.get("for"))];
+    if (view.every(Number.isFinite) && view[1] > 0) timeline.show(...view);
+    else timeline.whole();
+  };
+  follow();
+  window.addEventListener("hashchange", follow);
+  for (const kind of ["click", "keyup", "input", "change"]) document.addEventListener(kind, link);
+
+  // Paper is light.
+  let shownBefore;
+  window.addEventListener("beforeprint", () => {
+    shownBefore = document.documentElement.dataset.shown;
+    paint("light");
+    recolor();
+    timeline.frame();
+  });
+  window.addEventListener("afterprint", () => {
+    paint(shownBefore);
+    recolor();
+  });
   // For tests: the current state, and the time of each frame's script in milliseconds.
   window.dormouseReport = { report, timeline, panel, ready_ms: performance.now() - begun };
   document.documentElement.dataset.ready = "";

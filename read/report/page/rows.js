@@ -1,11 +1,13 @@
 // Rows, their positions, and the entries in them at a time.
-import { counted } from "./text.js";
+import { counted, plural } from "./text.js";
 
 export const ROW = 18;
 export const ROW_OF_INSTANTS = 13;
 export const HEADER = 22;
 const COUNTER = 40;
 const GAP = 5;
+// Between stacks of different threads on a CPU.
+const STACK_GAP = 4;
 
 export function processLabel(report, number) {
   const { name, pid } = report.processes[number] ?? {};
@@ -47,17 +49,39 @@ function groupBy(list, keyOf) {
 
 const first = (report, rows) => Math.min(...rows.map((row) => report.begin[row.levels[0].from]));
 
-// Returns bands from top to bottom: headers of processes, then threads or CPUs with their rows. `closed`: processes
-// whose threads are hidden; `scale`: factor for the height of rows.
-export function layout(report, isByCpu, closed, scale) {
+// Returns the work of each thread: the time of its outermost slices, and its number of items. That of lanes is 0: their
+// slices can be of any thread.
+function workOf(report) {
+  if (report.work) return report.work;
+  report.work = report.threads.map(() => [0, 0]);
+  for (const { by, of, depth, is_slices, levels } of report.rows) {
+    if (by !== "thread" || isLane(report, of)) continue;
+    const work = report.work[of];
+    for (let at = levels[0].from; at < levels[0].to; at++) {
+      if (is_slices && depth === 0) work[0] += report.duration[at];
+      work[1] += report.count[at];
+    }
+  }
+  return report.work;
+}
+
+const less = (a, b) => b[0] - a[0] || b[1] - a[1];
+
+// Returns bands from top to bottom: headers of processes, then threads, or CPUs, or labels, with their rows. `by`: the
+// grouping; `isByBegin`: whether processes and threads are in the order of their begins, not of their work; `closed`:
+// processes whose threads are hidden; `scale`: factor for the height of rows.
+export function layout(report, { by, isByBegin, labels }, closed, scale) {
   const bands = [];
   let y = 0;
   const put = (band, rows) => {
     const placed = [];
     let at = y + 2;
     // Instants are drawn above the slices of their thread.
-    const ordered = [...rows].sort((a, b) => a.is_slices - b.is_slices || a.depth - b.depth);
+    const ordered = [...rows].sort((a, b) => a.is_slices - b.is_slices || a.lane - b.lane || a.depth - b.depth);
+    let lane = 0;
     for (const row of ordered) {
+      if (by !== "thread" && row.lane !== lane) at += STACK_GAP;
+      lane = row.lane;
       const height = Math.round((row.is_slices ? ROW : ROW_OF_INSTANTS) * scale);
       placed.push({ row, y: at, height });
       at += height;
@@ -66,9 +90,16 @@ export function layout(report, isByCpu, closed, scale) {
     bands.push({ ...band, y, height: at + GAP - y, rows: placed, begin: first(report, rows), end: Math.max(...ends) });
     y = at + GAP;
   };
-  const wanted = report.rows.filter((row) => row.is_cpu === isByCpu && row.levels[0].to > row.levels[0].from);
+  const wanted = report.rows.filter((row) => row.by === by && row.levels[0].to > row.levels[0].from);
   const of = groupBy(wanted, (row) => row.of);
-  if (isByCpu) {
+  if (by === "label") {
+    for (const [label, rows] of of) put({ label: labels.texts[label] }, rows);
+    const left = [[labels.labelsLeft, "label"], [labels.slicesLeft, "slice"]].filter(([count]) => count > 0).map(([count, what]) => plural(count, what));
+    if (left.length) bands.push({ label: `and ${left.join(", ")} more`, y, height: HEADER, rows: [] });
+    if (left.length) y += HEADER;
+    return { bands, height: y };
+  }
+  if (by === "cpu") {
     const known = [...of].sort(([a], [b]) => (report.cpus[a] ?? Infinity) - (report.cpus[b] ?? Infinity));
     for (const [cpu, rows] of known) put({ label: cpuLabel(report, cpu), cpu }, rows);
     return { bands, height: y };
@@ -79,13 +110,14 @@ export function layout(report, isByCpu, closed, scale) {
     y += COUNTER + GAP;
   });
   const processes = groupBy([...of], ([thread]) => report.threads[thread].process);
-  const inOrder = [...processes].sort(([, a], [, b]) => {
-    const begin = (threads) => Math.min(...threads.map(([, rows]) => first(report, rows)));
-    return begin(a) - begin(b);
-  });
+  const work = workOf(report);
+  const begin = (threads) => Math.min(...threads.map(([, rows]) => first(report, rows)));
+  const workIn = (threads) => threads.reduce((sum, [thread]) => sum.map((part, index) => part + work[thread][index]), [0, 0]);
+  const known = [...processes].map(([process, threads]) => [process, threads, begin(threads), workIn(threads)]);
+  const inOrder = known.sort(([, , a, workA], [, , b, workB]) => (isByBegin ? 0 : less(workA, workB)) || a - b);
   for (const [process, threads] of inOrder) {
     const label = processLabel(report, process);
-    threads.sort(([a, rowsOfA], [b, rowsOfB]) => isLane(report, a) - isLane(report, b) || first(report, rowsOfA) - first(report, rowsOfB));
+    threads.sort(([a, rowsOfA], [b, rowsOfB]) => isLane(report, a) - isLane(report, b) || (isByBegin ? 0 : less(work[a], work[b])) || first(report, rowsOfA) - first(report, rowsOfB));
     const count = threads.filter(([thread]) => !isLane(report, thread)).length;
     // A process with one thread has no header of its own.
     if (count === 1) {
@@ -140,26 +172,38 @@ export function firstAfter(report, from, to, time) {
   return low;
 }
 
+// Returns the first entry of a row that begins at a time or later.
+export function firstFrom(report, { from, to }, time) {
+  let low = from;
+  let high = to;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (report.begin[middle] < time) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
 // Returns rows that are complete between two times: those that are shown, or those of the page.
 function rowsAround(report, begin, end) {
   const { part } = report;
   return !part || (part.begin <= begin && part.end >= end) ? report.shown : report.rows;
 }
 
-const bases = (rows, isByCpu) => rows.filter((row) => row.is_cpu === isByCpu);
+const bases = (rows, by) => rows.filter((row) => row.by === by);
 
 // Returns the entry before (`step` -1) or after (1) a time and position for which `is` is true.
-export function neighbour(report, isByCpu, time, position, step, is) {
+export function neighbour(report, by, time, position, step, is) {
   const rows = rowsAround(report, time, time);
-  const found = neighbourIn(rows, report, isByCpu, time, position, step, is);
-  return found || rows === report.rows ? found : neighbourIn(report.rows, report, isByCpu, time, position, step, is);
+  const found = neighbourIn(rows, report, by, time, position, step, is);
+  return found || rows === report.rows ? found : neighbourIn(report.rows, report, by, time, position, step, is);
 }
 
-function neighbourIn(rows, report, isByCpu, time, position, step, is) {
+function neighbourIn(rows, report, by, time, position, step, is) {
   let best = -1;
   let bestRow;
   const isBefore = (a, b) => report.begin[a] < report.begin[b] || (report.begin[a] === report.begin[b] && a < b);
-  for (const row of bases(rows, isByCpu)) {
+  for (const row of bases(rows, by)) {
     const { from, to } = row.levels[0];
     // Entries of a row are sorted by begin, so the nearest match is the first one.
     let low = from;
@@ -182,9 +226,9 @@ function neighbourIn(rows, report, isByCpu, time, position, step, is) {
 }
 
 // Returns the entry of a grouping with this begin, duration and name.
-export function find(report, isByCpu, begin, duration, name) {
+export function find(report, by, begin, duration, name) {
   const rows = report.shown === report.rows ? report.rows : [...report.shown, ...report.rows];
-  for (const row of bases(rows, isByCpu)) {
+  for (const row of bases(rows, by)) {
     const { from, to } = row.levels[0];
     let low = from;
     let high = to;
@@ -200,9 +244,9 @@ export function find(report, isByCpu, begin, duration, name) {
   return undefined;
 }
 
-// Returns the rows of slices of the same thread or CPU, the deepest first.
+// Returns the rows of slices of the same thread, lane or stack, the deepest first.
 const slicesBeside = (rows, row) =>
-  rows.filter((other) => other.is_cpu === row.is_cpu && other.of === row.of && other.is_slices).sort((a, b) => b.depth - a.depth);
+  rows.filter((other) => other.by === row.by && other.of === row.of && (other.lane === row.lane || (row.by === "cpu" && !row.is_slices)) && other.is_slices).sort((a, b) => b.depth - a.depth);
 
 // Returns the entry that encloses an entry.
 export function parentOf(report, { at, row }) {
@@ -211,7 +255,8 @@ export function parentOf(report, { at, row }) {
     if (row.is_slices && above.depth >= row.depth) continue;
     const { from, to } = above.levels[0];
     const found = firstAfter(report, from, to, end);
-    if (found < to && report.begin[found] <= report.begin[at] && report.count[found] === 1) return { at: found, row: above };
+    const isOfThread = row.by === "thread" || report.other[found] === report.other[at];
+    if (found < to && isOfThread && report.begin[found] <= report.begin[at] && report.count[found] === 1) return { at: found, row: above };
   }
   return undefined;
 }
@@ -235,10 +280,10 @@ export function childrenOf(report, { at, row }, most) {
 }
 
 // Returns entries of rows with the same key, in the order of time.
-export function sameKey(rows, report, isByCpu, key, most) {
+export function sameKey(rows, report, by, key, most) {
   const found = [];
   if (key === 0) return found;
-  for (const row of bases(rows, isByCpu)) {
+  for (const row of bases(rows, by)) {
     const { from, to } = row.levels[0];
     for (let at = from; at < to; at++) {
       if (report.key[at] === key) found.push({ at, row });

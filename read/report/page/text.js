@@ -36,8 +36,38 @@ export function mark(ns, step) {
   return `${(ns / size).toFixed(digits)} ${name}`;
 }
 
-// Returns a time since the begin of the trace, in seconds to the nanosecond.
-export const since = (ns) => `${(ns / 1e9).toFixed(9)} s`;
+// Nanoseconds from the zero of the times that are shown to the begin of the report.
+let zero = 0;
+
+export const countFrom = (sinceZero) => (zero = sinceZero);
+
+// Returns a time as nanoseconds since the zero, and back.
+export const fromZero = (ns) => ns + zero;
+export const fromBegin = (ns) => ns - zero;
+
+// Returns a time since the zero, in the form that --since and --until of all commands accept.
+export function since(ns) {
+  const at = Math.round(fromZero(ns));
+  const seconds = Math.floor(Math.abs(at) / 1e9);
+  return `${at < 0 ? "-" : "+"}${seconds}.${String(Math.abs(at) - seconds * 1e9).padStart(9, "0")}s`;
+}
+
+// Returns a time since the zero in a readable unit.
+export const moment = (ns) => duration(fromZero(ns));
+
+// Returns the times of the marks of an axis, since the report's begin, each with its label.
+export function marksOf(begin, span, step) {
+  const marks = [];
+  for (let at = Math.ceil(fromZero(begin) / step) * step; at <= fromZero(begin + span); at += step) marks.push([fromBegin(at), mark(Math.round(at), step)]);
+  return marks;
+}
+
+// Returns the reader's offset from UTC at a time in nanoseconds since the epoch, a BigInt: +02:00.
+export function zoneOf(at) {
+  const minutes = -new Date(Number(at / 1000000n)).getTimezoneOffset();
+  const two = (number) => String(Math.floor(Math.abs(number))).padStart(2, "0");
+  return Number.isNaN(minutes) ? "" : `${minutes < 0 ? "-" : "+"}${two(minutes / 60)}:${two(minutes % 60)}`;
+}
 
 // Returns the wall-clock time. `begin`: nanoseconds since the epoch, a BigInt.
 export function clock(begin, ns) {

@@ -1,8 +1,10 @@
 // The timeline: the visible part, and the actions of pointer and keys.
-import { counted, duration, plural, since } from "./text.js";
+import { counted, duration, element, plural, since } from "./text.js";
 import { HEADER, firstAfter, layout, levelOf, pointAt, pointsOf, sameKey, whoLabel, cpuLabel, find } from "./rows.js";
-import { partOf } from "./data.js";
-import { colorsOf, themeOf } from "./colors.js";
+import { fieldsOf, partOf, spreadThreads } from "./data.js";
+import { fieldTable } from "./fields.js";
+import { groupByLabel } from "./groups.js";
+import { colorsOf, colorsOfLabels, themeOf } from "./colors.js";
 import { AXIS, draw, drawOverview } from "./draw.js";
 
 // Least visible span, in nanoseconds.
@@ -18,6 +20,9 @@ const FLOW_MAX = 200;
 const SCALES = [1.8, 1.4];
 // Number of frames whose times are kept.
 const FRAMES_KEPT = 4096;
+// Maximum number of fields in a tooltip, and milliseconds before those of a served page are requested for it.
+const FIELDS_MAX = 14;
+const PATIENCE_MS = 150;
 
 export class Timeline {
   constructor(report, parts, listener) {
@@ -26,7 +31,7 @@ export class Timeline {
     this.listener = listener;
     this.frames = [];
     this.closed = new Set();
-    this.state = { report, begin: 0, span: report.span, top: 0, isByCpu: false, flow: [], selected: undefined, matches: undefined };
+    this.state = { report, begin: 0, span: report.span, top: 0, by: "thread", isByBegin: false, doubtful: new Set(report.doubtful), flow: [], selected: undefined, search: undefined, labels: undefined, area: undefined };
     this.isRequested = false;
     this.pens = [parts.canvas.getContext("2d", { alpha: false }), parts.overview.getContext("2d", { alpha: false })];
     this.arrange();
@@ -42,12 +47,12 @@ export class Timeline {
 
   // The visible part, for tests and for the panel.
   get view() {
-    const { begin, span, isByCpu } = this.state;
-    return { begin, span, isByCpu };
+    const { begin, span, by } = this.state;
+    return { begin, span, by };
   }
 
   arrange() {
-    const of = (scale) => layout(this.report, this.state.isByCpu, this.closed, scale);
+    const of = (scale) => layout(this.report, this.state, this.closed, scale);
     const room = this.parts.scroller.clientHeight - AXIS - 8;
     // If there are few rows, they are drawn taller.
     const { bands, height } = SCALES.map(of).find(({ height }) => height <= room) ?? of(1);
@@ -58,8 +63,10 @@ export class Timeline {
 
   recolor() {
     this.state.theme = themeOf();
-    this.state.stripes = undefined;
-    this.state.colors = colorsOf(this.report, document.documentElement.dataset.shown === "dark");
+    this.state.stripes = this.state.hatch = undefined;
+    const isDark = document.documentElement.dataset.shown === "dark";
+    this.state.colors = colorsOf(this.report, isDark);
+    if (this.state.labels) this.state.labels.colors = colorsOfLabels(this.state.labels.totals, isDark);
     this.request();
   }
 
@@ -102,18 +109,19 @@ export class Timeline {
     const end = state.begin + state.span;
     const isCoarse = report.is_served && step < report.left_out.resolution_ns;
     const part = isCoarse && this.fetched;
-    const fits = part && part.isByCpu === state.isByCpu && part.begin <= state.begin && part.end >= end && (part.resolution === 0 || part.step <= step);
+    const fits = part && part.by === state.by && part.begin <= state.begin && part.end >= end && (part.resolution === 0 || part.step <= step);
     report.part = fits ? part : undefined;
     report.shown = fits ? part.rows : report.rows;
-    if (isCoarse && !fits && !this.isAsking) this.fetch({ begin: Math.max(0, state.begin - state.span), end: end + state.span, step: step / 2, isByCpu: state.isByCpu });
+    if (isCoarse && !fits && !this.isAsking) this.fetch({ begin: Math.max(0, state.begin - state.span), end: end + state.span, step: step / 2, by: state.by });
   }
 
-  async fetch({ begin, end, step, isByCpu }) {
+  async fetch({ begin, end, step, by }) {
     this.isAsking = true;
     try {
-      const asked = { begin: Math.floor(begin), end: Math.ceil(end), step: Math.max(1, Math.floor(step)), cpu: Number(isByCpu) };
+      const asked = { begin: Math.floor(begin), end: Math.ceil(end), step: Math.max(1, Math.floor(step)), cpu: Number(by === "cpu") };
       const part = await this.asked(asked);
-      this.fetched = { ...part, begin, end, step: Math.max(1, step), isByCpu };
+      this.state.search?.mark(part.rows);
+      this.fetched = { ...part, begin, end, step: Math.max(1, step), by };
       this.isAsking = false;
       this.request();
     } catch (error) {
@@ -124,17 +132,17 @@ export class Timeline {
   }
 
   // Requests a part. The selected entry may be among those that are dropped for it.
-  async asked(what) {
+  async asked(what, path) {
     const { report, state } = this;
     const { forgotten } = report;
     const { selected } = state;
     const facts = selected && [report.begin[selected.at], report.duration[selected.at], report.name[selected.at]];
-    const part = await partOf(report, what);
+    const part = await partOf(report, what, path);
     if (report.forgotten === forgotten) return part;
     this.fetched = undefined;
     [report.part, report.shown] = [undefined, report.rows];
     [state.hovered, state.flow] = [undefined, []];
-    if (selected && selected === state.selected) state.selected = sameRow(part.rows, report, facts) ?? find(report, state.isByCpu, ...facts);
+    if (selected && selected === state.selected) state.selected = sameRow(part.rows, report, facts) ?? find(report, state.by, ...facts);
     else if (state.selected && state.selected.at >= report.own) state.selected = undefined;
     return part;
   }
@@ -146,6 +154,7 @@ export class Timeline {
     drawOverview(this.pens[1], this.state, this.parts.overview.clientWidth, this.parts.overview.clientHeight);
     this.frames.push(performance.now() - begin);
     if (this.frames.length > FRAMES_KEPT) this.frames.shift();
+    this.listener.drawn();
   }
 
   get plot() {
@@ -181,29 +190,62 @@ export class Timeline {
     this.parts.scroller.scrollTop += pixels;
   }
 
-  group(isByCpu) {
-    if (this.state.isByCpu === isByCpu) return;
-    const { selected } = this.state;
-    this.state.isByCpu = isByCpu;
+  group(by) {
+    const { report, state } = this;
+    if (state.by === by || (by === "label" && !state.labels)) return;
+    const { selected } = state;
+    state.by = by;
+    if (by === "label") this.label(state.labels);
+    if (by === "cpu") spreadThreads(report);
     this.arrange();
     this.parts.scroller.scrollTop = 0;
-    this.state.hovered = undefined;
-    this.state.flow = [];
-    if (selected) {
-      const { begin, duration, name } = this.report;
-      this.select(find(this.report, isByCpu, begin[selected.at], duration[selected.at], name[selected.at]));
-    }
+    state.hovered = undefined;
+    state.flow = [];
+    if (selected) this.select(find(report, by, report.begin[selected.at], report.duration[selected.at], report.name[selected.at]));
     this.request();
   }
 
-  match(matches) {
-    this.state.matches = matches;
+  // Shows what a search finds, or everything.
+  search(search) {
+    this.state.search = search;
+    search?.mark(this.report.rows);
+    if (this.fetched) search?.mark(this.fetched.rows);
+    this.request();
+  }
+
+  // Shows labels, or names.
+  label(labels) {
+    const { report, state } = this;
+    if (state.selected?.row.by === "label") this.select(undefined);
+    state.labels = labels;
+    if (!labels && state.by === "label") state.by = "thread";
+    if (!report.is_served) groupByLabel(report, state.by === "label" ? labels : undefined);
+    labels?.spread();
+    state.search?.mark(report.rows);
+    this.arrange();
+    this.recolor();
+  }
+
+  // Restricts the tables to a part of the time, from one time to another.
+  restrict(area) {
+    this.state.area = area;
+    this.listener.restricted(area);
+    this.request();
+  }
+
+  // Changes the order of processes and threads.
+  order(isByBegin) {
+    this.state.isByBegin = isByBegin;
+    this.arrange();
     this.request();
   }
 
   // Selects an entry. `reveals`: moves the timeline to make it visible.
-  select(entry, reveals = false) {
-    this.state.selected = entry;
+  select(wanted, reveals = false) {
+    const { report, state } = this;
+    const isShown = !wanted || wanted.row.by === state.by;
+    const entry = isShown ? wanted : find(report, state.by, report.begin[wanted.at], report.duration[wanted.at], report.name[wanted.at]);
+    state.selected = entry;
     this.link(entry);
     if (entry && reveals) this.reveal(entry);
     this.listener.selected(entry);
@@ -214,12 +256,12 @@ export class Timeline {
   async link(entry) {
     const { report, state } = this;
     const key = entry ? report.key[entry.at] : 0;
-    state.flow = sameKey(report.shown, report, state.isByCpu, key, FLOW_MAX);
+    state.flow = sameKey(report.shown, report, state.by, key, FLOW_MAX);
     if (!key || !report.is_served || report.left_out.resolution_ns === 0) return;
     try {
-      const { rows } = await this.asked({ key, begin: report.begin[entry.at], end: report.begin[entry.at] + report.duration[entry.at], cpu: Number(state.isByCpu) });
+      const { rows } = await this.asked({ key, begin: report.begin[entry.at], end: report.begin[entry.at] + report.duration[entry.at], cpu: Number(state.by === "cpu") });
       if (state.selected !== entry) return;
-      state.flow = sameKey(rows, report, state.isByCpu, key, FLOW_MAX);
+      state.flow = sameKey(rows, report, state.by, key, FLOW_MAX);
       this.listener.linked();
       this.request();
     } catch (error) {
@@ -285,7 +327,7 @@ export class Timeline {
     canvas.addEventListener("pointerdown", (event) => {
       if (event.button !== 0) return;
       const [x, y] = place(event, canvas);
-      press = { x, y, begin: this.state.begin, top: scroller.scrollTop, isRange: y < AXIS || event.shiftKey, hasMoved: false };
+      press = { x, y, begin: this.state.begin, top: scroller.scrollTop, isZoom: y < AXIS, isArea: event.shiftKey, hasMoved: false };
       canvas.setPointerCapture(event.pointerId);
     });
     canvas.addEventListener("pointermove", (event) => {
@@ -298,8 +340,12 @@ export class Timeline {
       press.hasMoved ||= Math.hypot(x - press.x, y - press.y) > CLICK;
       if (!press.hasMoved) return;
       this.hide();
-      if (press.isRange) {
-        this.state.range = [Math.min(press.x, x), Math.max(press.x, x)];
+      const range = [Math.min(press.x, x), Math.max(press.x, x)];
+      if (press.isArea) {
+        this.state.area = range.map((x) => this.timeAt(x));
+        this.request();
+      } else if (press.isZoom) {
+        this.state.range = range;
         this.request();
       } else {
         scroller.scrollTop = press.top + press.y - y;
@@ -309,15 +355,17 @@ export class Timeline {
     canvas.addEventListener("pointerup", (event) => {
       if (!press) return;
       const [x, y] = place(event, canvas);
-      const { hasMoved, isRange } = press;
+      const { hasMoved, isZoom, isArea } = press;
       press = undefined;
       const { range } = this.state;
       this.state.range = undefined;
       if (!hasMoved) this.click(x, y);
-      else if (isRange && range) this.show(this.timeAt(range[0]), this.timeAt(range[1]) - this.timeAt(range[0]));
+      else if (isArea) this.restrict(this.state.area);
+      else if (isZoom && range) this.show(this.timeAt(range[0]), this.timeAt(range[1]) - this.timeAt(range[0]));
       this.request();
     });
     canvas.addEventListener("pointercancel", () => {
+      if (press?.isArea) this.restrict(this.state.area);
       press = undefined;
       this.state.range = undefined;
     });
@@ -372,26 +420,45 @@ export class Timeline {
 
   hover(x, y, event) {
     const found = this.hit(x, y);
+    const isSame = found !== undefined && found.at === this.state.hovered?.at;
     if (found?.at !== this.state.hovered?.at) {
       this.state.hovered = found;
       this.request();
     }
     const { tooltip } = this.parts;
-    const lines = found ? describe(this.report, found) : this.counterAt(x, y);
+    const lines = found ? describe(this.report, found, this.state.labels) : this.counterAt(x, y);
     if (!lines) {
       tooltip.hidden = true;
       return;
     }
-    tooltip.replaceChildren(...lines.map((line, index) => {
-      const made = document.createElement(index ? "div" : "strong");
-      made.textContent = line;
-      return made;
-    }));
+    this.mouse = event;
+    if (!isSame) {
+      tooltip.replaceChildren(...lines.map((line, index) => element(index ? "div" : "strong", { text: line })));
+      if (found && this.report.fields[found.at]) this.tell(found);
+    }
+    this.place();
+  }
+
+  // Places the tooltip beside the pointer.
+  place() {
+    const { tooltip } = this.parts;
     tooltip.hidden = false;
     const box = tooltip.getBoundingClientRect();
-    tooltip.style.left = `${Math.max(4, Math.min(event.clientX + 14, window.innerWidth - box.width - 8))}px`;
-    const below = event.clientY + 18;
-    tooltip.style.top = `${below + box.height > window.innerHeight ? event.clientY - box.height - 10 : below}px`;
+    tooltip.style.left = `${Math.max(4, Math.min(this.mouse.clientX + 14, window.innerWidth - box.width - 8))}px`;
+    const below = this.mouse.clientY + 18;
+    tooltip.style.top = `${below + box.height > window.innerHeight ? Math.max(4, this.mouse.clientY - box.height - 10) : below}px`;
+  }
+
+  // Adds the fields of an entry to its tooltip.
+  async tell(found) {
+    const isHovered = () => this.state.hovered?.at === found.at;
+    if (this.report.is_served) await new Promise((done) => setTimeout(done, PATIENCE_MS));
+    if (!isHovered()) return;
+    // Without fields the tooltip is still right; a click says why there are none.
+    const events = await fieldsOf(this.report, found).catch(() => []);
+    if (!events.length || !isHovered()) return;
+    this.parts.tooltip.append(fieldTable(events, FIELDS_MAX));
+    this.place();
   }
 
   // Returns the tooltip of a counter.
@@ -452,13 +519,16 @@ function sameRow(rows, report, [begin, length, name]) {
 }
 
 // Returns the tooltip of an entry.
-export function describe(report, { at, row }) {
-  const name = report.names[report.name[at]];
+export function describe(report, { at, row }, labels) {
+  const label = labels?.texts[labels.ofEntry[at]];
+  const name = `${label === undefined ? "" : `${label} · `}${report.names[report.name[at]]}`;
   const many = report.count[at];
-  const where = row.is_cpu
-    ? [cpuLabel(report, row.of), ...(report.other[at] ? [whoLabel(report, report.other[at] - 1)] : [])]
-    : [whoLabel(report, row.of), ...(report.other[at] ? [cpuLabel(report, report.other[at] - 1)] : [])];
-  if (many > 1) return [`${plural(many, "item")} merged, most time: ${name}`, `within ${duration(report.duration[at])}`, `from ${since(report.begin[at])}`, where[0]];
+  const other = report.other[at] - 1;
+  const thread = row.by === "thread" ? row.of : other;
+  const cpu = row.by === "cpu" ? row.of : row.by === "thread" ? other : -1;
+  const where = [...(thread >= 0 ? [whoLabel(report, thread)] : []), ...(cpu >= 0 ? [cpuLabel(report, cpu)] : [])];
+  if (row.by === "cpu") where.reverse();
+  if (many > 1) return [`${plural(many, "item")} merged, most time: ${name}`, `within ${duration(report.duration[at])}`, `from ${since(report.begin[at])}`, ...where.slice(0, 1)];
   const long = row.is_slices ? [duration(report.duration[at])] : [];
   return [name, ...long, `at ${since(report.begin[at])}`, ...where];
 }

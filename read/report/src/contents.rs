@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::compare::{Beside, Samples};
 use crate::counters::Counter;
 use crate::details::Details;
+use crate::stacks::Owner;
 
 /// Kind of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -34,12 +35,21 @@ pub struct Item {
     pub name: u32,
     /// Number of its thread, from [`Contents::thread`].
     pub thread: u32,
+    /// Number of its lane, for a slice that belongs to a process and not to a thread.
+    pub lane: Option<u32>,
     /// Number of the CPU on which it began, from [`Contents::cpu`].
     pub cpu: u32,
     /// Key that it shares with items of other threads; 0 for none.
     pub key: u32,
     /// Number of its fields, from [`Contents::fields`]; 0 for none.
     pub fields: u32,
+}
+
+impl Item {
+    /// Returns the thread and the lane that it belongs to.
+    pub(crate) fn owner(&self) -> Owner {
+        (self.thread, self.lane.unwrap_or(0))
+    }
 }
 
 /// A process, or one of the programs that it ran.
@@ -145,6 +155,14 @@ pub struct Contents {
     pub totals: Option<Totals>,
     /// Whether the trace still grows.
     pub is_growing: bool,
+    /// Time from which times in the page count, in nanoseconds since the epoch; `None`: the first item.
+    pub zero_ns: Option<i64>,
+    /// Names of the fields that events can have.
+    pub field_names: Vec<String>,
+    /// Text of slices at first: names of fields in braces stand for their values. Empty: their name.
+    pub label: String,
+    /// Numbers of names of which no slice is certain.
+    pub(crate) doubtful: Vec<u32>,
     pub(crate) names: Vec<String>,
     pub(crate) processes: Vec<Process>,
     pub(crate) threads: Vec<Thread>,

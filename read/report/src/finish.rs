@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::Write;
 
+use dormouse_abi::text::printable;
 use dormouse_analysis::timeline::Totals;
 use dormouse_ctf::time::since_ns;
 use flate2::Compression;
@@ -16,12 +17,11 @@ use crate::counters::{self, CounterHead};
 use crate::details::{CHUNK_ITEMS, pack};
 use crate::levels::{self, Entry, Level};
 use crate::page::{Base64, Page, base64_size};
+use crate::stacks::{DEPTH_OF_CPU, Owner, STACKS_OF_CPU, Stacks};
 use crate::summary::{self, BINS_AN_OCTAVE, Node, Row, Summary, TIME_BINS};
 
 /// Maximum depth of a thread's rows. Slices that are nested deeper are counted.
 pub(crate) const DEPTH_OF_THREAD: usize = 128;
-/// Maximum depth of a CPU's rows.
-pub(crate) const DEPTH_OF_CPU: usize = 32;
 /// Number of bins in the overview of the whole time.
 pub(crate) const DENSITY_BINS: usize = 512;
 /// Percentage of the page's size that the timeline may take before fields are added. The second applies if items must
@@ -46,7 +46,7 @@ pub struct LeftOut {
     pub fields: u64,
     /// Number of slices that are nested too deep to be drawn, in rows of threads.
     pub too_deep: u64,
-    /// Number of slices that overlap too many others to be drawn, in rows of CPUs.
+    /// Number of slices that are not drawn in rows of CPUs: too many threads have slices there, or they are too deep.
     pub too_many_on_cpu: u64,
     /// Number of slices that are missing in the call trees, which have too many nodes.
     pub call_trees: u64,
@@ -80,6 +80,8 @@ pub(crate) struct RowHead {
     is_cpu: bool,
     /// Number of the thread or CPU.
     of: u32,
+    /// Number of the lane; in rows of a CPU, of the stack.
+    lane: u32,
     depth: usize,
     is_slices: bool,
     /// Resolution and number of entries of each level.
@@ -98,9 +100,15 @@ struct Head<'c> {
     notes: &'c [String],
     /// Nanoseconds since the epoch, as text, since a number in JavaScript cannot hold them.
     begin_ns: String,
+    /// Nanoseconds from the zero of the times that are shown to the begin.
+    since_zero: i64,
     span: u64,
     events: u64,
     names: &'c [String],
+    /// Numbers of names of which no slice is certain.
+    doubtful: &'c [u32],
+    field_names: Vec<String>,
+    label: &'c str,
     processes: &'c [Process],
     threads: &'c [Thread],
     cpus: &'c [Cpu],
@@ -130,11 +138,12 @@ struct LossHead<'c> {
     text: &'c str,
 }
 
-/// Position of a row: thread or CPU, depth, and kind.
+/// Position of a row: thread or CPU, lane (of a CPU: stack), depth, and kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct RowPlace {
     pub is_cpu: bool,
     pub of: u32,
+    pub lane: u32,
     pub depth: usize,
     pub kind: Kind,
 }
@@ -181,12 +190,12 @@ impl Contents {
     fn picture(&self) -> Picture {
         let span = self.span();
         let mut left_out = LeftOut::default();
-        let order = order(&self.items, |item| item.thread);
+        let order = order(&self.items, Item::owner);
         let summary = summary::of(&self.items, &order, span);
         let mut is_kept = vec![false; self.items.len()];
         summary.kept.iter().for_each(|number| is_kept[*number as usize] = true);
         let mut rows = self.rows(&order, false, &is_kept, span.0, &mut left_out.too_deep);
-        let by_cpu = self::order(&self.items, |item| item.cpu);
+        let by_cpu = self::order(&self.items, |item| (item.cpu, 0));
         rows.extend(self.rows(&by_cpu, true, &is_kept, span.0, &mut left_out.too_many_on_cpu));
         let slices = self.items.iter().filter(|item| item.kind == Kind::Slice).count() as u64;
         let instants = self.items.len() as u64 - slices;
@@ -213,9 +222,13 @@ impl Contents {
                 about: &self.about,
                 notes: &self.notes,
                 begin_ns: span.0.to_string(),
+                since_zero: self.zero_ns.map_or(0, |zero_ns| span.0.saturating_sub(zero_ns)),
                 span: span.1,
                 events: self.events,
                 names: &self.names,
+                doubtful: &self.doubtful,
+                field_names: self.field_names.iter().map(|name| printable(name)).collect(),
+                label: &self.label,
                 processes: &self.processes,
                 threads: &self.threads,
                 cpus: &self.cpus,
@@ -333,37 +346,37 @@ impl Contents {
     }
 
     /// Returns the rows of all threads or of all CPUs. `begin_ns`: begin of the report; `is_kept`: by number of the
-    /// item.
+    /// item. Slices on lanes are not in rows of CPUs: a task that no thread runs all the time is on none.
     fn rows(&self, order: &[u32], is_cpu: bool, is_kept: &[bool], begin_ns: i64, left_out: &mut u64) -> Vec<RowOf> {
         let item = |number: &u32| &self.items[*number as usize];
-        let of = |number: &u32| if is_cpu { item(number).cpu } else { item(number).thread };
-        let entry = |number: &u32| self.entry(*number, is_cpu, begin_ns, is_kept[*number as usize]);
+        let of = |number: &u32| if is_cpu { (item(number).cpu, 0) } else { item(number).owner() };
+        let maxima = if is_cpu { (STACKS_OF_CPU, DEPTH_OF_CPU) } else { (1, DEPTH_OF_THREAD) };
         let mut rows = Vec::new();
         for of_one in order.chunk_by(|a, b| of(a) == of(b)) {
-            let of = of(&of_one[0]);
-            let row = |depth, kind, entries| RowOf { place: RowPlace { is_cpu, of, depth, kind }, entries };
-            let is_slice = |number: &u32| item(number).kind == Kind::Slice;
-            let (slices, instants): (Vec<u32>, Vec<u32>) = of_one.iter().copied().partition(is_slice);
-            if !instants.is_empty() {
-                rows.push(row(0, Kind::Instant, instants.iter().map(entry).collect()));
-            }
-            let times = slices.iter().map(|number| {
-                let item = item(number);
-                (item.begin_ns, item.begin_ns.saturating_add_unsigned(item.duration_ns))
-            });
-            let depth_max = if is_cpu { DEPTH_OF_CPU } else { DEPTH_OF_THREAD };
-            let mut depths: Vec<Vec<Entry>> = Vec::new();
-            for (number, depth) in slices.iter().zip(levels::depths(times, depth_max)) {
-                let Some(depth) = depth else {
+            let (of, lane) = of(&of_one[0]);
+            let (mut stacks, mut found) = (Stacks::default(), BTreeMap::new());
+            for number in of_one {
+                let Item { kind, begin_ns: begin, duration_ns, lane: own_lane, .. } = *item(number);
+                let place = match kind {
+                    Kind::Instant => Some((0, 0)),
+                    Kind::Slice if is_cpu && own_lane.is_some() => continue,
+                    Kind::Slice => {
+                        let end = begin.saturating_add_unsigned(duration_ns);
+                        stacks.begin(item(number).owner(), begin, end, maxima)
+                    }
+                };
+                let Some((stack, depth)) = place else {
                     *left_out += 1;
                     continue;
                 };
-                if depth == depths.len() {
-                    depths.push(Vec::new());
-                }
-                depths[depth].push(entry(number));
+                let entries: &mut Vec<Entry> = found.entry((kind == Kind::Slice, stack, depth)).or_default();
+                entries.push(self.entry(*number, is_cpu, begin_ns, is_kept[*number as usize]));
             }
-            rows.extend(depths.into_iter().enumerate().map(|(depth, entries)| row(depth, Kind::Slice, entries)));
+            rows.extend(found.into_iter().map(|((is_slice, stack, depth), entries)| {
+                let kind = if is_slice { Kind::Slice } else { Kind::Instant };
+                let lane = if is_cpu { stack } else { lane };
+                RowOf { place: RowPlace { is_cpu, of, lane, depth: depth as usize, kind }, entries }
+            }));
         }
         rows
     }
@@ -390,7 +403,7 @@ impl Contents {
     /// Returns the data that is compared if this is the other trace. Items are dropped.
     pub fn beside(self) -> Beside {
         let span = self.span();
-        let order = order(&self.items, |item| item.thread);
+        let order = order(&self.items, Item::owner);
         let Summary { nodes, nodes_left_out, .. } = summary::of(&self.items, &order, span);
         let since = |ns: Option<i64>, without: u64| ns.map_or(without, |ns| since_ns(ns, span.0).min(span.1));
         let losses = self.losses.iter().map(|loss| LostBeside {
@@ -422,8 +435,8 @@ impl Contents {
     }
 }
 
-/// Returns the items grouped by thread (or CPU), each group sorted by begin, longer items first.
-fn order(items: &[Item], of: impl Fn(&Item) -> u32) -> Vec<u32> {
+/// Returns the items grouped by owner (or CPU), each group sorted by begin, longer items first.
+fn order(items: &[Item], of: impl Fn(&Item) -> Owner) -> Vec<u32> {
     let mut order: Vec<u32> = (0..items.len() as u32).collect();
     order.sort_by_key(|number| {
         let item = &items[*number as usize];
@@ -474,6 +487,7 @@ pub(crate) fn timeline(rows: &[RowOf], fields: impl Fn(u32) -> u32) -> Timeline 
         heads.push(RowHead {
             is_cpu: row.place.is_cpu,
             of: row.place.of,
+            lane: row.place.lane,
             depth: row.place.depth,
             is_slices: row.place.kind == Kind::Slice,
             levels: levels.collect(),

@@ -130,8 +130,9 @@ impl Sink for Gather {
             duration_ns: end.ns.abs_diff(end.begin_ns),
             name: end.name,
             thread: place.thread,
+            lane: place.lane,
             cpu: kept.cpu,
-            key: if place.is_lane { key(end.id) } else { 0 },
+            key: if place.lane.is_some() { key(end.id) } else { 0 },
             fields,
         };
         self.scene.contents.item(item);
@@ -149,6 +150,7 @@ impl Sink for Gather {
             duration_ns: 0,
             name: instant.name,
             thread: self.scene.place(instant.track).map_or(0, |place| place.thread),
+            lane: None,
             cpu,
             key: key_of(&instant.what),
             fields,

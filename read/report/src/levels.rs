@@ -138,29 +138,6 @@ pub fn above(entries: &[Entry]) -> Vec<Level> {
     }
 }
 
-/// Puts intervals at the least depth that is free, so that a nested interval is below the enclosing one. They must be
-/// sorted by begin, longer ones first. `None`: all depths are in use.
-pub(crate) fn depths(
-    intervals: impl Iterator<Item = (i64, i64)>,
-    depth_max: usize,
-) -> impl Iterator<Item = Option<usize>> {
-    let mut ends: Vec<i64> = Vec::new();
-    intervals.map(move |(begin, end)| {
-        let depth = ends.iter().position(|until| *until <= begin).unwrap_or(ends.len());
-        if depth >= depth_max {
-            return None;
-        }
-        // An interval without duration still occupies its place.
-        let end = end.max(begin.saturating_add(1));
-        if depth == ends.len() {
-            ends.push(end)
-        } else {
-            ends[depth] = end
-        }
-        Some(depth)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -206,15 +183,6 @@ mod tests {
         }
         assert!(before <= ENTRIES_FEW);
         assert!(above(&row[..ENTRIES_FEW]).is_empty());
-    }
-
-    #[test]
-    fn nested_items_are_on_lower_lanes() {
-        let intervals = [(0, 100), (0, 50), (10, 20), (30, 30), (50, 90), (100, 101), (100, 200)];
-        let found: Vec<_> = depths(intervals.into_iter(), 3).collect();
-        assert_eq!(found, [Some(0), Some(1), Some(2), Some(2), Some(1), Some(0), Some(1)]);
-        assert_eq!(depths([(0, 9), (0, 8), (1, 3)].into_iter(), 2).last(), Some(None));
-        assert_eq!(depths([(i64::MAX, i64::MAX); 2].into_iter(), 2).last(), Some(Some(0)));
     }
 
     #[test]

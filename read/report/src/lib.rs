@@ -46,6 +46,7 @@ mod rows;
 mod scene;
 pub mod serve;
 mod served;
+mod stacks;
 mod summary;
 mod survey;
 

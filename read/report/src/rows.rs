@@ -77,7 +77,9 @@ impl Rows {
             row
         };
         let mut rows: Vec<RowOf> = self.rows.into_iter().map(finished).collect();
-        rows.sort_by_key(|RowOf { place, .. }| (place.is_cpu, place.of, place.kind == Kind::Slice, place.depth));
+        rows.sort_by_key(|RowOf { place, .. }| {
+            (place.is_cpu, place.of, place.kind == Kind::Slice, place.lane, place.depth)
+        });
         (rows, self.resolution)
     }
 }
@@ -92,7 +94,7 @@ mod tests {
     fn no_item_is_lost_at_the_limit() {
         let mut rows = Rows::new(1000);
         let mut random = dormouse_testing::random(3);
-        let place = |of| RowPlace { is_cpu: false, of, depth: 0, kind: Kind::Slice };
+        let place = |of| RowPlace { is_cpu: false, of, lane: 0, depth: 0, kind: Kind::Slice };
         let (mut at, mut long) = (0, Vec::new());
         for number in 0..50_000_u64 {
             at += random(1000) as u64;

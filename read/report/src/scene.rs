@@ -4,13 +4,14 @@ use dormouse_analysis::Number;
 use dormouse_analysis::timeline::{Counter, Loss, NameText, Totals, Track, TrackKind};
 
 use crate::contents::{self, Contents, Process, Thread};
+use crate::stacks::Owner;
 
 /// Place of a track's items.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Place {
     process: u32,
     pub thread: u32,
-    pub is_lane: bool,
+    pub lane: Option<u32>,
     pub counter: Option<u32>,
     /// Number and name of the stream, for a track of losses.
     stream: Option<(u32, String)>,
@@ -42,7 +43,8 @@ impl Scene {
         let mut scene = Scene::default();
         scene.contents.title = title.into();
         for name in names {
-            scene.contents.add_name(&name.text);
+            let number = scene.contents.add_name(&name.text);
+            scene.contents.doubtful.extend(name.is_doubtful.then_some(number));
         }
         scene
     }
@@ -92,9 +94,8 @@ impl Scene {
     }
 
     fn thread(&mut self, process: u32, tid: Option<u64>, label: Option<String>) -> Place {
-        let is_lane = false;
         let thread = self.contents.thread(Thread { process, tid, label });
-        Place { process, thread, is_lane, counter: None, stream: None }
+        Place { process, thread, lane: None, counter: None, stream: None }
     }
 
     /// Adds a track, or renames a process.
@@ -125,9 +126,9 @@ impl Scene {
                 let process = process("the trace", None);
                 self.thread(process, None, None)
             }
-            TrackKind::Lane { .. } => {
+            TrackKind::Lane { number, .. } => {
                 let process = of_parent.unwrap_or_else(|| process("the trace", None));
-                Place { is_lane: true, ..self.thread(process, None, Some(track.name.into())) }
+                Place { lane: Some(number), ..self.thread(process, None, Some(track.name.into())) }
             }
             TrackKind::Losses { stream } => Place { stream: Some((stream, track.name.into())), ..Place::default() },
             TrackKind::Counter { .. } => {
@@ -207,6 +208,13 @@ fn told(totals: &Totals) -> impl Iterator<Item = String> + use<> {
         1 => format!("1 {one} of those that {what}"),
         count => format!("{count} {many} {what}"),
     })
+}
+
+impl Place {
+    /// Returns the thread and the lane of the slices of the track.
+    pub(crate) fn owner(&self) -> Owner {
+        (self.thread, self.lane.unwrap_or(0))
+    }
 }
 
 /// Returns the key of a slice; 0 if it does not fit into the column.

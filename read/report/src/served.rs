@@ -27,6 +27,8 @@ pub const PAGE_BYTES: u64 = 8 << 20;
 const ENTRIES_MAX: usize = 200_000;
 /// Maximum number of items that are returned for a key.
 const KEY_ITEMS_MAX: usize = 1000;
+/// Maximum number of items that are returned for a search. Further ones are counted.
+const FOUND_MAX: usize = 20_000;
 
 /// Takes an event, and whether it is selected.
 pub type Show<'s> = &'s mut dyn FnMut(&Event<'_>, bool);
@@ -106,6 +108,8 @@ struct Head<'t> {
     rows: &'t [RowHead],
     columns: &'t [usize],
     counters: &'t [CounterHead<'t>],
+    /// Number of items that a search finds; not all of them may be in the rows.
+    found: u64,
 }
 
 impl Served {
@@ -183,6 +187,35 @@ impl Served {
         }
     }
 
+    /// Returns all rows of the page with the items of which a value contains `text`, or whose field FIELD has the value
+    /// VALUE if it is `FIELD=VALUE`, in the form of [`Served::part`]. Upper and lower case do not differ. Items with
+    /// `text` in their names are left out, because the page knows them.
+    ///
+    /// # Errors
+    /// The trace cannot be read any more.
+    pub fn find(&self, text: &str, is_cpu: bool) -> Result<Vec<u8>, String> {
+        let wanted = text.to_lowercase();
+        let names = &self.surveyed.scene.contents.names;
+        let is_named = names.iter().map(|name| name.to_lowercase().contains(&wanted)).collect();
+        let mut rows: Vec<RowOf> =
+            self.surveyed.rows.iter().map(|row| RowOf { place: row.place, entries: Vec::new() }).collect();
+        let mut sink = FindSink {
+            served: self,
+            cpu_rows: CpuRows::default(),
+            is_cpu,
+            wanted,
+            is_named,
+            texts: FieldTexts::default(),
+            begun: HashSet::new(),
+            rows: &mut rows,
+            count: 0,
+        };
+        self.again((i64::MIN, i64::MAX), &mut sink)?;
+        let count = sink.count;
+        rows.iter_mut().for_each(|row| row.entries.sort_by_key(|entry| entry.begin));
+        Ok(packed(0, &rows, &[], count))
+    }
+
     fn of_time(&self, begin: u64, end: u64, is_cpu: bool, step: u64) -> Result<Vec<u8>, String> {
         let Surveyed { rows, resolution, span, scene, begin_ns, .. } = &self.surveyed;
         let (begin, end) = (begin.min(*span), end.min(*span));
@@ -230,7 +263,7 @@ impl Served {
         };
         // If nothing is read again, the resolution is that of the kept entries.
         let merged = if is_again { merged } else { merged.max(*resolution) };
-        Ok(packed(merged, &all, &counters))
+        Ok(packed(merged, &all, &counters, 0))
     }
 
     fn of_key(&self, key: u32, is_cpu: bool, begin: u64, end: u64) -> Result<Vec<u8>, String> {
@@ -266,7 +299,7 @@ impl Served {
             row.entries.sort_by_key(|entry| (entry.begin, entry.duration, entry.name));
             row.entries.dedup_by_key(|entry| (entry.begin, entry.duration, entry.name));
         }
-        Ok(packed(0, &all, &[]))
+        Ok(packed(0, &all, &[], 0))
     }
 }
 
@@ -278,9 +311,9 @@ fn within(entries: &[Entry], begin: u64, end: u64) -> &[Entry] {
     &entries[from..from + count]
 }
 
-fn packed(resolution: u64, rows: &[RowOf], counters: &[CounterHead<'_>]) -> Vec<u8> {
+fn packed(resolution: u64, rows: &[RowOf], counters: &[CounterHead<'_>], found: u64) -> Vec<u8> {
     let timeline = timeline(rows, |fields| fields);
-    let head = Head { resolution, rows: &timeline.rows, columns: &timeline.columns, counters };
+    let head = Head { resolution, rows: &timeline.rows, columns: &timeline.columns, counters, found };
     // Numbers and booleans can always be written as JSON.
     let head = pack([serde_json::to_vec(&head).unwrap_or_default().as_slice()], flate2::Compression::fast());
     [&(head.len() as u32).to_le_bytes()[..], &head, &timeline.packed].concat()
@@ -306,7 +339,8 @@ macro_rules! drawn_again {
             fn track(&mut self, _: &Track<'_>) {}
 
             fn begin(&mut self, begin: &Begin<'_>) -> Held {
-                self.cpu_rows.begin(self.served.surveyed.scene.known_cpu(begin.cpu))
+                let scene = &self.served.surveyed.scene;
+                self.cpu_rows.begin(scene, begin, scene.known_cpu(begin.cpu))
             }
 
             fn end(&mut self, end: &End<'_>, held: Held) {
@@ -401,6 +435,87 @@ impl KeySink<'_> {
 
 drawn_again!(KeySink);
 
+/// Collects items by the values of their fields.
+struct FindSink<'s> {
+    served: &'s Served,
+    cpu_rows: CpuRows,
+    is_cpu: bool,
+    /// In lower case.
+    wanted: String,
+    /// Whether a name contains it, by number.
+    is_named: Vec<bool>,
+    texts: FieldTexts,
+    /// Numbers of open slices whose begin has it.
+    begun: HashSet<u64>,
+    rows: &'s mut [RowOf],
+    count: u64,
+}
+
+impl FindSink<'_> {
+    fn has(&mut self, event: &Event<'_>) -> bool {
+        let (field, value) = self.wanted.split_once('=').unzip();
+        self.texts.of(event).any(|(name, text)| {
+            let text = String::from_utf8_lossy(text).to_lowercase();
+            text.contains(&self.wanted)
+                || field.is_some_and(|field| field == name.to_lowercase()) && value == Some(&text)
+        })
+    }
+
+    fn put(&mut self, drawn: Drawn) {
+        let Some((place, entry)) = drawn[usize::from(self.is_cpu)] else { return };
+        if self.is_named.get(entry.name as usize).is_some_and(|is_named| *is_named) {
+            return;
+        }
+        self.count += 1;
+        if let Some(row) = self.served.index.get(&place).filter(|_| self.count <= FOUND_MAX as u64) {
+            self.rows[*row].entries.push(entry);
+        }
+    }
+}
+
+impl AgainSink for FindSink<'_> {
+    fn cpu_rows(&mut self) -> &mut CpuRows {
+        &mut self.cpu_rows
+    }
+}
+
+impl Sink for FindSink<'_> {
+    type Kept = Held;
+
+    fn track(&mut self, _: &Track<'_>) {}
+
+    fn begin(&mut self, begin: &Begin<'_>) -> Held {
+        if self.has(begin.event) {
+            self.begun.insert(begin.id);
+        }
+        let scene = &self.served.surveyed.scene;
+        self.cpu_rows.begin(scene, begin, scene.known_cpu(begin.cpu))
+    }
+
+    fn end(&mut self, end: &End<'_>, held: Held) {
+        let surveyed = &self.served.surveyed;
+        let drawn = self.cpu_rows.slice(&surveyed.scene, surveyed.begin_ns, end, &held);
+        let has_begun = self.begun.remove(&end.id);
+        if has_begun || end.event.is_some_and(|event| self.has(event)) {
+            self.put(drawn);
+        }
+    }
+
+    fn instant(&mut self, event: &Instant<'_>) {
+        if self.has(event.event) {
+            let surveyed = &self.served.surveyed;
+            let cpu = surveyed.scene.known_cpu(event.cpu);
+            self.put(instant(&surveyed.scene, surveyed.begin_ns, event, cpu));
+        }
+    }
+
+    fn counter(&mut self, _: &Counter) {}
+
+    fn flow(&mut self, _: &Flow) {}
+
+    fn loss(&mut self, _: &Loss) {}
+}
+
 /// Finds the events of an item.
 struct Found<'s> {
     served: &'s Served,
@@ -454,7 +569,7 @@ impl Sink for FoundSink<'_, '_> {
         if self.found.begin.is_none() && self.found.is_it(begin.track, begin.name, true, begin.ns) {
             self.found.begin = Some(self.found.fields(begin.event));
         }
-        self.cpu_rows.begin(0)
+        self.cpu_rows.begin(&self.found.served.surveyed.scene, begin, 0)
     }
 
     fn end(&mut self, end: &End<'_>, _: Held) {

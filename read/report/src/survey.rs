@@ -16,11 +16,12 @@ use dormouse_analysis::timeline::{
 use dormouse_ctf::{Event, Notice};
 
 use crate::contents::Kind;
-use crate::finish::{DENSITY_BINS, DEPTH_OF_CPU, DEPTH_OF_THREAD, LeftOut, Picture, RowOf, RowPlace};
+use crate::finish::{DENSITY_BINS, DEPTH_OF_THREAD, LeftOut, Picture, RowOf, RowPlace};
 use crate::gather::key_of;
 use crate::levels::Entry;
 use crate::rows::Rows;
 use crate::scene::{Scene, key};
+use crate::stacks::{DEPTH_OF_CPU, Level, STACKS_OF_CPU, Stacks};
 use crate::summary::Running;
 
 /// Default memory of a survey.
@@ -43,41 +44,33 @@ const CHECKPOINT_EVENTS: u64 = 1 << 16;
 #[derive(Debug, Clone, Copy)]
 pub struct Held {
     cpu: u32,
-    /// Row of its CPU that it occupies; `None` if all are occupied.
-    cpu_depth: Option<u32>,
+    /// Stack and depth on its CPU; `None` if there are too many, or if it is on a lane.
+    on_cpu: Option<Level>,
 }
 
-/// Rows that are occupied by an open slice, as a bit set for each CPU.
+/// The stacks of open slices of each CPU.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct CpuRows(Vec<u32>);
+pub(crate) struct CpuRows(Vec<Stacks>);
 
 impl CpuRows {
-    fn take(&mut self, cpu: u32) -> Option<u32> {
-        let cpu = cpu as usize;
-        if self.0.len() <= cpu {
-            self.0.resize(cpu + 1, 0);
-        }
-        let depth = self.0[cpu].trailing_ones();
-        (depth < DEPTH_OF_CPU as u32).then(|| {
-            self.0[cpu] |= 1 << depth;
-            depth
-        })
-    }
-
-    fn give(&mut self, held: &Held) {
-        if let (Some(rows), Some(depth)) = (self.0.get_mut(held.cpu as usize), held.cpu_depth) {
-            *rows &= !(1 << depth);
-        }
-    }
-
     /// Begins a slice.
-    pub(crate) fn begin(&mut self, cpu: u32) -> Held {
-        Held { cpu, cpu_depth: self.take(cpu) }
+    pub(crate) fn begin(&mut self, scene: &Scene, begin: &Begin<'_>, cpu: u32) -> Held {
+        let place = scene.place(begin.track).filter(|place| place.lane.is_none());
+        let on_cpu = place.and_then(|place| {
+            let index = cpu as usize;
+            if self.0.len() <= index {
+                self.0.resize_with(index + 1, Stacks::default);
+            }
+            self.0[index].begin(place.owner(), begin.ns, i64::MAX, (STACKS_OF_CPU, DEPTH_OF_CPU))
+        });
+        Held { cpu, on_cpu }
     }
 
     /// Ends a slice and returns its entries by thread and by CPU. `begin_ns`: begin of the report.
     pub(crate) fn slice(&mut self, scene: &Scene, begin_ns: i64, end: &End<'_>, held: &Held) -> Drawn {
-        self.give(held);
+        if let (Some(stacks), Some(level)) = (self.0.get_mut(held.cpu as usize), held.on_cpu) {
+            stacks.end(level);
+        }
         let Some(place) = scene.place(end.track) else { return [None, None] };
         let begin = since(end.begin_ns, begin_ns);
         let entry = |other: u32| Entry {
@@ -86,14 +79,18 @@ impl CpuRows {
             duration: end.ns.abs_diff(end.begin_ns).min(u64::MAX - begin),
             name: end.name,
             count: 1,
-            key: if place.is_lane { key(end.id) } else { 0 },
+            key: if place.lane.is_some() { key(end.id) } else { 0 },
             fields: 1,
             other: other + 1,
             is_kept: false,
         };
-        let row = |is_cpu, of, depth: u32| RowPlace { is_cpu, of, depth: depth as usize, kind: Kind::Slice };
-        let by_thread = ((end.depth as usize) < DEPTH_OF_THREAD).then(|| row(false, place.thread, end.depth));
-        let by_cpu = held.cpu_depth.map(|depth| row(true, held.cpu, depth));
+        let row = |is_cpu, of, lane, depth: u32| {
+            let depth = depth as usize;
+            RowPlace { is_cpu, of, lane, depth, kind: Kind::Slice }
+        };
+        let (thread, lane) = place.owner();
+        let by_thread = ((end.depth as usize) < DEPTH_OF_THREAD).then(|| row(false, thread, lane, end.depth));
+        let by_cpu = held.on_cpu.map(|(stack, depth)| row(true, held.cpu, stack, depth));
         [by_thread.map(|row| (row, entry(held.cpu))), by_cpu.map(|row| (row, entry(place.thread)))]
     }
 }
@@ -103,7 +100,7 @@ fn since(ns: i64, begin_ns: i64) -> u64 {
     if ns < begin_ns { 0 } else { ns.abs_diff(begin_ns) }
 }
 
-/// An item with its row, by thread and by CPU; `None` if there are too many rows.
+/// An item with its row, by thread and by CPU; `None` if there are too many rows, or the item is not of a CPU.
 pub(crate) type Drawn = [Option<(RowPlace, Entry)>; 2];
 
 /// Returns the entries of an instant.
@@ -113,7 +110,7 @@ pub(crate) fn instant(scene: &Scene, begin_ns: i64, instant: &Instant<'_>, cpu: 
     let name = instant.name;
     let entry =
         |other: u32| Entry { begin, duration: 0, name, count: 1, key, fields: 1, other: other + 1, is_kept: false };
-    let row = |is_cpu, of| RowPlace { is_cpu, of, depth: 0, kind: Kind::Instant };
+    let row = |is_cpu, of| RowPlace { is_cpu, of, lane: 0, depth: 0, kind: Kind::Instant };
     [Some((row(false, place.thread), entry(cpu))), Some((row(true, cpu), entry(place.thread)))]
 }
 
@@ -281,10 +278,18 @@ impl Survey {
 
 impl Surveyed {
     /// Adds the remaining data. `about`: where the trace was recorded; `notes`: notes for the top of the page;
-    /// `is_growing`: whether the trace still grows.
-    pub fn told(mut self, totals: &Totals, about: Vec<String>, notes: Vec<String>, is_growing: bool) -> Surveyed {
+    /// `is_growing`: whether the trace still grows; `zero_ns`: see [`crate::Contents::zero_ns`].
+    pub fn told(
+        mut self,
+        totals: &Totals,
+        about: Vec<String>,
+        notes: Vec<String>,
+        is_growing: bool,
+        zero_ns: Option<i64>,
+    ) -> Surveyed {
         self.scene.finish(totals, about, notes);
         self.scene.contents.is_growing = is_growing;
+        self.scene.contents.zero_ns = zero_ns;
         self.scene.contents.counter_values_max = None;
         self
     }
@@ -328,7 +333,7 @@ impl Sink for Overview {
         self.begin_ns(begin.ns);
         self.running.begin(begin.track, begin.id, begin.name);
         let cpu = self.scene.cpu(begin.event.stream, begin.cpu);
-        self.cpu_rows.begin(cpu)
+        self.cpu_rows.begin(&self.scene, begin, cpu)
     }
 
     fn end(&mut self, end: &End<'_>, held: Held) {
@@ -337,12 +342,13 @@ impl Sink for Overview {
         }
         let begin_ns = self.begin_ns(end.begin_ns);
         let drawn = self.cpu_rows.slice(&self.scene, begin_ns, end, &held);
-        let thread = self.scene.place(end.track).map_or(0, |place| place.thread);
+        let (thread, is_lane) =
+            self.scene.place(end.track).map_or((0, false), |place| (place.thread, place.lane.is_some()));
         let (begin, duration) = (since(end.begin_ns, begin_ns), end.ns.abs_diff(end.begin_ns));
         self.running.end((end.track, end.id), end.name, thread, begin, duration);
         self.slices += 1;
         self.too_deep += u64::from(drawn[0].is_none());
-        self.too_many_on_cpu += u64::from(drawn[1].is_none());
+        self.too_many_on_cpu += u64::from(drawn[1].is_none() && !is_lane);
         self.end = self.end.max(begin.saturating_add(duration));
         self.put(drawn);
     }

@@ -147,7 +147,7 @@ fn serve(mutated: &Arc<Mutated>, mut timeline: Timeline<Held>, seed: u64, found:
         }
     }
     let (surveyed, totals) = survey.finish();
-    let surveyed = surveyed.told(&totals, Vec::new(), Vec::new(), false);
+    let surveyed = surveyed.told(&totals, Vec::new(), Vec::new(), false, None);
     let served = Served::new(surveyed, Box::new(Again(Arc::clone(mutated))), PAGE_BYTES);
     let served = served.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     for is_cpu in [false, true] {

@@ -207,6 +207,8 @@ pub struct NameText {
     pub text: String,
     /// Text before the first colon, which is the provider; empty without a colon.
     pub category: String,
+    /// Whether no slice of this name is certain, see [`Doubt::Threads`](super::Doubt::Threads). The text says so too.
+    pub is_doubtful: bool,
 }
 
 /// Properties of an event class.
@@ -299,10 +301,13 @@ impl Bound {
             roles.extend(rules_of(class, names).map(|of| self.role(of, picker)));
         }
         for role in roles.iter_mut().filter(|role| role.key.is_none() && !role.is_wait) {
-            let text = &self.names[role.pair as usize].text;
-            let Some(found) = options.found.iter().find(|found| found.name == *text) else { continue };
+            let text = self.names[role.pair as usize].text.clone();
+            let Some(found) = options.found.iter().find(|found| found.name == text) else { continue };
             role.is_doubtful = found.fields.is_empty();
-            if !role.is_doubtful {
+            if role.is_doubtful {
+                role.name = self.name(&format!("{text} (not certain)"));
+                self.names[role.name as usize].is_doubtful = true;
+            } else {
                 let fields = found.fields.iter().map(|field| format!("fields.{field}"));
                 role.key = self.key(&[String::from("pid")].into_iter().chain(fields).collect::<Vec<_>>(), picker);
             }
@@ -330,7 +335,7 @@ impl Bound {
             return *known;
         }
         let category = text.split_once(':').map_or("", |(provider, _)| provider);
-        self.names.push(NameText { text: text.into(), category: category.into() });
+        self.names.push(NameText { text: text.into(), category: category.into(), is_doubtful: false });
         let id = self.names.len() as u32 - 1;
         self.known.insert(text.into(), id);
         id

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 
 use dormouse_abi::class::{FieldType, Kind};
-use dormouse_analysis::timeline::{Options, Totals};
+use dormouse_analysis::timeline::{FoundKey, Options, Totals};
 use dormouse_ctf::{Merge, StateRecord, StreamReader, Trace, Value};
 use dormouse_export::{Batch, Exporter, Format};
 use dormouse_testing::mutations::{Seed, alone};
@@ -189,6 +189,32 @@ fn slices(found: &Json) -> Vec<(String, String, u64, Option<u64>, u64)> {
         (text(&slice["track"]), text(&slice["name"]), ns(&slice["begin"]).unwrap(), ns(&slice["end"]), depth)
     };
     found["slices"].as_array().unwrap().iter().map(slice).collect()
+}
+
+/// Slices whose begins and ends no field joins are named so that a picture shows it. Those with a key have a track of
+/// their own.
+#[test]
+fn slices_that_are_not_certain_say_so_in_their_name() {
+    let found = FoundKey { name: "db:query".into(), fields: Vec::new(), alone: 2, alone_by_thread: 2 };
+    let options = Options { found: vec![found], ..options() };
+    let (bytes, totals) = export(Format::Chrome, &options, &builder().finish());
+    assert!(totals.slices_doubtful > 0);
+    let json: Json = serde_json::from_slice(&bytes).unwrap();
+    let begins = |phase: &str| {
+        let events = json["traceEvents"].as_array().unwrap().iter();
+        events.filter(|event| event["ph"] == phase).map(|event| event["name"].as_str().unwrap()).collect::<Vec<_>>()
+    };
+    for phase in ["B", "E"] {
+        let names = begins(phase);
+        assert!(names.contains(&"db:query (not certain)") && names.contains(&"http:request"), "{phase}: {names:?}");
+        assert!(!names.contains(&"db:query"), "{phase}: {names:?}");
+    }
+    let (bytes, _) = export(Format::Perfetto, &options, &builder().finish());
+    let Some(found) = perfetto(&bytes) else { return };
+    let names: Vec<(String, String)> = slices(&found).into_iter().map(|(track, name, ..)| (track, name)).collect();
+    assert!(names.contains(&("web (7)/7".into(), "db:query (not certain)".into())), "{names:?}");
+    assert!(names.contains(&("web (7)/job:in..job:out".into(), "job:in..job:out".into())), "{names:?}");
+    assert!(!names.iter().any(|(_, name)| name == "db:query"), "{names:?}");
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //!   GET /TOKEN/           the page
 //!   GET /TOKEN/part?…     items of a part of the time, or with a key      [`Served::part`]
 //!   GET /TOKEN/fields?…   the fields of one item                          [`Served::fields`]
+//!   GET /TOKEN/find?…     items with a value                              [`Served::find`]
 //!   GET /TOKEN/again      reads the trace again, if it still grows
 //! ```
 //!
@@ -244,6 +245,10 @@ impl State {
                     Err(why) => failed(&why),
                 }
             }
+            "find" => match find_of(query) {
+                Some((text, is_cpu)) => served.find(&text, is_cpu).map_or_else(|why| failed(&why), Answer::bytes),
+                None => nothing(),
+            },
             "again" if query.is_empty() => self.again(),
             _ => nothing(),
         }
@@ -269,6 +274,24 @@ impl State {
 
 fn failed(why: &str) -> Answer {
     Answer::refused("500 Internal Server Error", why)
+}
+
+/// Parses `text=HEX&cpu=N`, with the hexadecimal bytes of a text; `None` for anything else.
+fn find_of(query: &str) -> Option<(String, bool)> {
+    let (digits, cpu) = query.strip_prefix("text=")?.split_once("&cpu=")?;
+    let is_plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    let (pairs, rest) = digits.as_bytes().as_chunks::<2>();
+    let bytes: Option<Vec<u8>> = pairs.iter().map(|pair| byte(pair)).collect();
+    let text = String::from_utf8(bytes.filter(|_| is_plain && rest.is_empty())?).ok()?;
+    Some((
+        text,
+        match cpu {
+            "0" => false,
+            "1" => true,
+            _ => return None,
+        },
+    ))
 }
 
 /// Parses `a=1&b=2`; `None` for anything else.

@@ -178,14 +178,14 @@ struct Gathered {
     slowest: Slowest<i64>,
 }
 
-/// Makes the summary. `order`: items by thread and begin, longer ones first. `span`: begin and length of the time.
+/// Makes the summary. `order`: items by thread, lane and begin, longer ones first. `span`: begin and length of the time.
 pub(crate) fn of(items: &[Item], order: &[u32], span: (i64, u64)) -> Summary {
     let mut names: HashMap<(u32, Kind), Gathered> = HashMap::new();
     let mut trees = Trees::default();
-    let mut thread = None;
+    let mut owner = None;
     for &number in order {
         let item = &items[number as usize];
-        if thread.replace(item.thread) != Some(item.thread) {
+        if owner.replace(item.owner()) != Some(item.owner()) {
             trees.close_all(items);
         }
         let since = item.begin_ns.abs_diff(span.0);
@@ -256,7 +256,7 @@ mod tests {
     use super::*;
 
     fn slice(begin_ns: i64, duration_ns: u64, name: u32, thread: u32) -> Item {
-        Item { kind: Kind::Slice, begin_ns, duration_ns, name, thread, cpu: 0, key: 0, fields: 0 }
+        Item { kind: Kind::Slice, begin_ns, duration_ns, name, thread, lane: None, cpu: 0, key: 0, fields: 0 }
     }
 
     #[test]
@@ -270,12 +270,14 @@ mod tests {
         assert_eq!(summary.rows[1].slowest, [(20, 40, 1), (10, 30, 0), (50, 20, 0)]);
     }
 
-    /// Slices with a key need not be nested: none takes time from a slice that it only overlaps.
+    /// None takes time from a slice that it only overlaps, nor from one on another lane.
     #[test]
     fn overlapping_slices_are_not_children() {
         let items = [slice(0, 100, 0, 0), slice(50, 100, 1, 0), slice(100, 10, 2, 0)];
         let summary = of(&items, &[0, 1, 2], (0, 150));
         assert_eq!(summary.nodes, [(0, 0, 1, 100, 100), (0, 1, 1, 100, 90), (2, 2, 1, 10, 10)]);
+        let items = [0, 1].map(|lane| Item { lane: Some(lane), ..slice(lane.into(), 100 - 2 * u64::from(lane), 0, 0) });
+        assert_eq!(of(&items, &[0, 1], (0, 100)).nodes, [(0, 0, 2, 198, 198)]);
     }
 
     #[test]

@@ -12,11 +12,11 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use dormouse_abi::class::{FieldType, Kind};
-use dormouse_analysis::timeline::{Options, Timeline};
-use dormouse_ctf::{Selection, StateRecord, Trace, Value as CtfValue};
+use dormouse_analysis::timeline::{FoundKey, Options, Timeline};
+use dormouse_ctf::{ClassRef, Selection, StateRecord, Trace, Value as CtfValue};
 use dormouse_reader::{Bounds, Item, Reading, TraceFiles};
 use dormouse_report::serve::{Again, Ended, Server};
-use dormouse_report::{Asked, Part, Served, Show, Source, Survey};
+use dormouse_report::{Asked, Gather, Part, Served, Show, Source, Survey};
 use dormouse_testing::browser::{self, Browser};
 use dormouse_traces::TraceBuilder;
 use serde_json::{Value, json};
@@ -149,19 +149,49 @@ fn files(count: u64) -> Arc<TraceFiles> {
     Arc::new(TraceFiles::open(dir.path()).unwrap())
 }
 
-fn served(files: &Arc<TraceFiles>, memory_bytes: u64, page_bytes: u64, is_growing: bool) -> Served {
-    let source = Files(Arc::clone(files));
-    let traces: Vec<&Trace> = files.described().iter().collect();
-    let streams = files.names().zip(files.readers().map(|(trace, _)| trace));
-    let pairs = vec!["msg:sent..msg:received".parse().unwrap()];
-    let options = Options {
-        pairs,
+fn options() -> Options {
+    Options {
+        pairs: vec!["msg:sent..msg:received".parse().unwrap()],
         key: vec!["id".into()],
         counters: vec![("app:tick".into(), "id".into())],
         ..Options::default()
-    };
-    let timeline = Timeline::new(&options, &traces, streams).unwrap();
-    let mut survey = Survey::new(&format!("made up {HOSTILE}"), timeline, memory_bytes);
+    }
+}
+
+/// The same without a counter, for traces that have no ticks.
+fn options_of(files: &TraceFiles) -> Options {
+    let has_ticks = files.traces().flat_map(ClassRef::all).any(|class| class.class.full_name == "app:tick");
+    let options = options();
+    Options { counters: if has_ticks { options.counters } else { Vec::new() }, ..options }
+}
+
+fn timeline<K>(files: &TraceFiles, options: &Options) -> Timeline<K> {
+    let traces: Vec<&Trace> = files.described().iter().collect();
+    let streams = files.names().zip(files.readers().map(|(trace, _)| trace));
+    Timeline::new(options, &traces, streams).unwrap()
+}
+
+/// Returns the page of a report in a file.
+fn gathered(files: &Arc<TraceFiles>, options: &Options) -> Vec<u8> {
+    let (source, mut timeline) = (Files(Arc::clone(files)), timeline(files, options));
+    let mut gather = Gather::new("made up", timeline.names());
+    let mut reading = source.reading(i64::MIN, i64::MAX);
+    while let Some(item) = reading.next_item() {
+        match item {
+            Item::Wanted(event, _) => timeline.event(&event, &mut gather),
+            Item::Other(event) => timeline.pass(&event, &mut gather),
+            Item::Notice(notice) => timeline.notice(&notice, reading.time_ns(notice.stream), &mut gather),
+        }
+    }
+    let totals = timeline.finish(&mut gather);
+    let mut page = Vec::new();
+    gather.finish(&totals, Vec::new(), Vec::new()).finish(8 << 20, &mut page).unwrap();
+    page
+}
+
+fn served(files: &Arc<TraceFiles>, memory_bytes: u64, page_bytes: u64, is_growing: bool) -> Served {
+    let source = Files(Arc::clone(files));
+    let mut survey = Survey::new(&format!("made up {HOSTILE}"), timeline(files, &options_of(files)), memory_bytes);
     let mut reading = source.reading(i64::MIN, i64::MAX);
     while let Some(item) = reading.next_item() {
         match item {
@@ -172,7 +202,7 @@ fn served(files: &Arc<TraceFiles>, memory_bytes: u64, page_bytes: u64, is_growin
     }
     let (surveyed, totals) = survey.finish();
     drop(reading);
-    let surveyed = surveyed.told(&totals, Vec::new(), vec![format!("a note {HOSTILE}")], is_growing);
+    let surveyed = surveyed.told(&totals, Vec::new(), vec![format!("a note {HOSTILE}")], is_growing, None);
     Served::new(surveyed, Box::new(source), page_bytes).unwrap()
 }
 
@@ -277,6 +307,14 @@ fn nothing_is_served_without_the_token() {
         ("part?begin=0".into(), "404"),
         ("part?begin=18446744073709551616&end=1&step=1&cpu=0".into(), "404"),
         ("part".into(), "404"),
+        ("find?text=6964&cpu=0".into(), "200"),
+        ("find?text=6964&cpu=1".into(), "200"),
+        ("find?text=6964&cpu=2".into(), "404"),
+        ("find?text=&cpu=0".into(), "404"),
+        ("find?text=696&cpu=0".into(), "404"),
+        ("find?text=+6&cpu=0".into(), "404"),
+        ("find?text=ff&cpu=0".into(), "404"),
+        ("find?cpu=0&text=6964".into(), "404"),
         ("again".into(), "404"),
         ("../etc/passwd".into(), "404"),
         ("page?x=ä".into(), "404"),
@@ -304,20 +342,37 @@ fn a_connection_is_not_answered_after_the_end() {
     assert_eq!(answer, b"");
 }
 
-/// Rows of a response, each with: whether it is of a CPU, its thread or CPU, depth, and whether it has slices; and the
-/// begin, duration, name, count, key and other of each entry.
-type Rows = Vec<([u64; 4], Vec<[u64; 6]>)>;
+/// Rows of a response, each with: whether it is of a CPU, its thread or CPU, lane, depth, and whether it has slices; and
+/// the begin, duration, name, count, key and other of each entry.
+type Rows = Vec<([u64; 5], Vec<[u64; 6]>)>;
+
+fn unpacked(bytes: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    flate2::read::ZlibDecoder::new(bytes).read_to_end(&mut out).unwrap();
+    out
+}
 
 /// Parses a response; returns its resolution and rows.
 fn taken(bytes: &[u8]) -> (u64, Rows) {
     let length = u32::from_le_bytes(bytes[..4].try_into().unwrap()) as usize;
-    let unpacked = |bytes: &[u8]| {
-        let mut out = Vec::new();
-        flate2::read::ZlibDecoder::new(bytes).read_to_end(&mut out).unwrap();
-        out
-    };
     let head: Value = serde_json::from_slice(&unpacked(&bytes[4..4 + length])).unwrap();
-    let packed = unpacked(&bytes[4 + length..]);
+    (head["resolution"].as_u64().unwrap(), rows(&head, &unpacked(&bytes[4 + length..])))
+}
+
+/// Returns the header and the rows of a page.
+fn of_page(page: &[u8]) -> (Value, Rows) {
+    let page = std::str::from_utf8(page).unwrap();
+    let block = |id: &str| {
+        let (_, rest) = page.split_once(&format!("id=\"{id}\">")).unwrap();
+        unpacked(&STANDARD.decode(rest.split_once('<').unwrap().0).unwrap())
+    };
+    let head: Value = serde_json::from_slice(&block("head")).unwrap();
+    let rows = rows(&head, &block("rows"));
+    (head, rows)
+}
+
+/// Parses rows. `head`: their description; `packed`: their columns.
+fn rows(head: &Value, packed: &[u8]) -> Rows {
     let mut at = 0;
     let columns: Vec<Vec<u64>> = head["columns"]
         .as_array()
@@ -340,7 +395,7 @@ fn taken(bytes: &[u8]) -> (u64, Rows) {
         .collect();
     let mut at = 0;
     let row = |row: &Value| {
-        let facts = ["is_cpu", "of", "depth", "is_slices"].map(|fact| match &row[fact] {
+        let facts = ["is_cpu", "of", "lane", "depth", "is_slices"].map(|fact| match &row[fact] {
             Value::Bool(is) => u64::from(*is),
             number => number.as_u64().unwrap(),
         });
@@ -349,21 +404,129 @@ fn taken(bytes: &[u8]) -> (u64, Rows) {
             for _ in 0..of_level[1].as_u64().unwrap() {
                 if level == 0 {
                     begin += columns[0][at];
-                    entries.push([
-                        begin,
-                        columns[1][at],
-                        columns[2][at],
-                        columns[3][at],
-                        columns[4][at],
-                        columns[6][at],
-                    ]);
+                    let [duration, name, count, key, other] = [1, 2, 3, 4, 6].map(|column| columns[column][at]);
+                    entries.push([begin, duration, name, count, key, other]);
                 }
                 at += 1;
             }
         }
         (facts, entries)
     };
-    (head["resolution"].as_u64().unwrap(), head["rows"].as_array().unwrap().iter().map(row).collect())
+    head["rows"].as_array().unwrap().iter().map(row).collect()
+}
+
+/// Two threads have slices at the same time on one CPU, and messages overlap: each thread has a stack of its own on the
+/// CPU, each message a lane of its own, and none is nested in that of another.
+#[test]
+fn slices_of_different_threads_and_lanes_are_in_different_rows() {
+    let mut builder = TraceBuilder::new();
+    let id = [("id", FieldType::scalar(Kind::U64))];
+    let mut class = |provider: &str, name: &str| builder.class(provider, name, &id);
+    let request = ["request_begin", "request_end"].map(|name| class("app", name));
+    let query = ["query_begin", "query_end"].map(|name| class("app", name));
+    let message = ["sent", "received"].map(|name| class("msg", name));
+    let stream = builder.stream(0);
+    // Begin, end, thread, classes and number of each slice.
+    let slices = [
+        (0, 100, 7, request, 0),
+        (10, 30, 8, request, 0),
+        (40, 60, 7, query, 0),
+        (45, 110, 9, request, 0),
+        (50, 55, 9, query, 0),
+        (5, 50, 7, message, 1),
+        (15, 70, 8, message, 2),
+        (52, 90, 7, message, 3),
+        (53, 56, 9, message, 4),
+    ];
+    let ends =
+        slices.iter().flat_map(|&(begin, end, tid, [first, last], id)| [(begin, tid, first, id), (end, tid, last, id)]);
+    let mut events: Vec<_> = ends.collect();
+    events.sort_by_key(|(at, ..)| *at);
+    for (at, tid, class, id) in events {
+        builder.event(stream, at, 7, tid, class, &[CtfValue::U64(id)]);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    builder.finish().write(dir.path());
+    let files = Arc::new(TraceFiles::open(dir.path()).unwrap());
+    // Begin and duration of the slices in each row, by lane and depth, as they are above.
+    let by_cpu = vec![
+        ((0, 0), vec![[0, 100]]),
+        ((0, 1), vec![[40, 20]]),
+        ((1, 0), vec![[10, 20], [45, 65]]),
+        ((1, 1), vec![[50, 5]]),
+    ];
+    let messages = vec![((0, 0), vec![[5, 45], [52, 38]]), ((1, 0), vec![[15, 55]]), ((2, 0), vec![[53, 3]])];
+    let slices = |rows: &Rows, is_cpu: bool, of: Option<u64>| {
+        let rows = rows.iter().filter(|([cpu, number, .., is_slices], entries)| {
+            (*cpu == 1) == is_cpu && *is_slices == 1 && !entries.is_empty() && of.is_none_or(|of| of == *number)
+        });
+        let row = |([_, _, lane, depth, _], entries): &([u64; 5], Vec<[u64; 6]>)| {
+            ((*lane, *depth), entries.iter().map(|entry| [entry[0], entry[1]]).collect::<Vec<_>>())
+        };
+        rows.map(row).collect::<Vec<_>>()
+    };
+    let (head, written) = of_page(&gathered(&files, &options_of(&files)));
+    let lanes = |head: &Value| {
+        let is_lane = |thread: &Value| thread["label"] == "msg:sent..msg:received";
+        head["threads"].as_array().unwrap().iter().position(is_lane).map(|number| number as u64)
+    };
+    assert_eq!(slices(&written, true, None), by_cpu);
+    assert_eq!(slices(&written, false, lanes(&head)), messages);
+    // Own times and call trees: no message is in another one, no request in that of another thread.
+    let node = |node: &Value| {
+        let number = |index: usize| node[index].as_u64().unwrap();
+        let name = head["names"][number(1) as usize].as_str().unwrap();
+        (number(0), name.to_owned(), [2, 3, 4].map(number))
+    };
+    let nodes: Vec<_> = head["nodes"].as_array().unwrap().iter().map(node).collect();
+    let expected = [
+        (0, "app:request".into(), [3, 185, 160]),
+        (1, "app:query".into(), [2, 25, 25]),
+        (0, "msg:sent..msg:received".into(), [4, 141, 141]),
+    ];
+    assert_eq!(nodes, expected);
+
+    let served = served(&files, MUCH, 8 << 20, false);
+    let part = |is_cpu| taken(&served.part(Part::Time { begin: 0, end: 200, is_cpu, step: 1 }).unwrap()).1;
+    let (head, shown) = of_page(served.page());
+    for rows in [shown.clone(), part(true)] {
+        assert_eq!(slices(&rows, true, None), by_cpu);
+    }
+    for rows in [shown, part(false)] {
+        assert_eq!(slices(&rows, false, lanes(&head)), messages);
+    }
+}
+
+/// Slices whose begins and ends no field joins are named and hatched, the others are neither.
+#[test]
+fn slices_that_are_not_certain_are_drawn_so() {
+    let files = files(40);
+    let found = FoundKey { name: "app:query".into(), fields: Vec::new(), alone: 9, alone_by_thread: 9 };
+    let page = gathered(&files, &Options { found: vec![found], ..options_of(&files) });
+    let (head, _) = of_page(&page);
+    let names: Vec<_> = head["names"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+    let doubtful: Vec<_> =
+        head["doubtful"].as_array().unwrap().iter().map(|number| names[number.as_u64().unwrap() as usize]).collect();
+    assert_eq!(doubtful, ["app:query (not certain)"]);
+    let Some(program) = browser::program() else { return };
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("doubtful.html");
+    std::fs::write(&path, page).unwrap();
+    let browser = &mut Browser::start(&program);
+    super::open(browser, &path, 1500);
+    browser.evaluate("dormouseReport.timeline.show(0, 100000)");
+    drawn(browser);
+    // The number of colours along the lower edge of a slice.
+    let edge = |browser: &mut Browser, name: &str| {
+        let (x, y) = super::place(browser, name);
+        browser.evaluate(&format!("(() => {{ const {{ timeline: {{ pens, state }} }} = dormouseReport, box = document.getElementById('timeline').getBoundingClientRect();
+            const of = [...state.placed.values()].find(({{ y: top, height }}) => Math.abs(box.top + 24 + top - state.top + height / 2 - {y}) < 1);
+            const data = pens[0].getImageData({x} - box.left - 20, 24 + of.y - state.top + of.height - 3, 40, 1).data;
+            const colors = new Set(); for (let at = 0; at < data.length; at += 4) colors.add(data.slice(at, at + 3).join());
+            return colors.size; }})()"))
+    };
+    assert!(edge(browser, "app:query (not certain)").as_u64() > Some(1));
+    assert_eq!(edge(browser, "app:request"), 1);
+    assert_eq!(browser.script_errors(), [""; 0]);
 }
 
 /// With little memory, items that are read again are the same as those that much memory keeps.
@@ -389,7 +552,7 @@ fn items_read_again_equal_the_first_reading() {
                 items += 1;
                 let [begin, duration, name, _, key, other] = *entry;
                 let thread = if is_cpu { other - 1 } else { row[1] } as u32;
-                let asked = Asked { thread, name: name as u32, is_slice: row[3] == 1, begin, duration };
+                let asked = Asked { thread, name: name as u32, is_slice: row[4] == 1, begin, duration };
                 let [expected, found] = [&much, &little].map(|served| served.fields(&asked).unwrap());
                 assert!(expected.is_some() && expected == found, "{asked:?}: {expected:?} {found:?}");
                 let fields = String::from_utf8(found.unwrap()).unwrap();
@@ -413,7 +576,9 @@ fn items_read_again_equal_the_first_reading() {
     for (begin, end) in [(1_005_000, 1_005_000), (2_005_000, 2_005_000), (1_005_000, 2_005_000)] {
         for served in [&much, &little] {
             assert_eq!(of_key(served, begin, end, false), expected);
-            assert_eq!(of_key(served, begin, end, true), expected);
+            // The slice is on a lane, and lanes are on no CPU.
+            let instants: BTreeSet<_> = expected.iter().copied().filter(|(_, duration)| *duration == 0).collect();
+            assert_eq!(of_key(served, begin, end, true), instants);
         }
     }
     // A request that encloses the part belongs to it, like the one that lasts for the whole time.
@@ -424,6 +589,39 @@ fn items_read_again_equal_the_first_reading() {
     let all = Part::Time { begin: 0, end: u64::MAX, is_cpu: false, step: 1 };
     let (_, rows) = taken(&little.part(all).unwrap());
     assert_eq!(rows.iter().flat_map(|(_, entries)| entries).map(|entry| entry[3]).sum::<u64>(), 80_004);
+}
+
+/// A search finds the items that have the value, whether they are kept or read again.
+#[test]
+fn items_are_found_by_the_values_of_their_fields() {
+    let files = files(20_000);
+    for memory in [MUCH, LITTLE] {
+        let served = served(&files, memory, 8 << 20, false);
+        let found = |text: &str, is_cpu| {
+            let bytes = served.find(text, is_cpu).unwrap();
+            let length = u32::from_le_bytes(bytes[..4].try_into().unwrap()) as usize;
+            let head: Value = serde_json::from_slice(&unpacked(&bytes[4..4 + length])).unwrap();
+            let (_, rows) = taken(&bytes);
+            let all = rows.into_iter().flat_map(|(_, entries)| entries).map(|entry| (entry[0], entry[1]));
+            (head["found"].as_u64().unwrap(), all.collect::<BTreeSet<_>>())
+        };
+        // The request, its queries and its tick.
+        let request = [(1_000_000, 100_000), (1_010_000, 20_000), (1_040_000, 30_005), (1_150_000, 0)];
+        for is_cpu in [false, true] {
+            assert_eq!(found("ID=1000000", is_cpu), (4, BTreeSet::from(request)));
+            assert_eq!(found("id=100000", is_cpu), (0, BTreeSet::new()));
+        }
+        // The message is on a lane, which is on no CPU.
+        let message = BTreeSet::from([(1_005_000, 0), (1_005_000, 1_000_000), (2_005_000, 0)]);
+        assert_eq!(found("id=55", false), (3, message.clone()));
+        assert_eq!(found("id=55", true).0, 2);
+        // All items have this value: those that do not fit are counted.
+        let (count, shown) = found("ONERROR", false);
+        assert_eq!(count, served.written.slices + served.written.instants);
+        assert!(shown.len() > 10_000 && shown.len() <= 20_000, "{}", shown.len());
+        // The page itself knows what has this name.
+        assert_eq!(found("request", false).0, 0);
+    }
 }
 
 #[test]
@@ -447,6 +645,19 @@ fn a_browser_requests_what_it_shows() {
         std::fs::write(&picture, STANDARD.decode(browser.picture("png")).unwrap()).unwrap();
     }
     assert!(browser.evaluate(resolution).as_u64() > Some(2_000_000 / 1500), "{}", browser.evaluate(resolution));
+    // The page does not have the fields: it offers no labels and no table by field. The program searches them.
+    assert_eq!(browser.evaluate("document.getElementById('labelling').hidden"), true);
+    for (text, count) in [("id=200000000", "4"), ("query", "40000"), ("nothing of this", "none")] {
+        assert_eq!(super::search(browser, text), count, "{text}");
+    }
+    super::search(browser, "id=200000000");
+    let hits = "(() => { const { report, timeline: { state } } = dormouseReport; return report.rows.filter((row) => !row.is_cpu).map((row) => { const { from, to } = row.levels[0]; let sum = 0; for (let at = from; at < to; at++) if (state.search.hits[at]) { sum++; if (report.begin[at] > 200150000 || report.begin[at] + report.duration[at] < 200000000) return 'elsewhere'; } return sum > 0; }); })()";
+    // They are in the rows of ticks, requests and queries of thread 7.
+    assert_eq!(browser.evaluate(hits), json!([true, true, true, false, false, false]));
+    super::search(browser, "");
+    browser.press("6");
+    let told = browser.evaluate("document.getElementById('view').textContent");
+    assert!(told.as_str().is_some_and(|told| told.contains("The fields stay with the program")), "{told}");
     // Merged items are not reported as left out, since they are fetched.
     let notes = browser.evaluate("document.getElementById('notes').textContent");
     assert!(!notes.as_str().unwrap().contains("drawn as one"), "{notes}");
@@ -489,7 +700,7 @@ fn a_browser_requests_what_it_shows() {
     browser.press("g");
     for turn in [1, 7, 3] {
         browser.evaluate(&format!("dormouseReport.timeline.show({turn} * 90000000, 5000000)"));
-        browser.wait(&format!("dormouseReport.report.part?.isByCpu && dormouseReport.report.part.begin <= {turn} * 90000000 && dormouseReport.report.part.end >= {turn} * 90000000 + 5000000"));
+        browser.wait(&format!("dormouseReport.report.part?.by === 'cpu' && dormouseReport.report.part.begin <= {turn} * 90000000 && dormouseReport.report.part.end >= {turn} * 90000000 + 5000000"));
     }
     assert_eq!(browser.script_errors(), [""; 0]);
     assert_eq!(browser.evaluate("[window.hacked ?? null, document.images.length]"), json!([null, 0]));

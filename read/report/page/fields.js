@@ -1,0 +1,206 @@
+// What fields say about entries: which of them a search finds, and their labels.
+import { counted, element } from "./text.js";
+import { eachFields, eachMerged } from "./data.js";
+import { firstFrom, processLabel, threadLabel } from "./rows.js";
+
+// Separator of names and values in the fields of an item.
+const END = "\0";
+
+// A search, and what it finds.
+export class Search {
+  constructor(report, wanted) {
+    this.report = report;
+    this.wanted = wanted.trim().toLowerCase();
+    this.isStopped = false;
+    const has = (text) => text.toLowerCase().includes(this.wanted);
+    this.names = Uint8Array.from(report.names, has);
+    // Processes by name and pid, threads by tid.
+    this.threads = Uint8Array.from(report.threads, (thread, number) => has(threadLabel(report, number)) || has(processLabel(report, thread.process)));
+    // By number of fields. Those of a served page all have the number 1.
+    this.items = new Uint8Array(report.chunks.length * report.chunk_items + 2);
+    this.hits = new Uint8Array(0);
+    // What the program of a served page finds: number of items, and begins by row.
+    this.found = 0;
+    this.begins = [];
+  }
+
+  // Asks the program of a served page for the items of a grouping that have a value. `request`: sends a request.
+  async ask(by, request) {
+    const { report } = this;
+    const bytes = [...new TextEncoder().encode(this.wanted)];
+    const text = bytes.map((byte) => byte.toString(16).padStart(2, "0")).join("");
+    const { rows, found } = await request({ text, cpu: Number(by === "cpu") }, "find");
+    this.found = found;
+    this.begins = rows.map(({ levels: [{ from, to }] }) => report.begin.slice(from, to));
+    return !this.isStopped;
+  }
+
+  // Searches the values of fields. FIELD=VALUE finds items with this value. Returns whether it was not stopped.
+  async run(by, request) {
+    const { report } = this;
+    if (report.is_served) return this.ask(by, request);
+    const [field, ...rest] = this.wanted.split("=");
+    const ofField = rest.length ? `${END}${field}${END}${rest.join("=")}` : undefined;
+    return eachFields(report, (number, item) => {
+      const text = item.toLowerCase();
+      if (text.includes(this.wanted) ? isInValue(text, this.wanted) : ofField && isWhole(text, ofField)) this.items[number] = 1;
+    }, () => this.isStopped);
+  }
+
+  // Marks the entries of rows that are found. An entry that stands for several items is found if one of them is.
+  mark(rows) {
+    const { report } = this;
+    if (this.hits.length < report.begin.length) this.hits = new Uint8Array(report.begin.length);
+    const { hits, names, threads, items } = this;
+    const { name, fields, other } = report;
+    for (const row of rows) {
+      const { from, to } = row.levels[0];
+      const ofRow = row.by === "thread" ? threads[row.of] : 0;
+      for (let at = from; at < to; at++) hits[at] = ofRow || names[name[at]] || items[fields[at]];
+      // Each begin is within an entry, which can stand for several items.
+      for (const begin of this.begins[row.index] ?? []) {
+        const at = firstFrom(report, row.levels[0], begin + 1) - 1;
+        if (at >= from) hits[at] = 1;
+      }
+      if (row.by !== "thread") for (let at = from; at < to; at++) if (other[at] > 0 && threads[other[at] - 1]) hits[at] = 1;
+      eachMerged(report, row, (entry, from, to) => {
+        let hit = 0;
+        for (let at = from; at < to && !hit; at++) hit = hits[at];
+        hits[entry] = hit;
+      });
+    }
+  }
+
+  // Returns the number of items that are found in rows of a grouping.
+  count(by) {
+    const { report } = this;
+    // Tables count each item of a name, also those that the page merges with neighbours.
+    const named = () => report.summary.reduce((sum, row) => sum + this.names[row.name] * row.count, 0);
+    if (report.is_served || (!this.threads.includes(1) && !this.items.includes(1))) return named() + this.found;
+    let sum = 0;
+    for (const row of report.rows.filter((row) => row.by === by)) {
+      const { from, to } = row.levels[0];
+      for (let at = from; at < to; at++) sum += this.hits[at] * report.count[at];
+    }
+    return sum;
+  }
+}
+
+// Returns a table of the fields of an item, those of the begin and the end of a slice side by side. `most`: maximum number
+// of rows.
+export function fieldTable(events, most = Infinity) {
+  const ends = events.slice(0, 2);
+  const names = [...new Set(ends.flatMap(({ fields }) => fields.map(([name]) => name)))];
+  const values = ends.map(({ fields }) => new Map(fields.slice().reverse()));
+  const head = element("tr", {}, element("th", {}), ...ends.map(({ name }) => element("th", { text: name, scope: "col" })));
+  const rows = names.slice(0, most).map((name) => element("tr", {}, element("th", { text: name, scope: "row" }), ...values.map((of) => element("td", { text: of.get(name) ?? "" }))));
+  const more = names.length - rows.length;
+  const notes = events.slice(2).map(({ name }) => name);
+  if (more > 0) notes.push(`and ${counted(more)} more fields`);
+  return element("div", { class: "fields" }, element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows)), ...notes.map((text) => element("p", { class: "quiet", text })));
+}
+
+// Names of contexts that say of which thread an event is. A line has them last, since the thread is said elsewhere.
+const OF_THREAD = ["vpid", "vtid"];
+
+// Returns the fields of an event in one line.
+export function fieldLine(event) {
+  if (!event) return "";
+  const ordered = event.fields.slice().sort(([a], [b]) => OF_THREAD.includes(a) - OF_THREAD.includes(b));
+  return ordered.map(([name, value]) => `${name}=${value}`).join("  ") || event.name;
+}
+
+// Whether a field with a value, as they are in an item, is not only the start of a longer value.
+function isWhole(item, wanted) {
+  for (let at = item.indexOf(wanted); at >= 0; at = item.indexOf(wanted, at + 1)) {
+    const next = item[at + wanted.length];
+    if (next === undefined || next === END || next === "\u0001") return true;
+  }
+  return false;
+}
+
+// Whether a text is found in a value. The fields of an event are its name, then names and values in turn.
+function isInValue(item, wanted) {
+  for (const event of item.split("\u0001")) {
+    if (event.split(END).some((part, index) => index > 0 && index % 2 === 0 && part.includes(wanted))) return true;
+  }
+  return false;
+}
+
+// Returns the parts of a label: texts, and in odd places names of fields.
+const partsOf = (label) => label.split(/\{([^{}]*)\}/);
+
+// Returns the label of an item, or undefined if it has none of the fields.
+function labelOf(parts, item) {
+  const events = item.split("\u0001");
+  let isFound = false;
+  const value = (wanted) => {
+    for (const event of events) {
+      const fields = event.split(END);
+      for (let at = 1; at + 1 < fields.length; at += 2) {
+        if (fields[at] !== wanted) continue;
+        isFound = true;
+        return fields[at + 1];
+      }
+    }
+    return "?";
+  };
+  const text = parts.map((part, index) => (index % 2 ? value(part) : part)).join("");
+  return isFound ? text : undefined;
+}
+
+// Labels of items by their fields.
+export class Labels {
+  // `label`: text with names of fields in braces.
+  constructor(report, label) {
+    this.report = report;
+    this.parts = partsOf(label);
+    this.isStopped = false;
+    // Texts of labels, and the number of each item's label; 0 for none.
+    this.texts = [undefined];
+    this.ofItem = new Uint32Array(report.chunks.length * report.chunk_items + 1);
+  }
+
+  // Returns whether it was not stopped.
+  async run() {
+    const numbers = new Map();
+    return eachFields(this.report, (number, item) => {
+      const text = labelOf(this.parts, item);
+      if (text === undefined) return;
+      let known = numbers.get(text);
+      if (known === undefined) {
+        known = this.texts.length;
+        numbers.set(text, known);
+        this.texts.push(text);
+      }
+      this.ofItem[number] = known;
+    }, () => this.isStopped);
+  }
+
+  // Returns the time of the items of each label.
+  totalsOfItems() {
+    const { report } = this;
+    const totals = new Float64Array(this.texts.length);
+    for (const row of report.rows.filter((row) => row.by === "thread")) {
+      const { from, to } = row.levels[0];
+      for (let at = from; at < to; at++) totals[this.ofItem[report.fields[at]]] += report.duration[at] + 1;
+    }
+    return totals;
+  }
+
+  // Gives each entry its label; one that stands for several items has that of the longest.
+  spread() {
+    const { report } = this;
+    this.ofEntry = new Uint32Array(report.begin.length);
+    this.totals = this.totalsOfItems();
+    for (const row of report.rows) {
+      const { from, to } = row.levels[0];
+      for (let at = from; at < to; at++) this.ofEntry[at] = this.ofItem[report.fields[at]];
+      eachMerged(report, row, (entry, from, to) => {
+        let longest = from;
+        for (let at = from; at < to; at++) if (report.duration[at] > report.duration[longest]) longest = at;
+        this.ofEntry[entry] = this.ofEntry[longest];
+      });
+    }
+  }
+}
