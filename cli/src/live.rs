@@ -51,6 +51,7 @@ impl TargetAndPatterns {
 ///
 /// A program that is not being traced runs no code for tools. `arm` sends it a signal, and waits until the program answers at its next tracepoint.
 #[derive(Debug, Args)]
+#[command(override_usage = "dormouse arm [OPTIONS] <PID|NAME|--all> <PATTERN>...")]
 #[command(after_help = "\
 Examples:
   dormouse arm 1234 'http:*'             one program
@@ -77,6 +78,7 @@ pub(crate) struct Arm {
 ///
 /// When the last event of a session that `dormouse arm` started is disarmed in all programs, the session ends and its trace is complete.
 #[derive(Debug, Args)]
+#[command(override_usage = "dormouse disarm [OPTIONS] <PID|NAME|--all> <PATTERN>...")]
 #[command(after_help = "\
 A name means all running programs of this user that have it; which ones is printed. `dormouse disarm --all '*'` disarms everything.
 

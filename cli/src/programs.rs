@@ -174,10 +174,18 @@ fn sessions_called(name: &str) -> anyhow::Result<Vec<SessionSocket>> {
         return Ok(vec![SessionSocket::at(&socket_of(path)?)?]);
     }
     let is_socket = path.metadata().is_ok_and(|found| found.file_type().is_socket());
-    if name.parse::<u32>().is_ok() || name.contains('/') || is_socket {
+    if name.contains('/') || is_socket {
         return Ok(vec![find_session(Some(name)).map_err(explained)?]);
     }
+    // Programs that do not listen are found too.
     let running = RunningPrograms::find();
+    if let Ok(pid) = name.parse::<u32>() {
+        let program = running.programs.into_iter().find(|program| program.pid == pid);
+        return match program.and_then(|program| program.session) {
+            Some(Membership::Live(session, _)) => Ok(vec![session]),
+            _ => Ok(vec![find_session(Some(name)).map_err(explained)?]),
+        };
+    }
     let programs: Vec<&RunningProgram> = running.programs.iter().filter(|program| program.is_called(name)).collect();
     if programs.is_empty() {
         // Names the sessions that there are.

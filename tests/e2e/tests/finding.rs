@@ -261,8 +261,11 @@ fn what_is_not_there_to_list_says_so() {
     assert!(
         fail(&["no-such-name"]).contains("no running program of this user with tracepoints is called no-such-name")
     );
-    let mut sleeper = Command::new("sleep").arg("infinity").spawn().unwrap();
-    let told = fail(&["sleep"]);
+    let place = tempfile::tempdir().unwrap();
+    let asleep = place.path().join("e2e-asleep");
+    copy_program(Path::new("/bin/sleep"), &asleep);
+    let mut sleeper = Command::new(&asleep).arg("infinity").spawn().unwrap();
+    let told = fail(&["e2e-asleep"]);
     sleeper.kill().unwrap();
     sleeper.wait().unwrap();
     assert!(told.contains("which is the name of process"), "{told}");
@@ -414,6 +417,22 @@ fn a_snapshot_of_a_session_in_discard_mode_says_where_its_events_are() {
     // The command that it names works, from anywhere.
     let viewed = Command::new(dormouse()).arg("view").arg(dir).current_dir("/").output().unwrap();
     assert!(viewed.status.code().is_some_and(|code| code < 2), "{viewed:?}");
+    running.kill(Signal::TERM);
+    running.wait();
+}
+
+/// A program that a recording has started does not listen, and its session is found nevertheless.
+#[test]
+fn the_session_of_a_program_that_does_not_listen_is_found() {
+    let record = Record::new().option("--libc").env("DORMOUSE_LIBC_LIBRARY", libc_library());
+    let mut running = record.start(&["sh", "-c", "echo $$; echo ready; sleep infinity; true"]);
+    running.wait_for("ready");
+    let pid = running.stdout().lines().next().unwrap().to_string();
+    let status = running.dormouse(&["status", &pid, "--json"]);
+    assert!(status.status.success(), "{status:?}");
+    let status: Value = serde_json::from_slice(&status.stdout).unwrap();
+    assert_eq!(status["dir"].as_str().map(Path::new), Some(running.dir()));
+    assert!(!running.dormouse(&["list", &pid]).status.success(), "it does not listen");
     running.kill(Signal::TERM);
     running.wait();
 }
