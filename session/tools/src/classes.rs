@@ -5,7 +5,7 @@
 //!                               │         │ 0: a class of C
 //!     C     key ─▶ enabled  id  description: types, names        bytes without addresses (abi: CClass)
 //!     Rust  key ─▶ enabled  id  … provider  name  fields         texts, by relocated addresses (abi: rust_event)
-//!           describe ─▶ lea rax, [types]; ret                    x86-64; otherwise the types are not known
+//!           describe ─▶ lea rax, [types]; ret                    x86-64; elsewhere the types are not known
 //!   section dormouse_sites    site - .   kind   key - .   slow - .
 //! ```
 //! The file may contain anything: an offset that leads elsewhere is an error, and nothing that is found is executed.
@@ -186,7 +186,7 @@ fn rust_class(image: &Image<'_, '_>, key: u64, describe: u64) -> Option<Found> {
 /// that of so many types.
 fn types_of(image: &Image<'_, '_>, describe: u64, count: usize) -> Option<Vec<Option<FieldType>>> {
     let code = image.bytes(describe, CODE_BYTES)?;
-    let description = describe.wrapping_add(returned_address(&code)?);
+    let description = returned_address(&code, describe)?;
     if image.word(description.wrapping_add(rust_event::COUNT_OFFSET as u64))? != count as u64 {
         return None;
     }
@@ -197,16 +197,22 @@ fn types_of(image: &Image<'_, '_>, describe: u64, count: usize) -> Option<Vec<Op
 /// Number of bytes of code that are inspected.
 const CODE_BYTES: u64 = 20;
 
-/// Returns the address that a function of x86-64 returns, minus the function's own, if it does nothing else:
-/// `[endbr64] [push rbp; mov rbp, rsp] lea rax, [rip + distance] [pop rbp] ret`.
-fn returned_address(code: &[u8]) -> Option<u64> {
+/// Returns the address that a function of x86-64 at `address` returns, if it does nothing else:
+/// `[endbr64] [push rbp; mov rbp, rsp] lea rax, [rip + distance] [pop rbp] ret`, or, in a program with a fixed address,
+/// `mov eax, address` in place of `lea`.
+fn returned_address(code: &[u8], address: u64) -> Option<u64> {
     let rest = code.strip_prefix(b"\xF3\x0F\x1E\xFA").unwrap_or(code);
     let framed = rest.strip_prefix(b"\x55\x48\x89\xE5");
-    let rest = framed.unwrap_or(rest).strip_prefix(b"\x48\x8D\x05")?;
-    let (distance, rest) = rest.split_first_chunk::<4>()?;
+    let rest = framed.unwrap_or(rest);
+    let relative = rest.strip_prefix(b"\x48\x8D\x05");
+    let (number, rest) = relative.or_else(|| rest.strip_prefix(b"\xB8"))?.split_first_chunk::<4>()?;
     let end = if framed.is_some() { &b"\x5D\xC3"[..] } else { b"\xC3" };
-    let next = code.len() - rest.len();
-    rest.starts_with(end).then(|| (next as u64).wrapping_add_signed(i32::from_le_bytes(*distance).into()))
+    let next = address.wrapping_add((code.len() - rest.len()) as u64);
+    let returned = match relative {
+        Some(_) => next.wrapping_add_signed(i32::from_le_bytes(*number).into()),
+        None => u32::from_le_bytes(*number).into(),
+    };
+    rest.starts_with(end).then_some(returned)
 }
 
 #[cfg(test)]
@@ -217,9 +223,10 @@ mod tests {
 
     #[test]
     fn only_a_function_that_returns_an_address_is_understood() {
-        assert_eq!(returned_address(b"\x48\x8D\x05\x10\0\0\0\xC3\xCC"), Some(7 + 16));
-        assert_eq!(returned_address(b"\x48\x8D\x05\xFF\xFF\xFF\xFF\xC3"), Some(6));
-        assert_eq!(returned_address(b"\xF3\x0F\x1E\xFA\x55\x48\x89\xE5\x48\x8D\x05\x01\0\0\0\x5D\xC3"), Some(16));
+        assert_eq!(returned_address(b"\x48\x8D\x05\x10\0\0\0\xC3\xCC", 1000), Some(1000 + 7 + 16));
+        assert_eq!(returned_address(b"\x48\x8D\x05\xFF\xFF\xFF\xFF\xC3", 0), Some(6));
+        assert_eq!(returned_address(b"\xB8\x78\x56\x34\x12\xC3", 1000), Some(0x1234_5678));
+        assert_eq!(returned_address(b"\xF3\x0F\x1E\xFA\x55\x48\x89\xE5\x48\x8D\x05\x01\0\0\0\x5D\xC3", 0), Some(16));
         // Another register, a frame that is not left, a call, and nothing at all.
         for code in [
             &b"\x48\x8D\x0D\x10\0\0\0\xC3"[..],
@@ -227,7 +234,7 @@ mod tests {
             b"\xE8\0\0\0\0\xC3",
             b"",
         ] {
-            assert_eq!(returned_address(code), None);
+            assert_eq!(returned_address(code, 0), None);
         }
     }
 
