@@ -3,10 +3,10 @@
 use std::io::Write;
 
 use clap::Args;
-use dormouse_tools::{ask_for_budget, find_session};
+use dormouse_tools::ask_for_budget;
 use serde_json::json;
 
-use crate::program::explained;
+use crate::programs::session_of;
 use dormouse_terminal::{Output, parse_size};
 
 /// Show the memory of a live session, or change its size
@@ -21,8 +21,9 @@ Examples:
 
 Exit code: 0; 2 if there is no such session, or the budget was not changed.")]
 pub(crate) struct Budget {
-    /// Process id of a program in the session or of the session's owner, or the session's socket [default: the only live session]
-    #[arg(value_name = "PID|SESSION")]
+    /// Process id or name of a program in the session, process id of the session's owner, the session's socket, or the directory of its trace
+    /// [default: the only live session]
+    #[arg(value_name = "PID|NAME|SESSION")]
     target: Option<String>,
     /// Change the budget to SIZE, such as 512K, 16M or 1G
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
@@ -34,7 +35,7 @@ pub(crate) struct Budget {
 
 impl Budget {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
-        let session = find_session(self.target.as_deref()).map_err(explained)?;
+        let session = session_of(self.target.as_deref())?;
         let state = ask_for_budget(&session, self.set)?;
         if self.json {
             let text = json!({

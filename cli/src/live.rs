@@ -1,54 +1,70 @@
-//! `dormouse list`, `arm` and `disarm`: list, arm and disarm the events of programs that already run.
+//! `dormouse arm` and `disarm`: arm and disarm the events of programs that already run.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 use clap::Args;
-use dormouse_abi::class::FieldType;
-use dormouse_abi::message::{ClassStatus, ProgramToTool, ToolToProgram};
-use dormouse_abi::text::printable;
-use dormouse_control::process_name;
-use dormouse_tools::{Program, stop_session};
-use serde_json::{Value, json};
+use dormouse_abi::message::{ProgramToTool, ToolToProgram};
+use dormouse_tools::{Program, SessionSocket, others_armed, stop_session};
 
 use crate::patterns::{classes, instead, say_unmatched};
-use crate::program::{NO_LIMIT, SHORT_LIMIT, WaitOption, explained};
-use crate::record::{GivenSettings, default_dir};
-use dormouse_terminal::{Output, printable_lines};
+use crate::program::{NO_LIMIT, SHORT_LIMIT, WaitOption, explained, known_names};
+use crate::programs::{Named, all_pids, for_each, pids_of, processes};
+use crate::record::{GivenSettings, MISSED, READY, in_dir};
+use dormouse_terminal::{Output, printable_lines, say};
 
-/// List the events of a running program, and which of them are armed
+/// The programs that a command changes, and their events.
 #[derive(Debug, Args)]
-#[command(after_help = "Exit code: 0; 2 if the program cannot be reached, with the reason in one line.")]
-pub(crate) struct List {
-    /// Process id
-    pid: u32,
-    /// Print JSON
+struct TargetAndPatterns {
+    /// Process ids and names of running programs, separated by commas; left out with `--all`. Then patterns of `provider:name`; `*` and `?` are
+    /// wildcards
+    #[arg(required = true, value_names = ["PID|NAME", "PATTERN"], num_args = 1..)]
+    arguments: Vec<String>,
+    /// All programs that `dormouse list` shows; to disarm, those that are in a session
     #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    wait: WaitOption,
+    all: bool,
 }
 
-/// Arm events of a running program
+impl TargetAndPatterns {
+    /// Returns the programs and the patterns. `--all` may mean only those in a session.
+    fn resolve(self, is_in_session: Option<bool>) -> anyhow::Result<(Named<u32>, Vec<String>)> {
+        let TargetAndPatterns { mut arguments, all } = self;
+        if all {
+            return Ok(((all_pids(is_in_session)?, 0), arguments));
+        }
+        let patterns = arguments.split_off(1);
+        if patterns.is_empty() {
+            bail!("give a pattern of events after {}, such as '*'", arguments[0]);
+        }
+        Ok((pids_of(&arguments[0])?, patterns))
+    }
+}
+
+/// Arm events of running programs
 ///
-/// If the program is in no session, one is started in the background. It records into DIR until the last event is disarmed or the
-/// program ends. If the program is in a session, events are armed in that session, whose options do not change.
+/// If a program is in no session, one is started in the background, for all such programs together. It records into DIR until the last
+/// event is disarmed or the programs end. If a program is in a session, events are armed in that session, whose options do not change.
 ///
 /// An event is named `provider:name`. Rust's macro writes `provider.name`; patterns may use either form.
 ///
 /// A program that is not being traced runs no code for tools. `arm` sends it a signal, and waits until the program answers at its next tracepoint.
 #[derive(Debug, Args)]
+#[command(override_usage = "dormouse arm [OPTIONS] <PID|NAME|--all> <PATTERN>...")]
 #[command(after_help = "\
-Exit code: 0; 2 if the program cannot be reached, with the reason in one line; 2 if no event matches, or if the program is in a session and options of a new session are given: then \
-nothing is armed.")]
+Examples:
+  dormouse arm 1234 'http:*'             one program
+  dormouse arm server,1234 'http:*'      every program called server, and process 1234
+  dormouse arm --all db:query            all programs that `dormouse list` shows
+
+A name means all running programs of this user that have it; which ones is printed.
+
+Exit code: 0; 2 if a program cannot be reached, with the reason in one line; 2 if no event matches, or if a program is in a session and options of a new session are given: then \
+nothing is armed in it. The other programs are armed.")]
 pub(crate) struct Arm {
-    /// Process id
-    pid: u32,
-    /// Patterns of `provider:name`; `*` and `?` are wildcards
-    #[arg(required = true, value_name = "PATTERN")]
-    patterns: Vec<String>,
+    #[command(flatten)]
+    arguments: TargetAndPatterns,
     /// Directory of the trace, if a session starts [default: dormouse-TIME]
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
@@ -58,79 +74,20 @@ pub(crate) struct Arm {
     wait: WaitOption,
 }
 
-/// Disarm events of a running program
+/// Disarm events of running programs
 ///
-/// When the last event of a session that `dormouse arm` started is disarmed, the session ends and its trace is complete.
+/// When the last event of a session that `dormouse arm` started is disarmed in all programs, the session ends and its trace is complete.
 #[derive(Debug, Args)]
+#[command(override_usage = "dormouse disarm [OPTIONS] <PID|NAME|--all> <PATTERN>...")]
 #[command(after_help = "\
-Exit code: 0; 2 if the program cannot be reached, if no event matches, or if the session was not ended, with the reason in one line.")]
+A name means all running programs of this user that have it; which ones is printed. `dormouse disarm --all '*'` disarms everything.
+
+Exit code: 0; 2 if a program cannot be reached, if no event matches, or if the session was not ended, with the reason in one line.")]
 pub(crate) struct Disarm {
-    /// Process id
-    pid: u32,
-    /// Patterns of `provider:name`; `*` and `?` are wildcards
-    #[arg(required = true, value_name = "PATTERN")]
-    patterns: Vec<String>,
+    #[command(flatten)]
+    arguments: TargetAndPatterns,
     #[command(flatten)]
     wait: WaitOption,
-}
-
-fn type_name(field_type: FieldType) -> String {
-    let kind = format!("{:?}", field_type.kind).to_lowercase();
-    if field_type.sequence { format!("{kind}[]") } else { kind }
-}
-
-impl List {
-    pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
-        let program = self.wait.find(self.pid, SHORT_LIMIT)?;
-        let name = process_name(self.pid).unwrap_or_default();
-        let mut tracers = Vec::new();
-        for answer in program.ask(&ToolToProgram::List).map_err(explained)? {
-            let ProgramToTool::Classes { session, mut classes, patching } = answer else {
-                return Err(program.refusal(answer).into());
-            };
-            classes.sort_by(|a, b| a.decl.cmp(&b.decl));
-            let session = Some(session).filter(|session| !session.is_empty());
-            if self.json {
-                let classes: Vec<Value> = classes.iter().map(class_json).collect();
-                tracers.push(json!({ "name": name, "session": session, "patching": patching, "classes": classes }));
-            } else {
-                let session = session.map_or("in no session".into(), |session| format!("in the session {session}"));
-                let head = format!("process {} ({name}), {session}; {patching}", self.pid);
-                writeln!(out, "{}", printable(&head))?;
-                print_classes(out, &classes)?;
-            }
-        }
-        if self.json {
-            out.json(&tracers)?;
-        }
-        Ok(0)
-    }
-}
-
-fn class_json(class: &ClassStatus) -> Value {
-    let field = |(name, field_type): &(String, FieldType)| json!({ "name": name, "type": type_name(*field_type) });
-    json!({
-        "name": class.decl.full_name(),
-        "armed": class.armed,
-        "sites": class.site_count,
-        "sites_patched": class.patched_count,
-        "fields": class.decl.fields.iter().map(field).collect::<Vec<_>>(),
-    })
-}
-
-fn print_classes(out: &mut Output, classes: &[ClassStatus]) -> std::io::Result<()> {
-    let width = classes.iter().map(|class| class.decl.full_name().len()).max().unwrap_or(0);
-    for ClassStatus { decl, armed, site_count, .. } in classes {
-        let state = if *armed { "armed  " } else { "dormant" };
-        let fields = decl.fields.iter().map(|(name, field_type)| format!("{name}: {}", type_name(*field_type)));
-        let fields = fields.collect::<Vec<_>>().join(", ");
-        let sites = format!("{site_count} site{}", if *site_count == 1 { "" } else { "s" });
-        writeln!(out, "  {state}  {:width$}  {sites:>8}  {{ {fields} }}", decl.full_name())?;
-    }
-    if classes.is_empty() {
-        writeln!(out, "  no events")?;
-    }
-    Ok(())
 }
 
 /// Result of a change, summed over all tracers of a process.
@@ -156,38 +113,23 @@ fn change(program: &Program, patterns: &[String], question: &ToolToProgram) -> a
             total.sessions.push(session);
         }
     }
-    check_matched(program, patterns, total.matched)?;
+    check_matched(std::slice::from_ref(program), patterns, total.matched)?;
     Ok(total)
 }
 
 /// Prints which patterns match nothing. Returns an error if none matches anything.
-fn check_matched(program: &Program, patterns: &[String], matched: u32) -> anyhow::Result<()> {
+fn check_matched(programs: &[Program], patterns: &[String], matched: u32) -> anyhow::Result<()> {
     if patterns.len() == 1 && matched > 0 {
         return Ok(());
     }
-    let (patterns, names) = (patterns.iter().map(String::as_str).collect::<Vec<_>>(), known_names(program));
-    let of = format!(" of process {}", program.pid);
+    let pids: Vec<u32> = programs.iter().map(|program| program.pid).collect();
+    let (patterns, names) = (patterns.iter().map(String::as_str).collect::<Vec<_>>(), known_names(programs));
+    let of = format!(" of {}", processes(&pids));
     if matched == 0 {
         bail!("no event{of} matches {}; {}", patterns.join(" "), instead(&patterns, &names));
     }
     say_unmatched(&patterns, &names, &of);
     Ok(())
-}
-
-/// Returns the sorted names of the program's event classes.
-fn known_names(program: &Program) -> Vec<String> {
-    let answers = program.ask(&ToolToProgram::List).unwrap_or_default();
-    let mut names: Vec<String> = answers
-        .into_iter()
-        .flat_map(|answer| match answer {
-            ProgramToTool::Classes { classes, .. } => classes,
-            _ => Vec::new(),
-        })
-        .map(|class| class.decl.full_name())
-        .collect();
-    names.sort();
-    names.dedup();
-    names
 }
 
 /// Returns a text that says how many of the matching classes were changed. `none` and `others` say why the rest was
@@ -203,39 +145,70 @@ fn changed_text(verb: &str, pid: u32, total: &Changed, [none, others]: [&str; 2]
 
 impl Arm {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
-        let (pid, program) = (self.pid, self.wait.find(self.pid, NO_LIMIT)?);
-        // If the program is in no session, one is started, and the patterns are armed when the program joins it.
-        let session =
-            program.ask(&ToolToProgram::List).map_err(explained)?.into_iter().find_map(|answer| match answer {
-                ProgramToTool::Classes { session, .. } => program.session(&session),
-                _ => None,
-            });
-        let Some(session) = session else { return self.start_session(&program, out) };
-        let session = session.path();
-        let given: Vec<&str> = self.settings.names().chain(self.output.as_ref().map(|_| "--output")).collect();
-        if !given.is_empty() {
-            bail!(
-                "process {pid} is already in the session {}, whose options cannot change; leave out {}, or end that session \
-                 first: `dormouse disarm {pid} '*'` if `dormouse arm` started it",
-                session.display(),
-                given.join(", ")
-            );
+        let Arm { arguments, output, settings, wait } = self;
+        let ((pids, code), patterns) = arguments.resolve(None)?;
+        let limit = if pids.len() == 1 { NO_LIMIT } else { SHORT_LIMIT };
+        // Programs in no session.
+        let mut free = Vec::new();
+        let code = code.max(for_each(pids, |pid| {
+            let program = wait.find(pid, limit)?;
+            let Some(session) = session_of(&program)? else {
+                free.push(program);
+                return Ok(0);
+            };
+            let given: Vec<&str> = settings.names().chain(output.as_ref().map(|_| "--output")).collect();
+            if !given.is_empty() {
+                bail!(
+                    "process {pid} is already in the session {}, whose options cannot change; leave out {}, or end that session \
+                     first: `dormouse disarm {pid} '*'` if `dormouse arm` started it",
+                    session.path().display(),
+                    given.join(", ")
+                );
+            }
+            let changed = change(&program, &patterns, &ToolToProgram::Arm { patterns: patterns.clone() })?;
+            let notes = ["all were already armed", "the others were already armed"];
+            writeln!(out, "{}, {} in all", changed_text("armed", pid, &changed, notes), changed.armed)?;
+            Ok(0)
+        })?);
+        if free.is_empty() {
+            return Ok(code);
         }
-        let changed = change(&program, &self.patterns, &ToolToProgram::Arm { patterns: self.patterns.clone() })?;
-        let notes = ["all were already armed", "the others were already armed"];
-        writeln!(out, "{}, {} in all", changed_text("armed", pid, &changed, notes), changed.armed)?;
-        Ok(0)
+        // The patterns are armed when the programs join a new session.
+        let start =
+            |dir: &Path| NewRecording { programs: &free, patterns: &patterns, dir }.start(&settings, &wait, out);
+        Ok(code.max(in_dir(output, start)?))
     }
+}
 
-    fn start_session(self, program: &Program, out: &mut Output) -> anyhow::Result<u8> {
-        let dir = self.output.unwrap_or_else(|| default_dir("dormouse"));
+/// Returns the session that a program is in.
+fn session_of(program: &Program) -> anyhow::Result<Option<SessionSocket>> {
+    let answers = program.ask(&ToolToProgram::List).map_err(explained)?;
+    Ok(answers.into_iter().find_map(|answer| match answer {
+        ProgramToTool::Classes { session, .. } => program.session(&session),
+        _ => None,
+    }))
+}
+
+/// A session that records running programs in the background.
+struct NewRecording<'a> {
+    programs: &'a [Program],
+    patterns: &'a [String],
+    /// Directory of the trace.
+    dir: &'a Path,
+}
+
+impl NewRecording<'_> {
+    fn start(self, settings: &GivenSettings, wait: &WaitOption, out: &mut Output) -> anyhow::Result<u8> {
+        let NewRecording { programs, patterns, dir } = self;
+        let pids: Vec<u32> = programs.iter().map(|program| program.pid).collect();
+        let list = pids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
         let mut owner = Command::new(std::env::current_exe().context("cannot find the executable of dormouse")?);
-        owner.args(["record", "--background", "--attach", &self.pid.to_string()]);
-        owner.args(self.settings.arguments()).arg("--output").arg(&dir);
-        for pattern in &self.patterns {
+        owner.args(["record", "--background", "--attach", &list]);
+        owner.args(settings.arguments()).arg("--output").arg(dir);
+        for pattern in patterns {
             owner.arg("--event").arg(pattern);
         }
-        if let Some(wait) = self.wait.given() {
+        if let Some(wait) = wait.given() {
             owner.arg("--wait").arg(format!("{}ms", wait.as_millis()));
         }
         let mut owner = owner
@@ -244,11 +217,22 @@ impl Arm {
             .stderr(Stdio::piped())
             .spawn()
             .context("cannot start a session owner")?;
-        let mut line = String::new();
-        if let Some(stdout) = owner.stdout.take() {
-            BufReader::new(stdout).read_line(&mut line).context("the session owner did not answer")?;
+        let (mut armed, mut code) = (None, 0);
+        for line in owner.stdout.take().into_iter().flat_map(|stdout| BufReader::new(stdout).lines()) {
+            let line = line.context("the session owner did not answer")?;
+            match line.split_once(' ') {
+                Some((READY, count)) => armed = count.parse::<u32>().ok(),
+                Some((MISSED, why)) => {
+                    say(why);
+                    code = 2;
+                }
+                _ => {}
+            }
+            if armed.is_some() {
+                break;
+            }
         }
-        let Some(armed) = line.strip_prefix("ready ").and_then(|rest| rest.trim().parse::<u32>().ok()) else {
+        let Some(armed) = armed else {
             let mut reason = String::new();
             if let Some(mut stderr) = owner.stderr.take() {
                 let _ = stderr.read_to_string(&mut reason);
@@ -260,35 +244,48 @@ impl Arm {
             let _ =
                 rustix::process::kill_process(rustix::process::Pid::from_child(&owner), rustix::process::Signal::TERM);
             let _ = owner.wait();
-            let _ = std::fs::remove_dir_all(&dir);
+            let _ = std::fs::remove_dir_all(dir);
         }
-        check_matched(program, &self.patterns, armed)?;
-        writeln!(out, "armed {} of process {}, recording into {}", classes(armed), self.pid, dir.display())?;
-        writeln!(out, "`dormouse disarm {} '*'` ends the recording", self.pid)?;
-        Ok(0)
+        check_matched(programs, patterns, armed)?;
+        writeln!(out, "armed {} of {}, recording into {}", classes(armed), processes(&pids), dir.display())?;
+        writeln!(out, "`dormouse disarm {list} '*'` ends the recording")?;
+        Ok(code)
     }
 }
 
 impl Disarm {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
-        let program = self.wait.find(self.pid, SHORT_LIMIT)?;
-        let changed = change(&program, &self.patterns, &ToolToProgram::Disarm { patterns: self.patterns.clone() })?;
-        let text = changed_text("disarmed", self.pid, &changed, ["none was armed", "the others were not armed"]);
-        match changed {
-            Changed { changed: 0, armed: 0, .. } => writeln!(out, "{text}")?,
-            Changed { armed, .. } => writeln!(out, "{text}, {armed} still armed")?,
-        }
-        if changed.armed == 0 {
-            // The sessions that the program names, if it can be in them.
-            for session in changed.sessions.iter().filter_map(|session| program.session(session)) {
-                let stopped = stop_session(&session, &program);
-                let stopped = stopped.context("the events are disarmed, but the recording did not end")?;
-                // A session that `record` has started continues until its command ends: it returns no summary.
-                if let Some(summary) = stopped {
-                    writeln!(out, "{}", printable_lines(&summary))?;
-                }
+        let ((pids, code), patterns) = self.arguments.resolve(Some(true))?;
+        let question = ToolToProgram::Disarm { patterns: patterns.clone() };
+        Ok(code.max(for_each(pids, |pid| {
+            let program = self.wait.find(pid, SHORT_LIMIT)?;
+            let changed = change(&program, &patterns, &question)?;
+            let text = changed_text("disarmed", pid, &changed, ["none was armed", "the others were not armed"]);
+            match changed {
+                Changed { changed: 0, armed: 0, .. } => writeln!(out, "{text}")?,
+                Changed { armed, .. } => writeln!(out, "{text}, {armed} still armed")?,
             }
-        }
-        Ok(0)
+            if changed.armed == 0 {
+                // The sessions that the program names, if it can be in them.
+                let sessions = changed.sessions.iter().filter_map(|session| program.session(session));
+                sessions.into_iter().try_for_each(|session| end_unless_used(&session, &program, out))?;
+            }
+            Ok(0)
+        })?))
     }
+}
+
+/// Ends a session whose events in `program` were all disarmed, unless another program in it has armed events.
+fn end_unless_used(session: &SessionSocket, program: &Program, out: &mut Output) -> anyhow::Result<()> {
+    let others = others_armed(session, program.pid);
+    if !others.is_empty() {
+        writeln!(out, "the recording goes on: events of {} are armed", processes(&others))?;
+        return Ok(());
+    }
+    let stopped = stop_session(session, program).context("the events are disarmed, but the recording did not end")?;
+    // A session that `record` has started continues until its command ends: it returns no summary.
+    if let Some(summary) = stopped {
+        writeln!(out, "{}", printable_lines(&summary))?;
+    }
+    Ok(())
 }

@@ -9,11 +9,13 @@ mod doctor;
 mod export;
 mod external;
 mod imv;
+mod list;
 mod live;
 mod open;
 mod pairing;
 mod patterns;
 mod program;
+mod programs;
 mod progress;
 mod record;
 mod recorded;
@@ -43,7 +45,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Record(record::Record),
-    List(live::List),
+    List(list::List),
     Arm(live::Arm),
     Disarm(live::Disarm),
     Snapshot(snapshot::Snapshot),

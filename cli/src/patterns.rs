@@ -1,8 +1,12 @@
 //! Patterns of event classes, and messages about patterns that match no class.
 
-use dormouse_abi::class::matches;
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::path::Path;
 
+use dormouse_abi::class::matches;
 use dormouse_terminal::say;
+use dormouse_tools::{FileClass, classes_of_command, classes_of_file};
 
 /// Maximum number of names that a line lists. If there are more, the line tells the nearest one.
 const NAMES_SHOWN_MAX: usize = 8;
@@ -24,6 +28,41 @@ pub(crate) fn say_unmatched(patterns: &[&str], names: &[String], of: &str) {
     for pattern in unmatched(patterns, names) {
         say(format_args!("no event{of} matches {pattern}; {}", instead(&[pattern], names)));
     }
+}
+
+/// Prints, before a command runs, which patterns match no event in its file, nor in the library of `--libc` if that is
+/// given. Prints nothing about a file without events, because other programs and libraries may have them.
+pub(crate) fn say_unmatched_in_files(program: &OsStr, library: Option<&Path>, patterns: &[&str]) {
+    let of_libc = names_of(&library.and_then(|library| classes_of_file(library).ok()).unwrap_or_default());
+    let own = classes_of_command(program).map(|(path, classes)| (path, names_of(&classes)));
+    let mut names = own.iter().flat_map(|(_, names)| names).chain(&of_libc).cloned().collect::<Vec<_>>();
+    names.sort();
+    for pattern in unmatched(patterns, &names) {
+        match &own {
+            _ if pattern.starts_with("libc:") || pattern.starts_with("libc.") => match library {
+                Some(_) if of_libc.is_empty() => {}
+                Some(_) => say_unmatched(&[pattern], &of_libc, " of --libc"),
+                None => say_needs_libc(pattern),
+            },
+            Some((path, _)) => {
+                let (path, instead) = (path.display(), instead(&[pattern], &names));
+                say(format_args!(
+                    "no event in {path} matches {pattern}; {instead}; libraries and other programs may have others"
+                ));
+            }
+            None => {}
+        }
+    }
+}
+
+/// Prints that a pattern is one of libc's events, which the recording does not have.
+pub(crate) fn say_needs_libc(pattern: &str) {
+    say(format_args!("no event matches {pattern}; add `--libc` to trace a command's calls of libc"));
+}
+
+/// Returns the sorted names of classes.
+fn names_of(classes: &[FileClass]) -> Vec<String> {
+    classes.iter().map(|class| class.decl.full_name()).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// Returns a text that tells which names exist, for patterns of which none matches. `names` must be sorted.

@@ -1,8 +1,10 @@
 //! How commands find a program, which may answer only once it passes a tracepoint, and explain why they cannot.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use clap::Args;
+use dormouse_abi::message::{ProgramToTool, ToolToProgram};
 use dormouse_doctor::explain;
 use dormouse_terminal::{parse_duration, say};
 use dormouse_tools::{Program, ProgramError, Wait};
@@ -15,8 +17,8 @@ pub(crate) const NO_LIMIT: Option<Duration> = None;
 /// The option `--wait`.
 #[derive(Debug, Args)]
 pub(crate) struct WaitOption {
-    /// How long to wait for the program's answer; it answers at its next tracepoint, unless one of its threads listens [default: 5s; when arming, until
-    /// it answers]
+    /// How long to wait for a program's answer; it answers at its next tracepoint, unless one of its threads listens [default: 5s; when arming one
+    /// program, until it answers]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     wait: Option<Duration>,
 }
@@ -39,4 +41,14 @@ impl WaitOption {
 /// Returns the error with its explanation and remedy.
 pub(crate) fn explained(error: ProgramError) -> anyhow::Error {
     anyhow::Error::msg(explain(&error))
+}
+
+/// Returns the sorted names of the programs' event classes.
+pub(crate) fn known_names(programs: &[Program]) -> Vec<String> {
+    let answers = programs.iter().flat_map(|program| program.ask(&ToolToProgram::List).unwrap_or_default());
+    let names = answers.flat_map(|answer| match answer {
+        ProgramToTool::Classes { classes, .. } => classes,
+        _ => Vec::new(),
+    });
+    names.map(|class| class.decl.full_name()).collect::<BTreeSet<_>>().into_iter().collect()
 }

@@ -1,8 +1,9 @@
 //! `dormouse record`.
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::Write;
+use std::fs::{DirBuilder, File};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
@@ -16,14 +17,15 @@ use dormouse_control::raise_descriptor_limit;
 use dormouse_ctf::Format;
 use dormouse_doctor::{explain, explain_not_preloaded};
 use dormouse_owner::{
-    CommandEnd, Cpus, Mode, NewSession, Options, Outcome, Recording, Remote, Supervisor, Traced, detach_from_terminal,
-    find_libc_library, on_ending_signals,
+    CommandEnd, Cpus, Joined, Mode, NewSession, Options, Outcome, Recording, Remote, Supervisor, Traced,
+    detach_from_terminal, find_libc_library, on_ending_signals,
 };
 use dormouse_terminal::{Output, parse_size, say};
-use dormouse_tools::why_not_preloaded;
+use dormouse_tools::{Program, why_not_preloaded};
 
-use crate::patterns::classes;
-use crate::program::{NO_LIMIT, WaitOption, explained};
+use crate::patterns::{classes, say_unmatched, say_unmatched_in_files};
+use crate::program::{NO_LIMIT, SHORT_LIMIT, WaitOption, explained, known_names};
+use crate::programs::{all_pids, for_each, pids_of, processes};
 
 /// Run a command and record the events of all its processes, or record a running program
 ///
@@ -41,6 +43,7 @@ Examples:
   dormouse record --mode overwrite --snapshot-on crash,USR2 -- ./server
                                                   a flight recorder; `dormouse snapshot` at any time
   dormouse record --attach 1234 -e 'http:*'       a running program; Ctrl-C ends the recording
+  dormouse record --attach server                 all running programs called server, into one trace
 
 An event can trigger a snapshot (--snapshot-on):
   event:shop:order_failed                         an event of this class; `*` and `?` are wildcards
@@ -65,7 +68,8 @@ command has ended.
 
 Options come before the command: everything from the command's name on, or after `--`, belongs to the command.
 
-Exit code: the command's; 128 + N if signal N ended it, or was sent to end it while it was frozen; 2 if there was nothing to run or record; with \
+Exit code: the command's; 128 + N if signal N ended it, or was sent to end it while it was frozen; 2 if there was nothing to run or record, or one \
+of several running programs was not recorded; with \
 --fail-on-loss, 3 instead of 0 if events were lost, or may have been.")]
 pub(crate) struct Record {
     /// Directory of the trace, new or empty [default: dormouse-TIME]
@@ -94,16 +98,20 @@ pub(crate) struct Record {
     /// recording
     #[arg(long, conflicts_with = "attach")]
     wait_all: bool,
-    /// Record the running program with process id PID, instead of running a command
-    #[arg(long, value_name = "PID", conflicts_with_all = ["libc", "command"])]
-    attach: Option<u32>,
+    /// Record running programs, instead of running a command: process ids and names, separated by commas. A name means all running programs of this user
+    /// that have it; which ones is printed. The recording ends when the last of them ends
+    #[arg(long, value_name = "PID|NAME", conflicts_with_all = ["libc", "command"])]
+    attach: Option<String>,
+    /// Record all running programs that `dormouse list` shows and that are in no session
+    #[arg(long, conflicts_with_all = ["libc", "command", "attach", "snapshot_on", "wait_all"])]
+    attach_all: bool,
     #[command(flatten)]
     wait: WaitOption,
     /// Print `ready` on standard output once the program has joined, and detach from the terminal (for `dormouse arm`)
     #[arg(long, hide = true, requires = "attach")]
     background: bool,
     /// The command and its arguments
-    #[arg(trailing_var_arg = true, required_unless_present = "attach", value_name = "CMD")]
+    #[arg(trailing_var_arg = true, required_unless_present_any = ["attach", "attach_all"], value_name = "CMD")]
     command: Vec<OsString>,
 }
 
@@ -254,23 +262,56 @@ fn one_of<T: Copy + Send + Sync + 'static, const N: usize>(
         .try_map(move |given| values.into_iter().find(|value| name(*value) == given).ok_or("there is no such value"))
 }
 
-/// Returns a directory name that contains the local time.
-pub(crate) fn default_dir(what: &str) -> PathBuf {
-    let now = jiff::ZonedDateTime::now();
-    PathBuf::from(format!("{what}-{}", now.strftime("%Y%m%d-%H%M%S")))
+/// Returns the names that a directory may get if the user gives none: with the local time, then also with a number.
+pub(crate) fn default_dirs(what: &str) -> impl Iterator<Item = PathBuf> {
+    let first = format!("{what}-{}", jiff::ZonedDateTime::now().strftime("%Y%m%d-%H%M%S"));
+    let numbered = (2_u32..).map({
+        let first = first.clone();
+        move |number| PathBuf::from(format!("{first}-{number}"))
+    });
+    std::iter::once(PathBuf::from(first)).chain(numbered)
+}
+
+/// Makes the first of these directories that does not exist, for this user alone.
+fn make_first_free(mut dirs: impl Iterator<Item = PathBuf>) -> anyhow::Result<PathBuf> {
+    let make = |dir: PathBuf| match DirBuilder::new().mode(0o700).create(&dir) {
+        Ok(()) => Some(Ok(dir)),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => None,
+        Err(error) => {
+            Some(Err(anyhow!("cannot make the directory {}: {error}; give another one with -o", dir.display())))
+        }
+    };
+    dirs.find_map(make).context("all names for the trace's directory are taken; give one with -o")?
+}
+
+/// Calls `record` with the directory of a new trace. Without `given`, a directory is made, which no other recording
+/// gets; an error removes it if it is empty.
+pub(crate) fn in_dir<T>(given: Option<PathBuf>, record: impl FnOnce(&Path) -> anyhow::Result<T>) -> anyhow::Result<T> {
+    match given {
+        Some(dir) => record(&dir),
+        None => {
+            let dir = make_first_free(default_dirs("dormouse"))?;
+            // The error is reported even if the directory stays.
+            record(&dir).inspect_err(|_| drop(std::fs::remove_dir(&dir)))
+        }
+    }
 }
 
 impl Record {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
-        let dir = self.output.clone().unwrap_or_else(|| default_dir("dormouse"));
         raise_descriptor_limit();
-        match self.attach {
-            Some(pid) => self.attach(pid, &dir, out),
-            None if self.wait.given().is_some() => {
-                bail!("--wait is only for --attach: a command that `dormouse record` runs joins by itself")
-            }
-            None => self.run_command(&dir),
+        if self.is_attaching() {
+            return self.attach(out);
         }
+        if self.wait.given().is_some() {
+            bail!("--wait is only for --attach: a command that `dormouse record` runs joins by itself")
+        }
+        in_dir(self.output.clone(), |dir| self.run_command(dir))
+    }
+
+    /// Whether running programs are recorded, and no command.
+    fn is_attaching(&self) -> bool {
+        self.attach.is_some() || self.attach_all
     }
 
     fn options(&self, dir: &Path, command_line: String) -> anyhow::Result<Options> {
@@ -292,7 +333,7 @@ impl Record {
             format: self.settings.format.unwrap_or_default(),
             patterns,
             command_line,
-            may_be_stopped: self.attach.is_some(),
+            may_be_stopped: self.is_attaching(),
             buffers: self.settings.buffers.clone(),
             dump_buffers: self.settings.dump_buffers,
             disk_bytes_max: self.settings.disk_max,
@@ -303,7 +344,7 @@ impl Record {
 
     fn run_command(self, dir: &Path) -> anyhow::Result<u8> {
         if !self.snapshot_on.is_empty() && self.settings.mode() != Mode::Overwrite {
-            bail!("--snapshot-on needs --mode overwrite: a session in discard mode keeps no events");
+            bail!("--snapshot-on needs --mode overwrite: in discard mode the trace itself has the events");
         }
         let pattern_count = self.snapshot_on.iter().flat_map(Trigger::patterns).count();
         if pattern_count > PATTERN_COUNT_MAX {
@@ -317,8 +358,13 @@ impl Record {
         if let Some(what) = listening_of_preloaded().filter(|_| self.libc) {
             say(what);
         }
+        if let Some(program) = self.command.first() {
+            let triggers = self.snapshot_on.iter().flat_map(Trigger::patterns);
+            let patterns: Vec<&str> = self.events.iter().map(String::as_str).chain(triggers).collect();
+            say_unmatched_in_files(program, preload.as_deref(), &patterns);
+        }
         let remote = Remote::default();
-        let supervisor = self.supervise(&options, &remote)?;
+        let supervisor = self.supervise(&options, Vec::new(), &remote)?;
         let at_once = end_at_once(dir, remote.clone());
         let traced =
             Traced::start(&self.command, supervisor.entrance(), preload.as_deref(), &self.snapshot_on, at_once);
@@ -356,16 +402,16 @@ impl Record {
     }
 
     /// Creates the session and starts an owner, which prints the summary at the end.
-    fn supervise(&self, options: &Options, remote: &Remote) -> anyhow::Result<Supervisor> {
+    fn supervise(&self, options: &Options, attached: Vec<u32>, remote: &Remote) -> anyhow::Result<Supervisor> {
         let summary = self.summary_file()?;
         let session = NewSession::create(options)?;
-        Supervisor::start(session, self.recording(), summary, remote).map_err(explained)
+        Supervisor::start(session, self.recording(attached), summary, remote).map_err(explained)
     }
 
     /// Returns what the owner must know.
-    fn recording(&self) -> Recording {
+    fn recording(&self, attached: Vec<u32>) -> Recording {
         Recording {
-            attached: self.attach,
+            attached,
             is_background: self.background,
             fails_on_loss: self.fail_on_loss,
             has_libc: self.libc,
@@ -381,27 +427,63 @@ impl Record {
         self.summary.as_ref().map(open).transpose()
     }
 
-    fn attach(self, pid: u32, dir: &Path, out: &mut Output) -> anyhow::Result<u8> {
-        // The program is looked for before anything is created.
-        let program = self.wait.find(pid, NO_LIMIT)?;
+    fn attach(self, out: &mut Output) -> anyhow::Result<u8> {
+        let (pids, code) = match &self.attach {
+            Some(target) => pids_of(target)?,
+            None => (all_pids(Some(false))?, 0),
+        };
+        let limit = if pids.len() == 1 { NO_LIMIT } else { SHORT_LIMIT };
+        // The programs are looked for before anything is created.
+        let mut programs = Vec::new();
+        let code = code.max(for_each(pids, |pid| {
+            programs.push(self.wait.find(pid, limit)?);
+            Ok(0)
+        })?);
+        if programs.is_empty() {
+            return Ok(code);
+        }
+        in_dir(self.output.clone(), |dir| self.record_attached(programs, code, dir, out))
+    }
+
+    /// Records programs. `code`: exit code if the recording succeeds.
+    fn record_attached(&self, programs: Vec<Program>, code: u8, dir: &Path, out: &mut Output) -> anyhow::Result<u8> {
+        let pids: Vec<u32> = programs.iter().map(|program| program.pid).collect();
+        if !self.background && !self.events.is_empty() {
+            let patterns: Vec<&str> = self.events.iter().map(String::as_str).collect();
+            say_unmatched(&patterns, &known_names(&programs), &format!(" of {}", processes(&pids)));
+        }
         let remote = Remote::default();
         let interrupt = remote.clone();
         on_ending_signals(move || interrupt.finish(0), end_at_once(dir, remote.clone()))?;
-        let options = self.options(dir, format!("--attach {pid}"))?;
-        let (supervisor, armed) = self.supervise(&options, &remote)?.attached().map_err(explained)?;
-        // The owner has a connection of its own to the program, and watches it.
-        drop(program);
+        let list = pids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+        let options = self.options(dir, format!("--attach {list}"))?;
+        let (supervisor, joined) = self.supervise(&options, pids.clone(), &remote)?.attached().map_err(explained)?;
+        // The owner has connections of its own to the programs, and watches them.
+        drop(programs);
+        let Joined { armed_count, refused } = joined;
+        let code = if refused.is_empty() { code } else { 2 };
+        let refused = refused.iter().map(explain);
         if self.background {
-            writeln!(out, "ready {armed}")?;
+            for why in refused {
+                writeln!(out, "{MISSED} {why}")?;
+            }
+            writeln!(out, "{READY} {armed_count}")?;
             out.flush()?;
             detach_from_terminal()?;
         } else {
-            let dir = dir.display();
-            say(format_args!("recording {} of process {pid} into {dir}; Ctrl-C ends it", classes(armed)));
+            refused.for_each(say);
+            let (dir, armed) = (dir.display(), classes(armed_count));
+            say(format_args!("recording {armed} of {} into {dir}; Ctrl-C ends it", processes(&pids)));
         }
-        Ok(concluded(supervisor.wait(), dir, 0))
+        let concluded = concluded(supervisor.wait(), dir, 0);
+        Ok(if concluded == 0 { code } else { concluded })
     }
 }
+
+/// First words of lines by which a background recording says how many events are armed, and why a program is not
+/// recorded.
+pub(crate) const READY: &str = "ready";
+pub(crate) const MISSED: &str = "missed";
 
 /// Returns the exit code of a recording with this outcome. Prints why, unless the recording is complete.
 fn concluded(outcome: Outcome, dir: &Path, code: u8) -> u8 {
@@ -425,5 +507,28 @@ fn end_at_once(dir: &Path, remote: Remote) -> impl Fn(i32) + Send + 'static {
             dir.display()
         ));
         signal_hook::low_level::exit(128 + signal)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn recordings_that_begin_together_get_different_directories() {
+        let place = tempfile::tempdir().unwrap();
+        let named = |number: u32| place.path().join(format!("trace-{number}"));
+        std::fs::write(named(3), "something else").unwrap();
+        let make = || make_first_free((1..).map(named)).unwrap();
+        let made: BTreeSet<PathBuf> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(make)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert_eq!(made, [1, 2, 4, 5, 6, 7, 8, 9].map(named).into_iter().collect());
+        let nowhere = make_first_free([place.path().join("none/trace")].into_iter()).unwrap_err().to_string();
+        assert!(nowhere.contains("give another one with -o"), "{nowhere}");
+        assert!(default_dirs("dormouse").take(3).collect::<BTreeSet<_>>().len() == 3);
     }
 }

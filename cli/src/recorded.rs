@@ -7,7 +7,7 @@ use dormouse_owner::{Error, NAMED_SHOWN_MAX, Recorded, Recording, Report, find_l
 use dormouse_terminal::say;
 use dormouse_tools::{Unjoined, why_not_joined, why_not_preloaded};
 
-use crate::patterns::{say_unmatched, unmatched};
+use crate::patterns::{say_needs_libc, say_unmatched, unmatched};
 
 /// Reports on standard error.
 pub(crate) struct Terminal;
@@ -59,7 +59,7 @@ fn say_unmatched_of(recording: &Recording, class_names: &[String]) {
         patterns.partition(|pattern| pattern.starts_with("libc") && !recording.has_libc);
     say_unmatched(&patterns, class_names, "");
     for pattern in unmatched(&libc, class_names) {
-        say(format_args!("no event matches {pattern}; add `--libc` to trace a command's calls of libc"));
+        say_needs_libc(pattern);
     }
     let triggers: Vec<&str> = recording.trigger_patterns.iter().map(String::as_str).collect();
     say_unmatched(&triggers, class_names, " of --snapshot-on");

@@ -93,6 +93,12 @@ impl Salvage {
             salvage.memory,
             output.display()
         )?;
+        if let Some(recorder) = salvage.recorder {
+            writeln!(
+                out,
+                "the session was owned by `dormouse record`, process {recorder}, and its owner; both are dead"
+            )?;
+        }
         if salvage.pages_missed > 0 {
             writeln!(out, "{} older pages were overwritten meanwhile", salvage.pages_missed)?;
         }

@@ -17,7 +17,7 @@ use dormouse_terminal::{Output, parse_duration, say, style};
 
 use crate::pairing::survey;
 use crate::progress::{self, Progress};
-use crate::selection::{SelectionOptions, Verbose, begin_ns};
+use crate::selection::{SelectionOptions, Verbose, zero_line, zero_ns};
 use crate::view::utc_offset;
 
 /// Print what a trace contains, and answer questions about its events
@@ -153,7 +153,9 @@ impl StatsCommand {
             } else {
                 let dirs = self.dirs.iter().map(|dir| format!(" {}", shell_quoted(&dir.display().to_string())));
                 let view = format!("dormouse view{}", dirs.collect::<String>());
-                let look = Look { marks, zero_ns, utc_offset_s: &utc_offset(), view: &view };
+                let line = zero_ns.map(zero_line);
+                let zero = zero_ns.zip(line.as_deref());
+                let look = Look { marks, zero, utc_offset_s: &utc_offset(), view: &view };
                 write_report(&report, &mut out.styled(), look)?
             }
             return Ok((!report.warnings.is_empty()).into());
@@ -248,7 +250,7 @@ impl StatsCommand {
         if let (Some(found), Measure::Latency(asked)) = (&mut report.latency, &query.measure) {
             add_fields(&files, &[&asked.begin, &asked.end], &mut found.slowest);
         }
-        Ok((report, begin_ns(&files)))
+        Ok((report, zero_ns(&files)))
     }
 
     /// Returns the fields by which the events belong together, if not by thread.

@@ -5,13 +5,13 @@ use std::io::Write;
 use clap::Args;
 use dormouse_abi::message::Status as Counts;
 use dormouse_abi::text::printable;
-use dormouse_tools::{ask_for_status, find_session};
-use serde_json::json;
+use dormouse_tools::{SessionSocket, ask_for_status};
+use serde_json::{Value, json};
 
-use crate::program::explained;
+use crate::programs::{for_each, sessions_of};
 use dormouse_terminal::Output;
 
-/// Show the resources that a live session uses, and their limits
+/// Show the resources that live sessions use, and their limits
 ///
 /// Every resource of a session's owner has a limit; the trace on disk has one if an option of `record` sets it. What a limit refused is counted.
 #[derive(Debug, Args)]
@@ -19,14 +19,23 @@ use dormouse_terminal::Output;
 Examples:
   dormouse status            of the only live session
   dormouse status 1234       of the session that process 1234 is in, or that it owns
+  dormouse status server     of the sessions that programs called server are in
+  dormouse status trace      of the session that is recorded into the directory trace
+  dormouse status --all      of all live sessions
+
+With --json, several sessions are an array, and so is the result of `--all`.
 
 DORMOUSE_SOCKET_DIR adds a directory in which dormouse looks for sockets, for programs with another XDG_RUNTIME_DIR.
 
-Exit code: 0; 2 if there is no such session.")]
+Exit code: 0; 2 if there is no such session, or one does not answer.")]
 pub(crate) struct Status {
-    /// Process id of a program in the session or of the session's owner, or the session's socket [default: the only live session]
-    #[arg(value_name = "PID|SESSION")]
+    /// Process id or name of a program in the session, process id of the session's owner, the session's socket, or the directory of its trace; several
+    /// are separated by commas [default: the only live session]
+    #[arg(value_name = "PID|NAME|SESSION")]
     target: Option<String>,
+    /// All live sessions of this user
+    #[arg(long, conflicts_with = "target")]
+    all: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -34,53 +43,77 @@ pub(crate) struct Status {
 
 impl Status {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
-        let session = find_session(self.target.as_deref()).map_err(explained)?;
-        let status = ask_for_status(&session)?;
-        // Without this maximum, the session does not count the bytes of other sessions.
-        let user_max = Some(status.disk_bytes_user_max).filter(|bytes| *bytes != 0);
-        if self.json {
-            out.json(&json!({
-                "session": session.path(),
-                "owner": status.owner,
-                "owner_restarts": status.owner_restarts,
-                "dir": status.dir,
-                "descriptors": status.descriptors,
-                "descriptors_max": status.descriptors_max,
-                "processes": status.processes,
-                "processes_max": status.processes_max,
-                "processes_joined": status.processes_joined,
-                "programs_refused": status.programs_refused,
-                "clients": status.clients,
-                "clients_max": status.clients_max,
-                "clients_dropped": status.clients_dropped,
-                "classes": status.classes,
-                "classes_max": status.classes_max,
-                "classes_refused": status.classes_refused,
-                "snapshots_taken": status.snapshots_taken,
-                "snapshots_refused": status.snapshots_refused,
-                "disk_bytes": status.disk_bytes,
-                "disk_bytes_max": Some(status.disk_bytes_max).filter(|bytes| *bytes != 0),
-                "disk_bytes_user": user_max.map(|_| status.disk_bytes_user),
-                "disk_bytes_user_max": user_max,
-            }))?;
-            return Ok(0);
+        let (sessions, code) = sessions_of(self.target.as_deref(), self.all)?;
+        let is_list = self.all || sessions.len() > 1;
+        let mut list = Vec::new();
+        let code = code.max(for_each(sessions, |session| {
+            let status = ask_for_status(&session)?;
+            if self.json {
+                list.push(status_json(&session, &status));
+            } else {
+                print_status(&session, &status, out)?;
+            }
+            Ok(0)
+        })?);
+        match list.pop_if(|_| !is_list) {
+            Some(status) => out.json(&status)?,
+            None if self.json => out.json(&list)?,
+            None => {}
         }
-        writeln!(
-            out,
-            "session {}, owner {}{}, trace {}",
-            session.path().display(),
-            status.owner,
-            restarted(status.owner_restarts),
-            printable(&status.dir)
-        )?;
-        let of_all =
-            user_max.map(|max| ("disk bytes of all sessions", status.disk_bytes_user, Some(max), String::new()));
-        for (name, count, max, note) in rows(&status).into_iter().chain(of_all) {
-            let max = max.map_or("no limit".into(), |max| format!("of at most {max}"));
-            writeln!(out, "  {name:<26} {count:>10} {max}{note}")?;
-        }
-        Ok(0)
+        Ok(code)
     }
+}
+
+/// Returns the maximum of the bytes of all sessions of the user. Without it, the session does not count the bytes of
+/// other sessions.
+fn user_max(status: &Counts) -> Option<u64> {
+    Some(status.disk_bytes_user_max).filter(|bytes| *bytes != 0)
+}
+
+fn status_json(session: &SessionSocket, status: &Counts) -> Value {
+    let user_max = user_max(status);
+    json!({
+        "session": session.path(),
+        "owner": status.owner,
+        "owner_restarts": status.owner_restarts,
+        "dir": status.dir,
+        "descriptors": status.descriptors,
+        "descriptors_max": status.descriptors_max,
+        "processes": status.processes,
+        "processes_max": status.processes_max,
+        "processes_joined": status.processes_joined,
+        "programs_refused": status.programs_refused,
+        "clients": status.clients,
+        "clients_max": status.clients_max,
+        "clients_dropped": status.clients_dropped,
+        "classes": status.classes,
+        "classes_max": status.classes_max,
+        "classes_refused": status.classes_refused,
+        "snapshots_taken": status.snapshots_taken,
+        "snapshots_refused": status.snapshots_refused,
+        "disk_bytes": status.disk_bytes,
+        "disk_bytes_max": Some(status.disk_bytes_max).filter(|bytes| *bytes != 0),
+        "disk_bytes_user": user_max.map(|_| status.disk_bytes_user),
+        "disk_bytes_user_max": user_max,
+    })
+}
+
+fn print_status(session: &SessionSocket, status: &Counts, out: &mut Output) -> std::io::Result<()> {
+    writeln!(
+        out,
+        "session {}, owner {}{}, trace {}",
+        session.path().display(),
+        status.owner,
+        restarted(status.owner_restarts),
+        printable(&status.dir)
+    )?;
+    let of_all =
+        user_max(status).map(|max| ("disk bytes of all sessions", status.disk_bytes_user, Some(max), String::new()));
+    for (name, count, max, note) in rows(status).into_iter().chain(of_all) {
+        let max = max.map_or("no limit".into(), |max| format!("of at most {max}"));
+        writeln!(out, "  {name:<26} {count:>10} {max}{note}")?;
+    }
+    Ok(())
 }
 
 fn restarted(count: u64) -> String {

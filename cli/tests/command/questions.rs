@@ -94,12 +94,12 @@ COUNT    SUM  MIN  MEAN  P50   P90   P99  P99.9   MAX  EVENT       PROCESS
             format!(
                 "{HEAD}pairs     39; alone: begins 0, ends 1
           left out, because events were lost between begin and end: 1
-begin     2023-11-14 23:13:20.000000001 +01:00, from which + counts
+          times count from the first event of the trace, at 2023-11-14 23:13:20.000001000 +01:00
 
 COUNT      SUM     MIN    MEAN     P50     P90     P99   P99.9     MAX
    39  11.3 µs  100 ns  290 ns  290 ns  450 ns  480 ns  480 ns  480 ns
 
-SLOWEST               BEGIN   SINCE BEGIN  THREAD  PROCESS    FIELDS
+SLOWEST               BEGIN      RELATIVE  THREAD  PROCESS    FIELDS
  480 ns  23:13:20.038001000  +0.038000999       8  cache (8)  bytes=1444 path=/2
  470 ns  23:13:20.037001000  +0.037000999       7  web (7)    bytes=1369 path=/1
 

@@ -17,8 +17,8 @@ use crate::loss;
 pub struct Look<'a> {
     /// Marks of headings.
     pub marks: Marks<'a>,
-    /// Time to which others are relative, in nanoseconds since the epoch.
-    pub zero_ns: Option<i64>,
+    /// Time to which others are relative, in nanoseconds since the epoch, and a line that says what it is.
+    pub zero: Option<(i64, &'a str)>,
     /// Offset of local time in seconds east of UTC, for a time in seconds since the epoch.
     pub utc_offset_s: &'a dyn Fn(i64) -> i32,
     /// Command that prints events of the traces, without options.
@@ -30,13 +30,6 @@ impl Look<'_> {
         let mut text = Vec::new();
         ClockText::new(format, self.utc_offset_s).put(ns, &mut text);
         String::from_utf8_lossy(&text).into_owned()
-    }
-
-    /// Returns the offset of local time from UTC, such as `+01:00`.
-    fn zone(&self, ns: i64) -> String {
-        let offset_min = (self.utc_offset_s)(ns.div_euclid(1_000_000_000)) / 60;
-        let sign = if offset_min < 0 { '-' } else { '+' };
-        format!("{sign}{:02}:{:02}", offset_min.abs() / 60, offset_min.abs() % 60)
     }
 }
 
@@ -149,10 +142,12 @@ fn counted(report: &Report) -> &'static str {
 pub fn write_report(report: &Report, out: &mut dyn Write, look: Look<'_>) -> io::Result<()> {
     let marks = look.marks;
     write_head(report, out)?;
-    if let (Some(_), Some(ns)) = (&report.latency, look.zero_ns) {
-        writeln!(out, "begin     {} {}, from which + counts", look.time(ClockFormat::DateTime, ns), look.zone(ns))?;
+    let is_relative = report.latency.is_some() || report.interval_ns.is_some();
+    if let Some((_, line)) = look.zero.filter(|_| is_relative) {
+        writeln!(out, "          {line}")?;
     }
-    write_rows(report, out, marks)?;
+    let zero_ns = look.zero.map(|(ns, _)| ns);
+    write_rows(report, zero_ns, out, marks)?;
     if let Some(latency) = &report.latency {
         write_latency(latency, out, look)?;
     }
@@ -188,7 +183,7 @@ fn write_head(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-fn write_rows(report: &Report, out: &mut dyn Write, marks: Marks<'_>) -> io::Result<()> {
+fn write_rows(report: &Report, zero_ns: Option<i64>, out: &mut dyn Write, marks: Marks<'_>) -> io::Result<()> {
     let is_measured = report.measure != "count";
     let mut heads: Vec<String> = match report.measure {
         "count" => ["EVENTS", "EVENTS/S", "BYTES"].map(String::from).to_vec(),
@@ -206,9 +201,9 @@ fn write_rows(report: &Report, out: &mut dyn Write, marks: Marks<'_>) -> io::Res
             .map(|name| if name == "interval_begin_ns" { "FROM".into() } else { printable(name).to_uppercase() }),
     );
     let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
-    let mut rows: Vec<Vec<String>> = report.rows.iter().map(|row| cells(report, row)).collect();
+    let mut rows: Vec<Vec<String>> = report.rows.iter().map(|row| cells(report, row, zero_ns)).collect();
     if let Some(other) = &report.other {
-        let mut cells = cells(report, other);
+        let mut cells = cells(report, other, zero_ns);
         cells.extend((0..texts).map(|index| if index == 0 { "(other)".to_string() } else { String::new() }));
         rows.push(cells);
     }
@@ -216,7 +211,7 @@ fn write_rows(report: &Report, out: &mut dyn Write, marks: Marks<'_>) -> io::Res
     left_out(out, report.rest, counted(report))
 }
 
-fn cells(report: &Report, row: &Row) -> Vec<String> {
+fn cells(report: &Report, row: &Row, zero_ns: Option<i64>) -> Vec<String> {
     let mut cells = vec![row.count.to_string()];
     if report.measure == "count" {
         cells.extend([rate(row.events_per_s), row.bytes.to_string()]);
@@ -230,12 +225,12 @@ fn cells(report: &Report, row: &Row) -> Vec<String> {
         );
         cells.push(number(values.and_then(Distribution::max), unit));
     }
-    cells.extend(names(report, &row.key));
+    cells.extend(names(&row.key, zero_ns));
     cells
 }
 
-fn names(report: &Report, key: &Key) -> Vec<String> {
-    let begin = report.span.map_or(0, |span| i128::from(span.begin_ns));
+fn names(key: &Key, zero_ns: Option<i64>) -> Vec<String> {
+    let begin = i128::from(zero_ns.unwrap_or(0));
     let name = |(name, value): &(String, KeyValue)| match value {
         KeyValue::Integer(ns) if name == "interval_begin_ns" => {
             format!("+{:.6} s", (ns - begin) as f64 / 1e9)
@@ -287,7 +282,7 @@ fn write_latency(latency: &LatencyReport, out: &mut dyn Write, look: Look<'_>) -
         let mut cells = vec![
             duration(pair.latency_ns as f64),
             look.time(ClockFormat::TimeOfDay, pair.begin_ns),
-            look.zero_ns.map_or("unknown".into(), |zero| since(pair.begin_ns, zero)),
+            look.zero.map_or("unknown".into(), |(zero_ns, _)| since(pair.begin_ns, zero_ns)),
             pair.tid.map_or("unknown".into(), |tid| tid.to_string()),
             printable(&pair.process),
         ];
@@ -299,11 +294,11 @@ fn write_latency(latency: &LatencyReport, out: &mut dyn Write, look: Look<'_>) -
         }
         cells
     });
-    let heads = ["SLOWEST", "BEGIN", "SINCE BEGIN", "THREAD", "PROCESS"].into_iter();
+    let heads = ["SLOWEST", "BEGIN", "RELATIVE", "THREAD", "PROCESS"].into_iter();
     let heads = heads.chain(is_keyed.then_some("KEY")).chain(has_fields.then_some("FIELDS"));
     let heads: Vec<&str> = heads.collect();
     table(out, look.marks, &heads, heads.len() - 4, &rows.collect::<Vec<_>>())?;
-    let (Some(slowest), Some(zero)) = (latency.slowest.first(), look.zero_ns) else { return Ok(()) };
+    let (Some(slowest), Some((zero, _))) = (latency.slowest.first(), look.zero) else { return Ok(()) };
     let since = since(slowest.begin_ns, zero);
     let until = self::since(slowest.begin_ns.saturating_add_unsigned(slowest.latency_ns), zero);
     writeln!(out, "\nnote: `{} --since {since}s --until {until}s` prints what happened during the slowest", look.view)
@@ -361,7 +356,7 @@ pub fn write_diff(diff: &Diff, out: &mut dyn Write, marks: Marks<'_>, traces: [&
                 vec![measured(figure.a, unit), measured(figure.b, unit), rate(figure.ratio), end(0), end(1)];
             let name = if figure.name == "events_per_s" { "events/s" } else { figure.name };
             cells.extend([figure.verdict.to_string(), name.to_string()]);
-            cells.extend(names(&diff.a, &ratios.key));
+            cells.extend(names(&ratios.key, None));
             rows.push(cells);
         }
     }

@@ -8,7 +8,8 @@
 //!     fd, oldfd      `fd` has the path that `oldfd` had before
 //!     fd, path       `fd` has this path
 //! ```
-//! Its value is the path of `fd` after the call, or null if the path is not known.
+//! Its value is the path of `fd` after the call, or null if the path is not known. A process begins with `standard input`,
+//! `standard output` and `standard error` as the paths of its descriptors 0, 1 and 2.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -45,7 +46,7 @@ impl WindowUDFImpl for DescriptorPath {
     }
 
     fn partition_evaluator(&self, _: PartitionEvaluatorArgs) -> Result<Box<dyn PartitionEvaluator>> {
-        Ok(Box::new(Paths::default()))
+        Ok(Box::new(Paths::at_start()))
     }
 
     fn field(&self, of: WindowUDFFieldArgs) -> Result<FieldRef> {
@@ -66,7 +67,15 @@ struct Call<'a> {
     path: Option<&'a str>,
 }
 
+/// What the first descriptors of a process are by convention (stdin(3)), by number.
+const STANDARD: [&str; 3] = ["standard input", "standard output", "standard error"];
+
 impl Paths {
+    /// Returns the paths of a process that has made no call yet.
+    fn at_start() -> Paths {
+        Paths((0..).zip(STANDARD.map(String::from)).collect())
+    }
+
     /// Applies a call, and returns the path of `fd` after it.
     fn after(&mut self, call: Call<'_>) -> Option<&str> {
         let copied = call.oldfd.map(|oldfd| self.0.get(&oldfd).cloned());
@@ -153,6 +162,17 @@ mod tests {
             let fd = call.fd.unwrap() as usize;
             assert_eq!(paths.after(call), table[fd].as_deref(), "step {step}: {call:?}");
         }
+        // Standard streams keep their names in copies, until they are closed.
+        let mut paths = Paths::at_start();
+        let output = |fd| Call { fd: Some(fd), ..Call::default() };
+        for (fd, name) in (0..).zip(STANDARD) {
+            assert_eq!(paths.after(output(fd)), Some(name));
+        }
+        assert_eq!(paths.after(output(3)), None);
+        assert_eq!(paths.after(Call { oldfd: Some(1), ..output(5) }), Some("standard output"));
+        paths.after(Call { closed: Some((1, 1)), ..Call::default() });
+        assert_eq!(paths.after(output(5)), Some("standard output"));
+        assert_eq!(paths.after(output(1)), None);
         // A failed call.
         assert_eq!(paths.after(Call { fd: Some(-2), path: Some("/x"), ..Call::default() }), None);
     }

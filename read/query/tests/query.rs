@@ -397,7 +397,7 @@ fn named_queries_run_and_can_be_shown() {
     assert_eq!(named(&libc, "alloc-sizes"), ["app,7,64,2,114", "app,7,128,2,200", "app,7,256,1,200"]);
     assert_eq!(
         named(&libc, "io-by-file"),
-        ["app,7,/etc/a,3,1024,0,", "app,7,/tmp/b,0,,1,500", "app,7,descriptor 1,0,,1,7"]
+        ["app,7,/etc/a,3,1024,0,", "app,7,/tmp/b,0,,1,500", "app,7,standard output,0,,1,7"]
     );
     assert_eq!(named(&libc, "mutex-contention"), ["app,7,abc,3,2,2,4.00 µs,2.00 µs,2.00 µs,5.00 µs,2.00 µs"]);
     assert_eq!(
@@ -491,7 +491,7 @@ fn io_by_file_follows_copies_and_ends_of_descriptors() {
     event(7, write, &written(6)); // descriptor 6: 512
     event(7, write, &written(1)); // /a: 1024
     event(7, open, &opened("/e", 7));
-    event(8, write, &written(7)); // of another process, descriptor 7: 2048
+    event(8, write, &written(7)); // descriptor 7 of another process: 2048
     // The call that closed the descriptor before is not traced.
     event(7, socket, &numbers(&[1, 1, 0, 7]));
     event(7, write, &written(7)); // descriptor 7: 4096
@@ -503,6 +503,10 @@ fn io_by_file_follows_copies_and_ends_of_descriptors() {
     event(7, open, &opened("/g", 11));
     event(7, accept, &numbers(&[7, 0, 11]));
     event(7, write, &written(11)); // descriptor 11: 32768
+    // A descriptor that another process has opened says nothing of this one.
+    event(8, write, &written(2)); // standard error: 65536
+    event(8, dup, &numbers(&[0, 9]));
+    event(8, write, &written(9)); // standard input: 131072
     let dir = tempfile::tempdir().unwrap();
     builder.finish().closed().write(dir.path());
     let (code, out, err) = query(&[dir.path().to_str().unwrap(), "--named", "io-by-file"]);
@@ -517,16 +521,17 @@ fn io_by_file_follows_copies_and_ends_of_descriptors() {
         ("/a", 1 + 2 + 8 + 1024),
         ("/c", 32),
         ("/d", 128 + 256),
-        ("descriptor 10", 4),
-        ("descriptor 4", 16),
-        ("descriptor 5", 64),
-        ("descriptor 6", 512),
-        ("descriptor 7", 4096),
-        ("descriptor 8", 8192),
-        ("descriptor 9", 16384),
-        ("descriptor 11", 32768),
+        ("descriptor 10 (opening not traced)", 4),
+        ("descriptor 4 (pipe or socket)", 16),
+        ("descriptor 5 (opening not traced)", 64),
+        ("descriptor 6 (opening not traced)", 512),
+        ("descriptor 7 (pipe or socket)", 4096),
+        ("descriptor 8 (pipe or socket)", 8192),
+        ("descriptor 9 (pipe or socket)", 16384),
+        ("descriptor 11 (pipe or socket)", 32768),
     ]);
-    assert_eq!((sums(7), sums(8)), (of_7, expected(&[("descriptor 7", 2048)])), "{out}");
+    let of_8 = [("descriptor 7 (opening not traced)", 2048), ("standard error", 65536), ("standard input", 131_072)];
+    assert_eq!((sums(7), sums(8)), (of_7, expected(&of_8)), "{out}");
 }
 
 #[test]

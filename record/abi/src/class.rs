@@ -263,6 +263,22 @@ impl CClass {
     }
 }
 
+/// An event of a Rust program in the program's file, where tools find its names: offsets in its static data, which begin
+/// like a [`CClass`]. A text is an address and a length, and so is the list of field names.
+pub mod rust_event {
+    /// Offset of the provider.
+    pub const PROVIDER_OFFSET: usize = 24;
+    /// Offset of the event name.
+    pub const NAME_OFFSET: usize = 40;
+    /// Offset of the list of field names.
+    pub const FIELDS_OFFSET: usize = 56;
+    /// Size of a text or a list, in bytes.
+    pub const SLICE_SIZE_BYTES: usize = 16;
+    /// Offset of the number of fields in the description that the function of an
+    /// [`EventRecord`](crate::site::EventRecord) returns. The fields' type bytes precede it.
+    pub const COUNT_OFFSET: usize = super::FIELD_COUNT_MAX;
+}
+
 /// Lowest bit of a class's id word that is a trigger mark. Marks tell which of the program's triggers wait for the
 /// class. A word with marks is greater than [`CLASS_ID_MAX`], so the record path takes its slow branch for such a
 /// class, and for no other.

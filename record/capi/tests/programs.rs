@@ -210,9 +210,43 @@ fn record(trace: &Path) -> Command {
     command
 }
 
+/// Lists the files before they run: every class whose events the program will write, with its types.
+fn list_files(dir: &Path) {
+    let files =
+        ["program", "plugin.so", "liblibrary.so"].map(|name| dir.join(name)).into_iter().filter(|file| file.exists());
+    let listed: String =
+        files.map(|file| stdout(&succeed(Command::new(&installed().dormouse).arg("list").arg(file)))).collect();
+    let fields = |name: &str| {
+        let line = listed.lines().map(str::trim).find(|line| line.starts_with(&format!("{name} ")));
+        line.and_then(|line| line.split_once('{'))
+            .unwrap_or_else(|| panic!("{name}: {listed}"))
+            .1
+            .trim_end_matches('}')
+            .trim()
+    };
+    for line in expected(0) {
+        fields(line.split(' ').next().unwrap());
+    }
+    assert_eq!(fields("app:tick"), "");
+    assert_eq!(
+        fields("types:scalars"),
+        "b: bool, c: i8, sc: i8, uc: u8, s: i16, us: u16, i: i32, u: u32, l: i64, ul: u64, ll: i64, ull: u64, z: u64, f: f32, d: f64, \
+         e: u32, bits: u32"
+    );
+    assert_eq!(
+        fields("types:runs"),
+        "ints: i32[], none: i32[], doubles: f64[], bools: bool[], bytes: bytes, sequence: u8[], pointers: pointer[], nothing: bytes, \
+         after: i8"
+    );
+    // Three instances of a template, each with a type of its own.
+    let instances = listed.lines().filter(|line| line.trim_start().starts_with("cpp:instance "));
+    assert_eq!(instances.count(), 3, "{listed}");
+}
+
 /// Runs the program dormant and recorded, with and without restartable sequences, with and without context in its
 /// records.
 fn exercise(dir: &Path) {
+    list_files(dir);
     let (program, plugin) = (dir.join("program"), dir.join("plugin.so"));
     let dormant = stdout(&succeed(Command::new(&program).arg(&plugin).arg("asleep")));
     assert_eq!(number(&dormant, "evaluated"), 0);

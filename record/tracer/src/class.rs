@@ -6,6 +6,8 @@ use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::collections::BTreeSet;
 
+#[cfg(target_pointer_width = "64")]
+use dormouse_abi::class::rust_event;
 use dormouse_abi::class::{
     Announcement, CClass, CLASS_ID_NONE, ClassDecl, FIELD_COUNT_MAX, FieldType, NAME_LEN_MAX, is_name,
 };
@@ -31,6 +33,16 @@ pub struct EventKey {
     name: &'static str,
     fields: &'static [&'static str],
 }
+
+// Tools find the names at these offsets in a program's file.
+#[cfg(target_pointer_width = "64")]
+const _: () = {
+    assert!(core::mem::offset_of!(EventKey, gate) == 0 && core::mem::offset_of!(EventKey, id) == 4);
+    assert!(core::mem::offset_of!(EventKey, provider) == rust_event::PROVIDER_OFFSET);
+    assert!(core::mem::offset_of!(EventKey, name) == rust_event::NAME_OFFSET);
+    assert!(core::mem::offset_of!(EventKey, fields) == rust_event::FIELDS_OFFSET);
+    assert!(size_of::<&str>() == rust_event::SLICE_SIZE_BYTES);
+};
 
 // The record functions read the fingerprint directly after the id.
 const _: () = assert!(core::mem::offset_of!(EventKey, primary) == core::mem::offset_of!(EventKey, id) + 4);

@@ -467,12 +467,16 @@ pub struct Nil;
 pub struct Cons<List, Type>(PhantomData<(List, Type)>);
 
 /// The field types of an event class, as data.
+#[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Description {
     types: [u8; FIELD_COUNT_MAX],
     count: usize,
     fingerprint: u64,
 }
+
+// Tools find the types in a program's file.
+const _: () = assert!(core::mem::offset_of!(Description, count) == dormouse_abi::class::rust_event::COUNT_OFFSET);
 
 /// FNV-1a, 64 bits: <http://www.isthe.com/chongo/tech/comp/fnv/>.
 const FNV_OFFSET_BASIS: u64 = 0xCBF2_9CE4_8422_2325;

@@ -178,6 +178,15 @@ impl Processes {
         self.lock().live.contains_key(&number)
     }
 
+    /// Whether a live process has joined as the program with this image. It may join again as that program: each object
+    /// with a tracer of its own does.
+    pub fn has_program(&self, pid: u32, image: u64) -> bool {
+        let table = self.lock();
+        let process = table.by_pid.get(&pid).and_then(|serial| table.processes.get(serial));
+        let is_it = |number: &u16| table.live.get(number).is_some_and(|joined| joined.image == image);
+        process.is_some_and(|process| process.numbers.iter().any(is_it) && !process.is_dead())
+    }
+
     /// Whether a process is in the session.
     pub fn has(&self, pid: u32) -> bool {
         self.lock().by_pid.contains_key(&pid)
@@ -350,6 +359,8 @@ mod tests {
             assert_eq!(processes.admit(entering(number, me, image)), former);
         }
         assert_eq!(processes.count(), 1);
+        // Two tracers of one program, the one that it is now.
+        assert!(processes.has_program(me, 6) && !processes.has_program(me, 5) && !processes.has_program(1, 6));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Findings about programs that do not report to the owner themselves: see [`crate::follow`].
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dormouse_tools::Unjoined;
@@ -14,14 +15,14 @@ const EXECUTED_COUNT_MAX: usize = 100;
 #[derive(Debug, Default)]
 pub(crate) struct FollowedProcesses {
     findings: Mutex<Findings>,
-    /// The process that was attached; 0 if there is none, or an earlier owner has attached it. Relaxed, like `is_over`:
-    /// independent of other data.
-    attached: AtomicU32,
+    /// Relaxed: independent of other data.
     is_over: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Findings {
+    /// The processes that this owner has attached.
+    attached: BTreeSet<u32>,
     unjoined: Vec<Unjoined>,
     executed: Vec<Executed>,
 }
@@ -33,12 +34,12 @@ impl FollowedProcesses {
 
     /// Notes that a tool has named this process.
     pub(crate) fn set_attached(&self, pid: u32) {
-        self.attached.store(pid, Ordering::Relaxed);
+        self.lock().attached.insert(pid);
     }
 
     /// Whether a tool has named this process.
     pub(crate) fn is_attached(&self, pid: u32) -> bool {
-        pid == self.attached.load(Ordering::Relaxed)
+        self.lock().attached.contains(&pid)
     }
 
     /// Sets the found descendants of the command that have not joined.

@@ -32,14 +32,23 @@ use crate::session_file::OwnerFiles;
 pub(crate) enum OwnerMessage {
     /// Programs are served.
     Ready,
-    /// The program to be attached has joined, with this number of armed events.
-    Armed(u32),
-    /// It cannot join, for this reason, and the session has been removed.
+    /// Programs to be attached have joined.
+    Armed(Joined),
+    /// None of them can join, for this reason, and the session has been removed.
     Refused(ProgramError),
     /// The session cannot be taken up, for this reason.
     Failed(String),
     /// The trace is complete, and everything has been reported. Contains the exit code.
     Done(u8),
+}
+
+/// Result of attaching programs to a session.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Joined {
+    /// Number of armed events of the programs that have joined.
+    pub armed_count: u32,
+    /// Why others have not joined.
+    pub refused: Vec<ProgramError>,
 }
 
 /// Messages of a supervisor, with the exit code of the recorded command.
@@ -65,8 +74,8 @@ pub(crate) fn from_line<T: DeserializeOwned>(line: &str) -> Option<T> {
 /// What an owner process must know of the command line of `dormouse record`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recording {
-    /// Id of the running program that is recorded. `None`: a command is run.
-    pub attached: Option<u32>,
+    /// Ids of the running programs that are recorded. None: a command is run.
+    pub attached: Vec<u32>,
     /// Whether the owner detaches from the terminal and reports nothing.
     pub is_background: bool,
     /// Whether the exit code says that events were lost.
@@ -199,7 +208,7 @@ mod tests {
     fn messages_are_read_back() {
         for message in [
             OwnerMessage::Ready,
-            OwnerMessage::Armed(7),
+            OwnerMessage::Armed(Joined { armed_count: 7, refused: vec!["no".to_string().into()] }),
             OwnerMessage::Failed("no room\nat all".into()),
             OwnerMessage::Refused("x".to_string().into()),
             OwnerMessage::Done(255),

@@ -34,7 +34,7 @@ pub struct Recorded<'a> {
 
 /// Reports to the user what an owner's process finds.
 pub trait Report {
-    /// Reports that the process that was attached has ended.
+    /// Reports that a process that was attached has ended.
     fn program_ended(&self, pid: u32);
     /// Reports the recording when it is complete.
     fn recorded(&self, recorded: &Recorded<'_>);
@@ -53,17 +53,18 @@ pub fn own(inheritance: Inheritance, report: &impl Report) -> Result<u8, Error> 
     let (recording, dir) = (inheritance.recording().clone(), inheritance.dir().to_owned());
     // Errors are sent to the supervisor, whose process reports them.
     let Ok(mut owner) = SupervisedOwner::take_up(inheritance) else { return Ok(EXIT_NOTHING) };
-    if let Some(pid) = recording.attached {
-        let Ok((attached, armed_count)) = owner.attach(pid) else { return Ok(EXIT_NOTHING) };
+    let is_attached = !recording.attached.is_empty();
+    if is_attached {
+        let Ok((attached, joined)) = owner.attach(&recording.attached) else { return Ok(EXIT_NOTHING) };
         owner = attached;
         if recording.is_background {
             detach_from_terminal()?;
         }
-        owner.tell_armed(armed_count);
+        owner.tell_armed(joined);
     }
-    let ending = owner.wait(recording.attached.is_some());
-    if let Some(pid) = recording.attached.filter(|_| ending == Ending::Deserted && !recording.is_background) {
-        report.program_ended(pid);
+    let ending = owner.wait(is_attached);
+    if ending == Ending::Deserted && !recording.is_background {
+        recording.attached.iter().for_each(|pid| report.program_ended(*pid));
     }
     let (session, summary_file, tell_done) = owner.into_parts();
     let class_names = session.class_names();

@@ -1,7 +1,7 @@
 //! The session's register, as its owner reads it: takes in processes that have entered themselves, and removes those
 //! that are gone.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -57,6 +57,31 @@ struct LastLook {
     changes: Option<u32>,
     /// Entries that were claimed then, and not filled.
     claimed: BTreeSet<u16>,
+    /// The programs that were counted last, the newest at the end.
+    counted: VecDeque<ProgramIdentity>,
+}
+
+/// What identifies the program that a process executes: process id, the PID namespace that has the id, and image.
+type ProgramIdentity = (u32, u64, u64);
+
+/// Number of programs that are remembered after their processes have ended. A process id is not given again so soon.
+const COUNTED_MAX: usize = 256;
+
+impl LastLook {
+    /// Whether this program was not counted before. A process with several tracers enters itself once for each: a
+    /// preloaded library and the program itself. `pid` is the process's id in the owner's namespace, if it exists.
+    fn is_first_entry(&mut self, processes: &Processes, pid: Option<u32>, process: (u32, u64), image: u64) -> bool {
+        let (id, namespace) = pid.map_or(process, |pid| (pid, pid_namespace()));
+        let is_known = pid.is_some_and(|pid| processes.has_program(pid, image));
+        // Ids of namespaces that are not known may be those of several processes.
+        if is_known || namespace != NAMESPACE_UNKNOWN && self.counted.contains(&(id, namespace, image)) {
+            return false;
+        }
+        self.counted.push_back((id, namespace, image));
+        let excess = self.counted.len().saturating_sub(COUNTED_MAX);
+        self.counted.drain(..excess);
+        true
+    }
 }
 
 impl RegisterReader {
@@ -112,7 +137,7 @@ impl RegisterReader {
             }
         }
         fresh.sort_by_key(|(_, process)| process.joined_at);
-        fresh.into_iter().for_each(|(number, process)| self.admit(session, number, &process));
+        fresh.into_iter().for_each(|(number, process)| self.admit(last_look, session, number, &process));
         trace.know_processes_until(begun);
     }
 
@@ -150,17 +175,18 @@ impl RegisterReader {
         }
         let pid_seen = Some(pid).filter(|pid| *pid != 0);
         let (name, pidfd) = (name.to_string(), Some(pidfd));
+        let is_first = last_look.is_first_entry(processes, pid_seen, (vpid, NAMESPACE_UNKNOWN), image);
         let entering = NewProcess { number, pid: pid_seen, image, name, pidfd };
         processes.admit(entering).into_iter().for_each(|number| self.take_back(session, number));
         let record =
             StateRecord::Process { process: number.into(), pid, vpid, name: joining.name, program, command_line };
         trace.note_program(number, program);
-        trace.note_process(number, joined_at, &record);
-        processes.count_joined(1);
+        trace.note_process(number, joined_at, &record, is_first);
+        processes.count_joined(is_first.into());
         Ok(number)
     }
 
-    fn admit(&self, session: SessionRefs<'_>, number: u16, process: &Process) {
+    fn admit(&self, last_look: &mut LastLook, session: SessionRefs<'_>, number: u16, process: &Process) {
         let SessionRefs { trace, processes, .. } = session;
         let is_noted = trace.ledger.is_noted(number, process.joined_at);
         let program = printable(&process.program);
@@ -180,10 +206,16 @@ impl RegisterReader {
             program: &program,
             command_line: &command_line,
         };
+        let is_first = last_look.is_first_entry(
+            processes,
+            found.as_ref().map(|(pid, _)| *pid),
+            (process.vpid, process.namespace),
+            process.image,
+        );
         if !is_noted {
             trace.note_program(number, &program);
-            trace.note_process(number, process.joined_at, &record);
-            processes.count_joined(1);
+            trace.note_process(number, process.joined_at, &record, is_first);
+            processes.count_joined(is_first.into());
         }
         match found {
             Some((pid, pidfd)) if process.phase != Phase::Left => {

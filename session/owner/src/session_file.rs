@@ -2,13 +2,14 @@
 //! finds a dead owner's memory.
 
 use std::ffi::OsStr;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use dormouse_control::{boot, is_dead, start_of};
 use dormouse_transport::is_answered;
 
-use crate::dir::Dir;
+use crate::dir::{Dir, not_read};
 use crate::error::Error;
 
 /// Name of the file. Readers of traces skip names that begin with a dot.
@@ -20,17 +21,18 @@ pub(crate) const LEN_MAX: u64 = 64 << 10;
 /// First entry of the file.
 const FORMAT: &str = "dormouse-session=1";
 
-/// A session's identity, and the place of its owner and memory.
+/// A session's identity, and the place of its socket and memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct SessionFile {
     /// UUID of the session.
     pub(crate) uuid: [u8; 16],
     /// Id of the boot that the clock counts from, if the kernel tells.
     pub(crate) boot: String,
-    /// Process id of the owner.
-    pub(crate) owner: u32,
-    /// Start time of the owner, as the kernel reports it: process ids are reused.
-    pub(crate) owner_start: String,
+    /// Process id of the process that has begun the session: `dormouse record`, which starts the owner, or the owner
+    /// itself. Its entry in the file is called `owner`.
+    pub(crate) recorder: u32,
+    /// Start time of that process, as the kernel reports it: process ids are reused.
+    pub(crate) recorder_start: String,
     /// Path of the session's socket.
     pub(crate) socket: PathBuf,
     /// Path of the file with the session's memory, if it has one.
@@ -44,7 +46,7 @@ impl SessionFile {
         let uuid: String = self.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
         let mut out = format!(
             "{FORMAT}\0uuid={uuid}\0boot={}\0owner={}\0owner_start={}\0",
-            self.boot, self.owner, self.owner_start
+            self.boot, self.recorder, self.recorder_start
         )
         .into_bytes();
         let mut put = |name: &str, path: &Path| {
@@ -72,21 +74,26 @@ impl SessionFile {
         Some(SessionFile {
             uuid: u128::from_str_radix(uuid, 16).ok()?.to_be_bytes(),
             boot: text("boot=")?.into(),
-            owner: text("owner=")?.parse().ok()?,
-            owner_start: text("owner_start=")?.into(),
+            recorder: text("owner=")?.parse().ok()?,
+            recorder_start: text("owner_start=")?.into(),
             socket: path("socket=")?,
             buffers: path("buffers="),
         })
     }
 
-    /// Whether the owner is alive: its process exists, or a process answers at its socket (one in another container,
-    /// for example).
-    pub(crate) fn is_owner_alive(&self) -> bool {
-        let pid = rustix::process::Pid::from_raw(self.owner as i32);
+    /// Whether the process that has begun the session is alive.
+    pub(crate) fn is_recorder_alive(&self) -> bool {
+        let pid = rustix::process::Pid::from_raw(self.recorder as i32);
         let pidfd = pid.and_then(|pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok());
         // A dead process may stay a zombie for a long time.
         let is_running = pidfd.is_some_and(|pidfd| !is_dead(&pidfd));
-        is_running && start_of(self.owner) == self.owner_start || is_answered(&self.socket)
+        is_running && start_of(self.recorder) == self.recorder_start
+    }
+
+    /// Whether the session has an owner, or gets one: the recorder is alive, or a process answers at its socket (the
+    /// owner of a killed recorder, or one in another container).
+    pub(crate) fn is_owner_alive(&self) -> bool {
+        self.is_recorder_alive() || is_answered(&self.socket)
     }
 }
 
@@ -94,6 +101,27 @@ impl SessionFile {
 pub fn is_owner_alive(dir: &Path) -> Option<bool> {
     let file = Dir::open(dir).ok()?.read_all(FILE_NAME, LEN_MAX).ok()?;
     Some(SessionFile::decode(&file)?.is_owner_alive())
+}
+
+/// Returns the path of the socket of the live session that is recorded into a directory.
+///
+/// # Errors
+/// One line, if there is no such session.
+pub fn socket_of(dir: &Path) -> Result<PathBuf, Error> {
+    let (opened, shown) = (Dir::open(dir)?, dir.display());
+    let bytes = match opened.read_all(FILE_NAME, LEN_MAX) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let what = if opened.read("metadata").is_ok() { "its session has ended" } else { "it is not a trace" };
+            return Err(format!("{shown} names no live session: {what}").into());
+        }
+        Err(error) => return Err(not_read(&opened.path_of(FILE_NAME))(error)),
+    };
+    let file = SessionFile::decode(&bytes).ok_or_else(|| format!("{shown} has a damaged session file"))?;
+    if !file.is_owner_alive() {
+        return Err(format!("the session of {shown} was killed; `dormouse salvage {shown}` makes a trace of it").into());
+    }
+    Ok(file.socket)
 }
 
 /// Files that exist as long as the session lasts: the session file, and that of the buffers. A killed owner leaves
@@ -109,9 +137,9 @@ impl OwnerFiles {
 
     /// Writes the session file to the trace's directory.
     pub(crate) fn write(&mut self, dir: &Dir, uuid: [u8; 16], socket: &Path) -> Result<(), Error> {
-        let (owner, buffers) = (std::process::id(), self.0.first().cloned());
-        let (boot, owner_start, socket) = (boot(), start_of(owner), socket.into());
-        dir.create(FILE_NAME, &SessionFile { uuid, boot, owner, owner_start, socket, buffers }.encode())?;
+        let (recorder, buffers) = (std::process::id(), self.0.first().cloned());
+        let (boot, recorder_start, socket) = (boot(), start_of(recorder), socket.into());
+        dir.create(FILE_NAME, &SessionFile { uuid, boot, recorder, recorder_start, socket, buffers }.encode())?;
         self.0.push(dir.path_of(FILE_NAME));
         Ok(())
     }
@@ -148,8 +176,8 @@ mod tests {
         SessionFile {
             uuid: [0xA7; 16],
             boot: boot(),
-            owner: std::process::id(),
-            owner_start: start_of(std::process::id()),
+            recorder: std::process::id(),
+            recorder_start: start_of(std::process::id()),
             socket: dir.join("a\nb \u{ff}.sock"),
             buffers: None,
         }
@@ -175,9 +203,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let me = here(dir.path());
         assert!(me.is_owner_alive());
-        assert!(!SessionFile { owner_start: "1".into(), ..me.clone() }.is_owner_alive());
+        assert!(!SessionFile { recorder_start: "1".into(), ..me.clone() }.is_owner_alive());
         let mut child = std::process::Command::new("true").spawn().unwrap();
-        let dead = SessionFile { owner: child.id(), owner_start: start_of(child.id()), ..me.clone() };
+        let dead = SessionFile { recorder: child.id(), recorder_start: start_of(child.id()), ..me.clone() };
         let pidfd =
             rustix::process::pidfd_open(rustix::process::Pid::from_child(&child), rustix::process::PidfdFlags::empty());
         let pidfd = pidfd.unwrap();

@@ -107,9 +107,11 @@ fn take_while(
 ) -> Result<Snapshot, Error> {
     let view = memory.view();
     if !view.is_overwrite() {
-        let dir = trace.dir.path.display();
+        let dir = std::path::absolute(&trace.dir.path).unwrap_or_else(|_| trace.dir.path.clone());
+        let dir = dir.display();
         return Err(format!(
-            "the session writes its events to {dir} as they come and keeps none; a snapshot needs `--mode overwrite`"
+            "the session is in discard mode, in which all events go to its trace: `dormouse view {dir}` shows those on disk by now, the \
+             others follow when their pages are full or the session ends; snapshots need `dormouse record --mode overwrite`"
         )
         .into());
     }

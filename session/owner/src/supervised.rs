@@ -16,7 +16,7 @@ use dormouse_tools::{Program, ProgramError};
 
 use crate::command::on_ending_signals;
 use crate::error::Error;
-use crate::inheritance::{Inheritance, OwnerMessage, SupervisorMessage, from_line, to_line};
+use crate::inheritance::{Inheritance, Joined, OwnerMessage, SupervisorMessage, from_line, to_line};
 use crate::owner::Session;
 
 /// Interval at which it checks for an end that no message announces: a tool has asked for it, or the session's programs
@@ -71,33 +71,38 @@ impl SupervisedOwner {
         Ok(SupervisedOwner { session, control, wake_ups, sender, summary })
     }
 
-    /// Makes the program join, unless an earlier owner has done so. Returns the number of its armed events, which
-    /// [`SupervisedOwner::tell_armed`] sends to the supervisor.
+    /// Makes programs join, unless an earlier owner has done so. [`SupervisedOwner::tell_armed`] sends the result to the
+    /// supervisor.
     ///
     /// # Errors
-    /// The reason why it cannot join, which has been sent to the supervisor; only an empty directory is left.
-    pub(crate) fn attach(self, pid: u32) -> Result<(SupervisedOwner, u32), ProgramError> {
+    /// The reason why the first of them cannot join, if none can. It has been sent to the supervisor; only an empty
+    /// directory is left.
+    pub(crate) fn attach(self, pids: &[u32]) -> Result<(SupervisedOwner, Joined), ProgramError> {
         let ledger = self.session.ledger();
         if let Some(count) = ledger.attached().checked_sub(1) {
-            return Ok((self, count as u32));
+            return Ok((self, Joined { armed_count: count as u32, refused: Vec::new() }));
         }
-        match Program::find(pid).and_then(|program| self.session.attach(&program)) {
-            Ok(count) => {
-                ledger.set_attached(u64::from(count) + 1);
-                Ok((self, count))
-            }
-            Err(error) => {
-                let SupervisedOwner { session, mut control, .. } = self;
-                session.abandon();
-                tell(&mut control, &OwnerMessage::Refused(error.clone()));
-                Err(error)
+        let mut joined = Joined::default();
+        for pid in pids {
+            match Program::find(*pid).and_then(|program| self.session.attach(&program)) {
+                Ok(count) => joined.armed_count += count,
+                Err(error) => joined.refused.push(error),
             }
         }
+        if joined.refused.len() == pids.len() && !pids.is_empty() {
+            let SupervisedOwner { session, mut control, .. } = self;
+            session.abandon();
+            let error = joined.refused.swap_remove(0);
+            tell(&mut control, &OwnerMessage::Refused(error.clone()));
+            return Err(error);
+        }
+        ledger.set_attached(u64::from(joined.armed_count) + 1);
+        Ok((self, joined))
     }
 
-    /// Tells the supervisor that the program has joined.
-    pub(crate) fn tell_armed(&mut self, count: u32) {
-        tell(&mut self.control, &OwnerMessage::Armed(count));
+    /// Tells the supervisor which programs have joined.
+    pub(crate) fn tell_armed(&mut self, joined: Joined) {
+        tell(&mut self.control, &OwnerMessage::Armed(joined));
     }
 
     /// Waits until the session must end. If `is_attached`, it ends with its processes.

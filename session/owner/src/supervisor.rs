@@ -34,7 +34,7 @@ use rustix::process::{Signal, pidfd_send_signal};
 
 use crate::begin::{Entrance, NewSession};
 use crate::error::Error;
-use crate::inheritance::{Inheritance, OwnerMessage, Recording, SupervisorMessage, from_line, to_line};
+use crate::inheritance::{Inheritance, Joined, OwnerMessage, Recording, SupervisorMessage, from_line, to_line};
 use crate::ledger::Ledger;
 use crate::notify;
 
@@ -61,7 +61,7 @@ pub enum Outcome {
     Done(u8),
     /// The session could not begin. Only an empty directory is left.
     Failed(String),
-    /// The program to be attached cannot join. Only an empty directory is left.
+    /// None of the programs to be attached can join. Only an empty directory is left.
     Refused(ProgramError),
     /// Its owners have died without making progress. Everything that programs have committed can be salvaged.
     GivenUp(String),
@@ -71,7 +71,7 @@ pub enum Outcome {
 #[derive(Debug)]
 enum Event {
     Ready,
-    Armed(u32),
+    Armed(Joined),
     Over(Outcome),
 }
 
@@ -187,14 +187,14 @@ impl Supervisor {
         ledger.set_command(pid.into());
     }
 
-    /// Waits until the program to be attached has joined. Returns the number of its armed events.
+    /// Waits until the programs to be attached have joined.
     ///
     /// # Errors
-    /// The reason why it cannot join; only an empty directory is left.
-    pub fn attached(self) -> Result<(Supervisor, u32), ProgramError> {
+    /// The reason why none of them can join; only an empty directory is left.
+    pub fn attached(self) -> Result<(Supervisor, Joined), ProgramError> {
         loop {
             match self.events.recv() {
-                Ok(Event::Armed(count)) => return Ok((self, count)),
+                Ok(Event::Armed(joined)) => return Ok((self, joined)),
                 Ok(Event::Ready) => {}
                 Ok(Event::Over(outcome)) => return Err(self.failed(outcome)),
                 Err(_) => return Err(self.failed(Outcome::Failed("the owner's supervisor has failed".into()))),
@@ -313,7 +313,7 @@ impl SupervisorThread {
                         self.tell(Event::Ready);
                     }
                 }
-                OwnerMessage::Armed(count) => self.tell(Event::Armed(count)),
+                OwnerMessage::Armed(joined) => self.tell(Event::Armed(joined)),
                 OwnerMessage::Refused(error) => over = Some(Outcome::Refused(error)),
                 OwnerMessage::Failed(text) if !*was_ready => over = Some(Outcome::Failed(text)),
                 // The next owner may succeed.

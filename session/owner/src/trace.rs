@@ -375,13 +375,14 @@ impl Trace {
         Ok(())
     }
 
-    /// Notes a process that has joined, once, with its record.
-    pub(crate) fn note_process(&self, number: u16, joined_at: u64, record: &StateRecord<'_>) {
+    /// Notes an entry of a process that has joined, once, with its record. `is_first`: whether the process is counted,
+    /// which has an entry for each of its tracers.
+    pub(crate) fn note_process(&self, number: u16, joined_at: u64, record: &StateRecord<'_>, is_first: bool) {
         let mut inner = self.lock();
         // Without its record, the process's events are still in the trace, under its bare id.
         let _ = self.append(&mut inner, joined_at, std::slice::from_ref(record), KEPT_FOR_END_BYTES);
         let written = self.ledger.written();
-        let (joined, process) = (written.joined + 1, (number, identity_of(joined_at)));
+        let (joined, process) = (written.joined + u64::from(is_first), (number, identity_of(joined_at)));
         self.ledger.commit_written(TraceContents { state_len: inner.state.len, joined, process, ..written });
     }
 

@@ -73,7 +73,11 @@ impl SessionSocket {
     }
 
     fn ask(&self, question: &ToolToOwner) -> Result<OwnerToTool, Error> {
-        let deadline = Deadline::after(PATIENCE);
+        self.ask_within(question, PATIENCE)
+    }
+
+    fn ask_within(&self, question: &ToolToOwner, patience: Duration) -> Result<OwnerToTool, Error> {
+        let deadline = Deadline::after(patience);
         let mut conversation = Conversation::begin(self.connect(&deadline)?, Edge::ToolOwner, deadline);
         conversation.ask(question).map_err(|failure| self.failed(failure))
     }
@@ -187,6 +191,20 @@ pub fn find_session(target: Option<&str>) -> Result<SessionSocket, ProgramError>
     session.ok_or_else(|| format!("process {pid} is in no session{}", hint()).into())
 }
 
+/// Returns all live sessions of this user whose owners answer at once, wherever their sockets are, with their status.
+pub(crate) fn live_sessions() -> Vec<(SessionSocket, Status)> {
+    let status = |session: SessionSocket| match session.ask_within(&ToolToOwner::Status, PATIENCE_TO_CONNECT) {
+        Ok(OwnerToTool::StatusIs { status }) => Some((session, status)),
+        _ => None,
+    };
+    sessions_in(directories_of(rustix::process::geteuid().as_raw()), None).into_iter().filter_map(status).collect()
+}
+
+/// Returns the live sessions that the caller's environment leads to.
+pub fn all_sessions() -> Vec<SessionSocket> {
+    sessions(None)
+}
+
 fn hint() -> String {
     let all = sessions(None);
     if all.is_empty() { String::new() } else { format!("; there are {}", names(&all)) }
@@ -199,9 +217,13 @@ fn names(sessions: &[SessionSocket]) -> String {
 /// Returns live sessions in the directories that the caller's environment names, or those that process `owner` of this
 /// user has in any of its directories.
 fn sessions(owner: Option<u32>) -> Vec<SessionSocket> {
-    let uid = rustix::process::geteuid().as_raw();
     let named = || directories_named().into_iter().flatten().collect();
-    let directories = owner.map_or_else(named, |_| directories_of(uid));
+    let directories = owner.map_or_else(named, |_| directories_of(rustix::process::geteuid().as_raw()));
+    sessions_in(directories, owner)
+}
+
+fn sessions_in(directories: Vec<PathBuf>, owner: Option<u32>) -> Vec<SessionSocket> {
+    let uid = rustix::process::geteuid().as_raw();
     let opened = directories.into_iter().filter_map(|path| SocketDirectory::open(&path, uid).ok()?);
     let sessions = opened.flat_map(|directory| {
         let directory = Arc::new(directory);

@@ -1,18 +1,15 @@
-//! Information about a program from its file: the first bytes, the ELF headers and the names of the sections (System V
-//! ABI, chapters 4 and 5).
-//!
-//! The file may belong to any user: only the headers and two tables are read, each of bounded size.
+//! Information about a program from its file: the first bytes, the ELF headers and the names of the sections.
 
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use dormouse_abi::site::EVENTS_SECTION;
 use rustix::fs::StatVfsMountFlags;
 use serde::{Deserialize, Serialize};
 
-/// The section of every object with a tracer or tracepoints.
-const EVENTS_SECTION: &[u8] = b"dormouse_events";
+use crate::elf::{self, Elf, Section};
 
 /// The section in which Go's linker describes its build.
 const GO_SECTION: &[u8] = b".go.buildinfo";
@@ -28,9 +25,6 @@ const SANITIZERS: [(&[u8], &str); 8] = [
     (b"libhwasan.so", "HWAddressSanitizer"),
     (b"__hwasan_init\0", "HWAddressSanitizer"),
 ];
-
-/// Maximum number of bytes read of a table or a name.
-const TABLE_BYTES_MAX: u64 = 8 << 20;
 
 /// Kind of program, as far as it decides whether a preloaded library can be in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -108,7 +102,7 @@ impl Command {
 }
 
 /// Returns the interpreter of a script.
-fn interpreter(file: &File) -> Option<PathBuf> {
+pub(crate) fn interpreter(file: &File) -> Option<PathBuf> {
     let mut head = [0; 256];
     let len = file.read_at(&mut head, 0).ok()?;
     let line = head[..len].strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
@@ -140,98 +134,27 @@ fn privileges(file: &File) -> Option<Privileges> {
 impl Executable {
     /// Reads a file's headers. `None` if it is not an ELF file or its headers point outside of it.
     pub(crate) fn of(file: &File) -> Option<Executable> {
-        let mut header = [0; 64];
-        file.read_exact_at(&mut header, 0).ok()?;
-        if !header.starts_with(b"\x7fELF") {
-            return None;
-        }
-        let (is_64, is_little, machine) = (header[4] == 2, header[5] == 1, u16_at(&header, 18));
-        if !is_64 || !is_little || machine != own_machine() {
-            let name = match machine {
-                3 => "32-bit x86".into(),
-                62 => "x86-64".into(),
-                183 => "aarch64".into(),
-                other => format!("number {other}"),
-            };
+        let elf = Elf::of(file)?;
+        if let Some(name) = elf.other_machine() {
             return Some(Executable { kind: Kind::Foreign(name), has_events: false, is_go: false });
         }
-        let loader = loader(file, &header);
-        let kind = match loader {
+        let sections = elf.sections().unwrap_or_default();
+        let kind = match elf.loader() {
             None => Kind::Static,
             Some(loader) if String::from_utf8_lossy(&loader).contains("/ld-musl") => Kind::Musl,
-            Some(_) => sanitizer(file, &header).map_or(Kind::Dynamic, Kind::Sanitized),
+            Some(_) => sanitizer(&elf, &sections).map_or(Kind::Dynamic, Kind::Sanitized),
         };
-        let has = |section: &[u8]| has_section(file, &header, section);
-        Some(Executable { kind, has_events: has(EVENTS_SECTION), is_go: has(GO_SECTION) })
+        let has = |name: &[u8]| elf::find(&sections, name).is_some();
+        Some(Executable { kind, has_events: has(EVENTS_SECTION.as_bytes()), is_go: has(GO_SECTION) })
     }
-}
-
-const fn own_machine() -> u16 {
-    if cfg!(target_arch = "aarch64") { 183 } else { 62 }
-}
-
-/// Returns the name of the dynamic loader.
-fn loader(file: &File, header: &[u8]) -> Option<Vec<u8>> {
-    const PT_INTERP: u32 = 3;
-    let headers = table(file, u64_at(header, 32), u64::from(u16_at(header, 56)) * u64::from(u16_at(header, 54)))?;
-    let segments = headers.chunks_exact(usize::from(u16_at(header, 54)).max(56));
-    let interp = segments.into_iter().find(|segment| u32_at(segment, 0) == PT_INTERP)?;
-    table(file, u64_at(interp, 8), u64_at(interp, 32).min(4096))
 }
 
 /// Returns the sanitizer whose runtime is a library of the program. A runtime that is linked statically is not
 /// reported: the preloaded library follows it in the search order, which does no harm.
-fn sanitizer(file: &File, header: &[u8]) -> Option<&'static str> {
-    let names = section(file, header, b".dynstr")?;
-    let names = table(file, u64_at(&names, 24), u64_at(&names, 32))?;
+fn sanitizer(elf: &Elf<'_>, sections: &[Section]) -> Option<&'static str> {
+    let names = elf.content(elf::find(sections, b".dynstr")?)?;
     let has = |name: &[u8]| names.windows(name.len()).any(|window| window == name);
     SANITIZERS.iter().find(|(name, _)| has(name)).map(|(_, sanitizer)| *sanitizer)
-}
-
-/// Whether the object has a section of this name.
-fn has_section(file: &File, header: &[u8], name: &[u8]) -> bool {
-    section(file, header, name).is_some()
-}
-
-/// Returns the header of the section of this name.
-fn section(file: &File, header: &[u8], name: &[u8]) -> Option<Vec<u8>> {
-    let (start, entry_size) = (u64_at(header, 40), usize::from(u16_at(header, 58)).max(64));
-    let mut count = u64::from(u16_at(header, 60));
-    let mut names_index = u64::from(u16_at(header, 62));
-    if count == 0 || names_index == 0xffff {
-        // The first section header holds the actual numbers.
-        let first = table(file, start, 64)?;
-        count = if count == 0 { u64_at(&first, 32) } else { count };
-        names_index = if names_index == 0xffff { u64::from(u32_at(&first, 40)) } else { names_index };
-    }
-    let sections = table(file, start, count.checked_mul(entry_size as u64)?)?;
-    let names = sections.chunks_exact(entry_size).nth(usize::try_from(names_index).ok()?)?;
-    let names = table(file, u64_at(names, 24), u64_at(names, 32))?;
-    let is_it = |section: &[u8]| {
-        let rest = names.get(u32_at(section, 0) as usize..);
-        rest.and_then(|rest| rest.strip_prefix(name)).is_some_and(|rest| rest.first() == Some(&0))
-    };
-    sections.chunks_exact(entry_size).find(|section| is_it(section)).map(<[u8]>::to_vec)
-}
-
-/// Reads bytes of a file, at most [`TABLE_BYTES_MAX`].
-fn table(file: &File, offset: u64, len: u64) -> Option<Vec<u8>> {
-    let mut bytes = vec![0; usize::try_from(len).ok().filter(|_| len <= TABLE_BYTES_MAX)?];
-    file.read_exact_at(&mut bytes, offset).ok()?;
-    Some(bytes)
-}
-
-/// Returns a little-endian number of a header that must be long enough.
-fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes([bytes[at], bytes[at + 1]])
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from(u16_at(bytes, at)) | u32::from(u16_at(bytes, at + 2)) << 16
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
 }
 
 #[cfg(test)]
@@ -251,9 +174,8 @@ mod tests {
     fn this_test_is_a_dynamic_program_without_events() {
         let file = File::open("/proc/self/exe").unwrap();
         assert_eq!(Executable::of(&file), Some(Executable { kind: Kind::Dynamic, has_events: false, is_go: false }));
-        let file_header = table(&file, 0, 64).unwrap();
-        assert!(has_section(&file, &file_header, b".text"));
-        assert!(!has_section(&file, &file_header, b".tex"));
+        let sections = Elf::of(&file).unwrap().sections().unwrap();
+        assert!(elf::find(&sections, b".text").is_some() && elf::find(&sections, b".tex").is_none());
     }
 
     #[test]

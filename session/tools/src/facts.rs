@@ -26,7 +26,7 @@ const PROC_BYTES_MAX: u64 = 16 << 20;
 /// Maximum number of mapped files that are inspected.
 const OBJECT_COUNT_MAX: usize = 4_096;
 /// `PF_KTHREAD` in field 9 of proc_pid_stat(5).
-const PF_KTHREAD: u32 = 0x0020_0000;
+pub(crate) const PF_KTHREAD: u32 = 0x0020_0000;
 /// The id that the kernel shows for a user unknown to a namespace (proc_sys_kernel(5), `overflowuid`).
 const OVERFLOW_UID: u32 = 65_534;
 /// `AT_SECURE`, getauxval(3).
@@ -185,19 +185,8 @@ impl Process {
         let exe = open_checked(rustix::fs::open(exe, PATH_FLAGS, Mode::empty()), None);
         let exe_inode = exe.as_ref().and_then(|file| Some(file.metadata().ok()?.ino()));
         self.executable = exe.and_then(|file| Executable::of(&file));
-        // Takes each file once. Fields: address range, permissions, offset, device, inode, path.
-        let mut objects = BTreeMap::new();
-        for line in maps.lines() {
-            let mut words = line.split_ascii_whitespace();
-            let [range, _, _, _, inode] = std::array::from_fn(|_| words.next().unwrap_or_default());
-            let name = line.find('/').map(|at| &line[at..]);
-            if let (Some(name), Ok(inode)) = (name, inode.parse::<u64>())
-                && objects.len() < OBJECT_COUNT_MAX
-            {
-                objects.entry((inode, name)).or_insert(range);
-            }
-        }
-        for ((inode, name), range) in objects {
+        let objects = mapped_files(maps);
+        for MappedName { range, inode, name, .. } in objects {
             // The executable's file may be deleted.
             if exe_inode == Some(inode) {
                 if self.executable.as_ref().is_some_and(|executable| executable.has_events) {
@@ -205,9 +194,7 @@ impl Process {
                 }
                 continue;
             }
-            let by_range = format!("/proc/{}/map_files/{range}", self.pid);
-            let file = open_checked(rustix::fs::open(by_range, PATH_FLAGS, Mode::empty()), Some(inode));
-            let file = file.or_else(|| open_checked(root.find(Path::new(name)), Some(inode)));
+            let file = open_mapped(self.pid, root, range, inode, name);
             match file {
                 Some(file) if Executable::of(&file).is_some_and(|object| object.has_events) => {
                     self.tracers.push(name.into());
@@ -288,6 +275,45 @@ impl Process {
             .and_then(|group| read(format!("/sys/fs/cgroup{group}/cgroup.events")).ok());
         events.is_some_and(|events| String::from_utf8_lossy(&events).lines().any(|line| line == "frozen 1"))
     }
+}
+
+/// A file that a process has mapped, as proc_pid_maps(5) shows it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct MappedName<'m> {
+    /// Address range of its first mapping.
+    pub(crate) range: &'m str,
+    /// Device, `major:minor` in hexadecimal.
+    pub(crate) device: &'m str,
+    pub(crate) inode: u64,
+    /// Its path, perhaps followed by ` (deleted)`.
+    pub(crate) name: &'m str,
+    /// Whether writes to the mapping are shared with other processes.
+    pub(crate) is_shared: bool,
+}
+
+/// Returns each mapped file once, at most [`OBJECT_COUNT_MAX`].
+pub(crate) fn mapped_files(maps: &str) -> Vec<MappedName<'_>> {
+    let mut files = BTreeMap::new();
+    for line in maps.lines() {
+        // Fields: address range, permissions, offset, device, inode, path.
+        let mut words = line.split_ascii_whitespace();
+        let [range, permissions, _, device, inode] = std::array::from_fn(|_| words.next().unwrap_or_default());
+        let name = line.find('/').map(|at| &line[at..]);
+        if let (Some(name), Ok(inode)) = (name, inode.parse::<u64>())
+            && files.len() < OBJECT_COUNT_MAX
+        {
+            let is_shared = permissions.ends_with('s');
+            files.entry((inode, name)).or_insert(MappedName { range, device, inode, name, is_shared });
+        }
+    }
+    files.into_values().collect()
+}
+
+/// Opens a file that a process has mapped, if it is a regular file and may be read. `root` is the process's.
+pub(crate) fn open_mapped(pid: u32, root: &ProcessRoot, range: &str, inode: u64, name: &str) -> Option<File> {
+    let by_range = format!("/proc/{pid}/map_files/{range}");
+    let file = open_checked(rustix::fs::open(by_range, PATH_FLAGS, Mode::empty()), Some(inode));
+    file.or_else(|| open_checked(root.find(Path::new(name)), Some(inode)))
 }
 
 /// Returns ids of a process's threads.
@@ -446,7 +472,7 @@ fn open_checked(found: Result<OwnedFd, Errno>, inode: Option<u64>) -> Option<Fil
     is_it.then(|| File::open(format!("/proc/self/fd/{}", found.as_raw_fd())).ok())?
 }
 
-fn read(path: impl AsRef<Path>) -> std::io::Result<Vec<u8>> {
+pub(crate) fn read(path: impl AsRef<Path>) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(PROC_BYTES_MAX).read_to_end(&mut bytes)?;
     Ok(bytes)

@@ -15,13 +15,15 @@
 //! # The modules
 //! A module uses only those that stand above it, or to its left.
 //! ```text
-//!   executable              what a program's file says
+//!   elf                     segments and sections of a file
+//!   executable · classes    what a program's file says; its event classes
 //!   call                    which thread of a program is sent the signal that makes the program create a socket
 //!   facts                   what can be seen of a process that does not answer
 //!   unjoined                programs with tracepoints that have not joined
 //!   reason                  which fact is the reason
 //!   program · tunable       a program that runs: its sockets, questions to it, its variables
 //!   client                  what tools ask an owner for
+//!   running                 the programs with tracepoints that run
 //! ```
 //!
 //! # Which answers are believed
@@ -41,15 +43,21 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod call;
+mod classes;
 mod client;
+mod elf;
 mod executable;
 mod facts;
 mod program;
 mod reason;
+mod running;
 mod tunable;
 mod unjoined;
 
-pub use client::{SessionSocket, ask_for_budget, ask_for_snapshot, ask_for_status, find_session, stop_session};
+pub use classes::{FileClass, classes_of_command, classes_of_file};
+pub use client::{
+    SessionSocket, all_sessions, ask_for_budget, ask_for_snapshot, ask_for_status, find_session, stop_session,
+};
 pub use executable::Privileges;
 pub use facts::DirectoryObstacle;
 pub use program::{Program, Wait};
@@ -57,4 +65,5 @@ pub use reason::{
     NoTracepoints, NotJoined, PreloadObstacle, ProgramError, Reason, Still, Unreachable, WhyNotJoined, WhyUnreachable,
     why_not_joined, why_not_preloaded,
 };
+pub use running::{Membership, RunningProgram, RunningPrograms, others_armed};
 pub use unjoined::{Descendants, Unjoined, UnjoinedReason, has_tracepoints};

@@ -13,7 +13,8 @@
 -- needs: libc:socket
 -- needs: libc:socketpair
 -- needs: libc:accept
--- A descriptor that was opened before the trace or by the parent, by means that are not traced, or without a path (pipes, sockets), has no path.
+-- Descriptors 0, 1 and 2 are the standard streams until the process opens them anew. A descriptor that the process did not open in the trace, or
+-- not by a call that is traced, has no path; the trace does not say which descriptors a parent had opened.
 with calls as (
     select time, process, pid, null as first, null as last, fd, null as oldfd, path, '' as call, 0 as bytes /*+, host*/ from "libc:open"
     union all
@@ -52,7 +53,9 @@ with calls as (
            descriptor_path(first, last, fd, oldfd, path) over (partition by pid /*+, host*/ order by time) as path /*+, host*/
     from calls
 )
-select process, pid, coalesce(nullif(path, ''), 'descriptor ' || fd) as file,
+select process, pid,
+       case path when '' then 'descriptor ' || fd || ' (pipe or socket)'
+                 else coalesce(path, 'descriptor ' || fd || ' (opening not traced)') end as file,
        count(*) filter (where call = 'read') as reads,
        sum(bytes) filter (where call = 'read') as bytes_read,
        count(*) filter (where call = 'write') as writes,

@@ -9,6 +9,7 @@ use dormouse_abi::page::STREAM_STATE;
 use dormouse_abi::register::{PROCESS_COUNT, Phase, Process, Register};
 use dormouse_ctf::{Metadata, MetadataError, StreamReader};
 use dormouse_format::{PacketHeader, StateRecord};
+use dormouse_tools::{SessionSocket, ask_for_status};
 use memmap2::Mmap;
 
 use super::packets::{Packets, Stop, content, is_whole, may_follow};
@@ -67,14 +68,6 @@ impl Directory {
                 .into());
             }
         };
-        if let Some(file) = session_file.as_ref().filter(|file| file.is_owner_alive()) {
-            let (dir, owner, socket) = (dir.path.display(), file.owner, file.socket.display());
-            return Err(format!(
-                "the session of {dir} is alive, process {owner} owns it: let it finish, or take what it holds with \
-                 `dormouse snapshot {socket}`"
-            )
-            .into());
-        }
         let mut missing = Vec::new();
         let cut_bytes = bytes.len() - metadata_text.len();
         if cut_bytes > 0 {
@@ -96,6 +89,9 @@ impl Directory {
         }
         let bytes = state.as_ref().map_or(&[][..], |state| &state.map);
         let state = StateStream::read(&metadata, bytes);
+        if let Some(file) = session_file.as_ref().filter(|file| file.is_owner_alive()) {
+            return Err(why_live(&dir.path, file, state.is_discard));
+        }
         let cut_bytes = bytes.len() - state.bytes.len();
         if cut_bytes > 0 {
             missing.push(format!("the last {cut_bytes} bytes of the state stream, which are no whole packet"));
@@ -147,6 +143,33 @@ impl Directory {
     pub(super) fn buffers(&self) -> Option<&Path> {
         self.session_file.as_ref().and_then(|file| file.buffers.as_deref())
     }
+}
+
+/// Returns the reason why a session with an owner is not salvaged, and what to do instead.
+fn why_live(dir: &Path, file: &SessionFile, is_discard: bool) -> Error {
+    let (dir, recorder, socket) = (dir.display(), file.recorder, file.socket.display());
+    // The process that has begun the session listens at the socket, for the kernel, even if its owner answers there.
+    let status = SessionSocket::at(&file.socket).and_then(|session| ask_for_status(&session));
+    let owner = match status.map(|status| status.owner) {
+        Ok(owner) if owner == recorder => format!("process {owner} owns it"),
+        Ok(owner) if file.is_recorder_alive() => {
+            format!("process {owner} owns it, which `dormouse record`, process {recorder}, has started")
+        }
+        Ok(owner) => format!(
+            "process {owner} owns it, although `dormouse record`, process {recorder}, is dead; it ends with the session's processes, and \
+             `kill {owner}` ends it now"
+        ),
+        Err(_) if file.is_recorder_alive() => {
+            format!("`dormouse record`, process {recorder}, starts an owner again if it dies")
+        }
+        Err(error) => format!("a process listens at its socket, but does not answer ({error})"),
+    };
+    let remedy = if is_discard {
+        format!("`dormouse view {dir}` shows what is on disk by now")
+    } else {
+        format!("`dormouse snapshot {socket}` takes what it holds")
+    };
+    format!("the session of {dir} is alive: {owner}; let it finish: {remedy}").into()
 }
 
 impl StateStream {

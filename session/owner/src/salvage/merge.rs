@@ -47,6 +47,8 @@ pub struct Salvage {
     pub memory: String,
     /// Missing parts, one line each. Empty: everything that was committed is in the trace.
     pub missing: Vec<String>,
+    /// Process id of the dead `dormouse record` that began the session, if its file says so.
+    pub recorder: Option<u32>,
     /// Programs that still write to the lost session.
     pub writers: Vec<u32>,
     /// Path of the file with the memory, if it is on a file system and was found.
@@ -76,7 +78,9 @@ impl Salvage {
 pub(super) fn merge(directory: &Directory, search_result: SearchResult, output: &Dir) -> Result<Salvage, Error> {
     let SearchResult { copied, memory, missing, writers, buffers } = search_result;
     let (buffers, buffers_file) = buffers.unzip();
-    let mut result = Salvage { dir: output.path.clone(), memory, writers, buffers, buffers_file, ..Salvage::default() };
+    let recorder = directory.session_file.as_ref().map(|file| file.recorder);
+    let mut result =
+        Salvage { dir: output.path.clone(), memory, recorder, writers, buffers, buffers_file, ..Salvage::default() };
     result.missing.extend(directory.missing.iter().cloned().chain(missing));
     let mut merge = Merge { directory, output, copied: copied.as_ref(), files: Vec::new(), result };
     merge.run().inspect_err(|_| {

@@ -1,0 +1,214 @@
+//! `dormouse list`: the programs that can be traced, and their events.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use clap::Args;
+use dormouse_abi::class::{ClassDecl, FieldType};
+use dormouse_abi::message::{ProgramToTool, ToolToProgram};
+use dormouse_abi::text::printable;
+use dormouse_control::process_name;
+use dormouse_tools::{FileClass, Membership, RunningProgram, RunningPrograms, classes_of_file};
+use serde_json::{Value, json};
+
+use crate::program::{SHORT_LIMIT, WaitOption, explained};
+use crate::programs::{for_each, pids_of};
+use dormouse_terminal::Output;
+
+/// List the programs that can be traced, or the events of one
+///
+/// Without an argument, lists this user's running programs that have tracepoints: how many, the trace that they are recorded into, and when they started. No
+/// program is disturbed for this. With a process id or a name, lists the events of running programs, and which of them are armed; with the file of
+/// a program or a library, the events in that file.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dormouse list              all programs that can be traced
+  dormouse list 1234         events of process 1234
+  dormouse list server       events of every running program called server
+  dormouse list ./server     events in the file ./server, which need not run; libraries that it loads are files of their own
+
+An argument with a `/` is a file. So is the name of a file if no running program has this name.
+
+Exit code: 0; 2 if a program cannot be reached or a file not listed, with the reason in one line.")]
+pub(crate) struct List {
+    /// Process ids and names of running programs, separated by commas, or the file of a program or library
+    #[arg(value_name = "PID|NAME|FILE")]
+    target: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    wait: WaitOption,
+}
+
+impl List {
+    pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
+        let Some(target) = &self.target else { return self.programs(out) };
+        let path = Path::new(target);
+        if target.contains('/') {
+            return self.file(path, out);
+        }
+        let (pids, code) = match pids_of(target) {
+            Err(_) if path.is_file() => return self.file(path, out),
+            found => found?,
+        };
+        let mut tracers = Vec::new();
+        let code = code.max(for_each(pids, |pid| self.program(pid, &mut tracers, out))?);
+        if self.json {
+            out.json(&tracers)?;
+        }
+        Ok(code)
+    }
+
+    /// Lists the events of a running program; with `--json`, adds them to `tracers`.
+    fn program(&self, pid: u32, tracers: &mut Vec<Value>, out: &mut Output) -> anyhow::Result<u8> {
+        let program = self.wait.find(pid, SHORT_LIMIT)?;
+        let name = process_name(pid).unwrap_or_default();
+        for answer in program.ask(&ToolToProgram::List).map_err(explained)? {
+            let ProgramToTool::Classes { session, mut classes, patching } = answer else {
+                return Err(program.refusal(answer).into());
+            };
+            classes.sort_by(|a, b| a.decl.cmp(&b.decl));
+            let session = Some(session).filter(|session| !session.is_empty());
+            if self.json {
+                let json = classes.iter().map(|class| {
+                    let mut json =
+                        class_json(&class.decl, class.site_count, |field_type| json!(type_name(*field_type)));
+                    json["armed"] = class.armed.into();
+                    json["sites_patched"] = class.patched_count.into();
+                    json
+                });
+                let json: Vec<Value> = json.collect();
+                tracers.push(
+                    json!({ "pid": pid, "name": name, "session": session, "patching": patching, "classes": json }),
+                );
+                continue;
+            }
+            let session = session.map_or("in no session".into(), |session| format!("in the session {session}"));
+            writeln!(out, "{}", printable(&format!("process {pid} ({name}), {session}; {patching}")))?;
+            let rows = classes.iter().map(|class| {
+                let state = if class.armed { "armed  " } else { "dormant" };
+                (state, class.site_count, class.decl.full_name(), fields_text(&class.decl, |of| type_name(*of)))
+            });
+            print_classes(out, &rows.collect::<Vec<_>>())?;
+        }
+        Ok(0)
+    }
+
+    /// Lists the events in a file.
+    fn file(&self, path: &Path, out: &mut Output) -> anyhow::Result<u8> {
+        let classes = classes_of_file(path)?;
+        if self.json {
+            let known = |of: &Option<FieldType>| of.map_or(Value::Null, |field_type| type_name(field_type).into());
+            let classes: Vec<Value> =
+                classes.iter().map(|FileClass { decl, site_count }| class_json(decl, *site_count, known)).collect();
+            out.json(&json!({ "file": path, "classes": classes }))?;
+            return Ok(0);
+        }
+        writeln!(out, "{}", printable(&path.display().to_string()))?;
+        let rows = classes.iter().map(|FileClass { decl, site_count }| {
+            let fields = fields_text(decl, |of| of.map_or("?".into(), type_name));
+            ("", *site_count, decl.full_name(), fields)
+        });
+        print_classes(out, &rows.collect::<Vec<_>>())?;
+        Ok(0)
+    }
+
+    /// Lists the programs.
+    fn programs(&self, out: &mut Output) -> anyhow::Result<u8> {
+        let RunningPrograms { programs, of_others, unseen_of_others, unseen } = RunningPrograms::find();
+        if self.json {
+            let programs: Vec<Value> = programs.iter().map(program_json).collect();
+            out.json(&json!({
+                "programs": programs,
+                "programs_of_other_users": of_others,
+                "processes_not_inspected": unseen.len(),
+                "processes_of_other_users_not_inspected": unseen_of_others,
+            }))?;
+            return Ok(0);
+        }
+        if programs.is_empty() {
+            writeln!(out, "no running program of this user has tracepoints")?;
+        } else {
+            let width = programs.iter().map(|program| program.name.chars().count()).max().unwrap_or(0).max(4);
+            writeln!(out, "{:>8}  {:width$}  {:>11}  {:19}  session", "pid", "name", "tracepoints", "started")?;
+            for program in &programs {
+                let RunningProgram { pid, name, tracepoint_count, .. } = program;
+                let (started, session) = (local_time(program.started), printable(&session_text(program)));
+                writeln!(out, "{pid:>8}  {name:width$}  {tracepoint_count:>11}  {started:19}  {session}")?;
+            }
+        }
+        let notes = [
+            (of_others, "with tracepoints, of another user: left out"),
+            (unseen_of_others, "of another user, which may not be inspected"),
+            (unseen.len(), "of this user, which may not be inspected"),
+        ];
+        for (count, note) in notes.into_iter().filter(|(count, _)| *count > 0) {
+            writeln!(out, "{count} process{} {note}", if count == 1 { "" } else { "es" })?;
+        }
+        Ok(0)
+    }
+}
+
+fn local_time(time: SystemTime) -> String {
+    let time = jiff::tz::TimeZone::system().to_datetime(jiff::Timestamp::try_from(time).unwrap_or_default());
+    time.strftime("%Y-%m-%d %H:%M:%S").to_string()
+}
+
+fn session_text(RunningProgram { session, .. }: &RunningProgram) -> String {
+    match session {
+        None => "-".into(),
+        Some(Membership::Live(_, dir)) => dir.display().to_string(),
+        Some(Membership::Unknown) => "one that is not live, or another user's".into(),
+    }
+}
+
+fn program_json(program: &RunningProgram) -> Value {
+    let socket_and_dir: Option<(PathBuf, &PathBuf)> = match &program.session {
+        Some(Membership::Live(socket, dir)) => Some((socket.path(), dir)),
+        _ => None,
+    };
+    let (socket, dir) = socket_and_dir.unzip();
+    json!({
+        "pid": program.pid,
+        "name": program.name,
+        "program": program.program,
+        "tracepoints": program.tracepoint_count,
+        "started": jiff::Timestamp::try_from(program.started).unwrap_or_default().to_string(),
+        "is_in_session": program.session.is_some(),
+        "session": socket,
+        "dir": dir,
+    })
+}
+
+fn type_name(field_type: FieldType) -> String {
+    let kind = format!("{:?}", field_type.kind).to_lowercase();
+    if field_type.sequence { format!("{kind}[]") } else { kind }
+}
+
+fn class_json<T>(decl: &ClassDecl<T>, site_count: u32, type_json: impl Fn(&T) -> Value) -> Value {
+    let field = |(name, field_type): &(String, T)| json!({ "name": name, "type": type_json(field_type) });
+    let fields: Vec<Value> = decl.fields.iter().map(field).collect();
+    json!({ "name": decl.full_name(), "sites": site_count, "fields": fields })
+}
+
+fn fields_text<T>(decl: &ClassDecl<T>, type_text: impl Fn(&T) -> String) -> String {
+    let fields = decl.fields.iter().map(|(name, field_type)| format!("{name}: {}", type_text(field_type)));
+    fields.collect::<Vec<_>>().join(", ")
+}
+
+/// Prints a line for each class: its state, number of tracepoints, name and fields.
+fn print_classes(out: &mut Output, classes: &[(&str, u32, String, String)]) -> std::io::Result<()> {
+    let width = classes.iter().map(|(.., name, _)| name.len()).max().unwrap_or(0);
+    for (state, site_count, name, fields) in classes {
+        let sites = format!("{site_count} site{}", if *site_count == 1 { "" } else { "s" });
+        let state = if state.is_empty() { String::new() } else { format!("{state}  ") };
+        writeln!(out, "  {state}{name:width$}  {sites:>8}  {{ {fields} }}")?;
+    }
+    if classes.is_empty() {
+        writeln!(out, "  no events")?;
+    }
+    Ok(())
+}
