@@ -168,7 +168,7 @@ impl IntegerNode {
 /// A floating-point number, in the size in which a record has it.
 pub(super) enum FloatValue {
     Single(f32),
-    /// Of 16 or 64 bits.
+    /// A number of 16 or 64 bits.
     Double(f64),
 }
 
