@@ -265,7 +265,8 @@ fn trace_of_values() -> tempfile::TempDir {
 fn values_are_shown_as_the_program_writes_them() {
     let dir = trace_of_values();
     let dir = dir.path();
-    let json: Vec<_> = lines(dir, &["--format", "json"]);
+    let shown = |arguments: &[&str]| lines(dir, &[&["-e", "app:work"], arguments].concat());
+    let json = shown(&["--format", "json"]);
     let ends = [
         r#""thread":"work er","context":{"vpid":7,"vtid":8},"fields":{"state":"READY","x":0.1,"parts":[0.1,0.2]}}"#,
         r#""fields":{"state":"DONE","x":-3.3e-9,"parts":[-3.3e-9,0.2]}}"#,
@@ -273,19 +274,19 @@ fn values_are_shown_as_the_program_writes_them() {
     ];
     assert_eq!(json.len(), ends.len());
     assert!(json.iter().zip(ends).all(|(line, end)| line.ends_with(end)), "{json:?}");
-    let csv = lines(dir, &["--format", "csv"]);
+    let csv = shown(&["--format", "csv"]);
     let header = "time,time_ns,event,cpu,pid,tid,process,thread,vpid,vtid,state,x,parts";
     assert_eq!(csv[0], header);
     assert!(csv[1].ends_with(",app,work er,7,8,READY,0.1,\"[0.1,0.2]\""), "{csv:?}");
-    let logfmt = lines(dir, &["--format", "logfmt"]);
+    let logfmt = shown(&["--format", "logfmt"]);
     assert!(logfmt[0].ends_with("thread=\"work er\" vpid=7 vtid=8 state=READY x=0.1 parts=[0.1,0.2]"), "{logfmt:?}");
-    let people = lines(dir, &["--format", "people"]);
+    let people = shown(&["--format", "people"]);
     assert!(people[0].ends_with("state=READY x=0.1 parts=[0.1, 0.2]"), "{people:?}");
     // A length is shown only by name.
-    let named = lines(dir, &["--format", "json", "--fields", "_parts_length", "-n", "1"]);
+    let named = shown(&["--format", "json", "--fields", "_parts_length", "-n", "1"]);
     assert!(named[0].ends_with(r#""fields":{"_parts_length":2}}"#), "{named:?}");
 
-    let count = |filter: &str| lines(dir, &["--where", filter]).len();
+    let count = |filter: &str| shown(&["--where", filter]).len();
     for (filter, expected) in [
         ("x == 0.1", 1),
         ("x == 0.10000000149011612", 0),

@@ -373,8 +373,11 @@ mod tests {
         fs::write(built.join("answer.c"), "int main(void)\n{\n    return 42;\n}\n").unwrap();
         let mut compile = Command::new("cc");
         compile.current_dir(built).args(["-g", "-ffile-prefix-map=.=/gone", "answer.c", "-o", "answer"]);
-        let tools = [&mut compile, Command::new("gdb").arg("--version")];
-        if tools.into_iter().any(|tool| !tool.output().is_ok_and(|output| output.status.success())) {
+        let mut gdb = Command::new("gdb");
+        if [&mut compile, gdb.arg("--version")]
+            .into_iter()
+            .any(|tool| !tool.output().is_ok_and(|output| output.status.success()))
+        {
             println!("skipped: there is no C compiler or no gdb; `apt-get install gcc gdb`");
             return;
         }

@@ -16,7 +16,7 @@ fn threads_are_recorded_with_their_names() {
         let dir = record.place().to_path_buf();
         let mut running = record.start(&[NAMED.as_ref(), dir.as_os_str()]);
         let state = running.dir().join("state");
-        let mut recorded = |running: &mut dormouse_e2e::run::Running, name: &str| {
+        let recorded = |running: &mut dormouse_e2e::run::Running, name: &str| {
             let text = [name.as_bytes(), b"\0"].concat();
             running.wait_until("waiting for a name in the trace", || {
                 let bytes = std::fs::read(&state).unwrap_or_default();

@@ -143,7 +143,7 @@ fn enumerations_are_shown_by_name() {
         }
         let of_label = lines(&["view", "--where", "state == \"Failed\" or value == \"Shut\""]);
         assert_eq!(of_label.len(), 2, "{of_label:?}");
-        let counts = lines(&["stats", "-e", "values:state", "--by", "state", "--format", "csv"]);
+        let counts = lines(&["stats", "-e", "values:state", "--by", "state"]);
         for (label, _) in states {
             assert!(counts.iter().any(|line| line.contains(label)), "{label}: {counts:?}");
         }
