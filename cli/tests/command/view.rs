@@ -275,9 +275,9 @@ fn values_are_shown_as_the_program_writes_them() {
     assert_eq!(json.len(), ends.len());
     assert!(json.iter().zip(ends).all(|(line, end)| line.ends_with(end)), "{json:?}");
     let csv = shown(&["--format", "csv"]);
-    let header = "time,time_ns,event,cpu,pid,tid,process,thread,vpid,vtid,state,x,parts";
+    let header = "time,time_ns,event,cpu,pid,tid,process,thread,state,x,parts,vpid,vtid";
     assert_eq!(csv[0], header);
-    assert!(csv[1].ends_with(",app,work er,7,8,READY,0.1,\"[0.1,0.2]\""), "{csv:?}");
+    assert!(csv[1].ends_with(",app,work er,READY,0.1,\"[0.1,0.2]\",7,8"), "{csv:?}");
     let logfmt = shown(&["--format", "logfmt"]);
     assert!(logfmt[0].ends_with("thread=\"work er\" vpid=7 vtid=8 state=READY x=0.1 parts=[0.1,0.2]"), "{logfmt:?}");
     let people = shown(&["--format", "people"]);
