@@ -773,7 +773,7 @@ mod tests {
         assert_eq!(labels, [(2, &[("One", 0x8001)][..]), (0, &[("Ready", 0), ("Failed", -2)])]);
         assert_eq!(List::FIXED_SIZE_BYTES, Some(4));
         assert_eq!((State::Ready.evaluate().bits(), State::Failed.evaluate().bits()), (0, 0xFE));
-        assert_eq!((&Only::One).evaluate().bits(), 0x8001);
+        assert_eq!(Only::One.evaluate().bits(), 0x8001);
         type Plain = Cons<Cons<Cons<Nil, <i8 as Field>::Type>, <u8 as Field>::Type>, <u16 as Field>::Type>;
         assert_eq!(List::DESCRIPTION.types, Plain::DESCRIPTION.types);
         assert_ne!(List::DESCRIPTION.fingerprint(), Plain::DESCRIPTION.fingerprint());
