@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use dormouse_abi::class::{ClassDecl, FieldType, Kind};
+use dormouse_abi::class::{ClassDecl, FieldType, Kind, Labels};
 use dormouse_abi::environment::program_socket_name;
 use dormouse_abi::message::{ClassStatus, Edge, OwnerToTool, ProgramToTool, Question, ToolToOwner, ToolToProgram};
 use dormouse_abi::record::RecordKind;
@@ -51,8 +51,8 @@ fn control_characters_in_a_programs_answer_are_replaced() {
         summary: format!("done {HOSTILE}{REVERSED}"),
     });
     // Names of classes and fields are checked when they arrive.
-    let decl =
-        ClassDecl { provider: "p".into(), name: "e".into(), fields: vec![("f".into(), FieldType::scalar(Kind::U8))] };
+    let fields = vec![("f".into(), FieldType::scalar(Kind::U8))];
+    let decl = ClassDecl { provider: "p".into(), name: "e".into(), fields, labels: Labels::new() };
     let pid = std::process::id();
     serve(&dir.join(program_socket_name(pid, 0)), Edge::ToolProgram, move |question| match question {
         ToolToProgram::List => ProgramToTool::Classes {

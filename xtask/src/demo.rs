@@ -64,7 +64,15 @@ impl Demo {
         fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
         let inherited = std::env::var_os("PATH").unwrap_or_default();
         let prefix = dir.join("prefix");
-        Install { prefix: prefix.clone(), with_lab: false, with_query: false, uninstall: false, debug: false }.run()?;
+        Install {
+            prefix: prefix.clone(),
+            with_lab: false,
+            with_query: false,
+            uninstall: false,
+            with_debug: false,
+            debug: false,
+        }
+        .run()?;
         let dirs = [prefix.join("bin"), target.join("release/examples"), dir.clone()];
         let path = std::env::join_paths(dirs.into_iter().chain(std::env::split_paths(&inherited)))?;
         Ok(Demo { dir, path, checks: 0, failed: Vec::new() })

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use dormouse_install::{Installation, uninstall};
+use dormouse_install::{DebugInfo, Installation, uninstall};
 
 use crate::run::{self, cargo, succeed};
 
@@ -15,6 +15,7 @@ Examples:
   cargo xtask install --prefix ~/.local              the command, C libraries and headers, manual pages, completions
   cargo xtask install --prefix ~/.local --with-lab   also the lab; run `cargo xtask peers` first to add the tracers that it compares with
   cargo xtask install --prefix ~/.local --with-query also `dormouse query`, `cluster` and `ship`, which take minutes to build
+  cargo xtask install --prefix ~/.local --with-debug also debug information, for gdb
   cargo xtask install --prefix ~/.local --uninstall
 
 The directory may be moved afterwards. DIR/share/dormouse/manifest lists what was installed; an installation replaces an earlier one.")]
@@ -29,8 +30,12 @@ pub(crate) struct Install {
     /// stores
     #[arg(long)]
     pub(crate) with_query: bool,
+    /// Also install debug information, in files that debuggers find: DIR/bin/.debug, DIR/lib/.debug. Otherwise only a
+    /// debug build has it
+    #[arg(long)]
+    pub(crate) with_debug: bool,
     /// Remove the installed files, and nothing else
-    #[arg(long, conflicts_with_all = ["with_lab", "with_query", "debug"])]
+    #[arg(long, conflicts_with_all = ["with_lab", "with_query", "with_debug", "debug"])]
     pub(crate) uninstall: bool,
     /// Install a debug build, which builds faster and runs slower
     #[arg(long)]
@@ -62,6 +67,11 @@ impl Install {
         }
         let built = run::target_dir()?.join(if self.debug { "debug" } else { "release" });
         let count = Installation::run(&built, &prefix, |installation| {
+            installation.debug_info = match (self.with_debug, self.debug) {
+                (true, _) => DebugInfo::Split,
+                (false, true) => DebugInfo::Kept,
+                (false, false) => DebugInfo::Stripped,
+            };
             installation.libraries()?;
             installation.command()?;
             if self.with_query {

@@ -376,7 +376,9 @@ impl View {
         }
         let mut columns: Vec<String> = Vec::new();
         for class in files.traces().flat_map(ClassRef::all).filter(|class| selection.may_want(class)) {
-            for name in class.class.member_names() {
+            let members = class.class.members();
+            let is_count = |name: &str| members.iter().any(|member| member.is_count && member.name == name);
+            for name in class.class.member_names().filter(|name| !is_count(name)) {
                 if !columns.iter().any(|known| known == name) {
                     columns.push(name.to_string());
                 }

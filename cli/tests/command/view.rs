@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use dormouse_abi::class::{FieldType, Kind};
+use dormouse_abi::class::{FieldType, Kind, Label, Labels};
 use dormouse_abi::page::CPU_UNKNOWN;
 use dormouse_ctf::{PacketHeader, StateRecord, Value};
 use dormouse_traces::TraceBuilder;
@@ -210,8 +210,8 @@ fn other_tools_read_the_formats() {
     assert_eq!(
         rows,
         [
-            "time,time_ns,event,cpu,pid,tid,process,path,id",
-            "2023-11-14T22:13:20.001000000Z,1700000000001000000,http:request,0,12,12,nginx,/api/0,0"
+            "time,time_ns,event,cpu,pid,tid,process,thread,path,id",
+            "2023-11-14T22:13:20.001000000Z,1700000000001000000,http:request,0,12,12,nginx,,/api/0,0"
         ]
     );
     // A table without rows has a header.
@@ -235,9 +235,83 @@ fn other_tools_read_the_formats() {
     assert!(people[1].contains("0.001000000"), "{people:?}");
 }
 
+/// Writes a trace of one process with a named thread: an enumeration, a 32-bit number, and a sequence of them.
+fn trace_of_values() -> tempfile::TempDir {
+    let mut trace = TraceBuilder::new();
+    let fields = [
+        ("state", FieldType::scalar(Kind::U8)),
+        ("x", FieldType::scalar(Kind::F32)),
+        ("parts", FieldType::sequence(Kind::F32)),
+    ];
+    let label = |name: &str, bits| Label { name: name.into(), bits };
+    let labels = Labels::from([(0, vec![label("READY", 0), label("DONE", 7)])]);
+    let class = trace.labelled_class("app", "work", &fields, labels);
+    let name = "app";
+    trace.state(0, &StateRecord::Process { process: 1, pid: 7, vpid: 7, name, program: "", command_line: "" });
+    trace.state(0, &StateRecord::ThreadName { process: 1, vtid: 8, name: "work er" });
+    let stream = trace.stream(0);
+    for (time, state, x) in [(1, 0, 0.1f32), (2, 7, -3.3e-9), (3, 9, 16_777_216.0)] {
+        let bytes = [x, 0.2f32].map(f32::to_le_bytes).concat();
+        let parts = dormouse_ctf::Sequence::new(Kind::F32, &bytes).expect("a sequence");
+        trace.event(stream, time * MS, 7, 8, class, &[Value::U8(state), Value::F32(x), Value::Sequence(parts)]);
+    }
+    let trace = trace.finish();
+    let dir = tempfile::tempdir().expect("a directory");
+    std::fs::write(dir.path().join("metadata"), &trace.metadata).expect("metadata");
+    for (name, bytes) in ["state", "cpu_0"].into_iter().zip(&trace.streams) {
+        std::fs::write(dir.path().join(name), bytes).expect("a stream");
+    }
+    dir
+}
+
+#[test]
+fn values_are_shown_as_the_program_writes_them() {
+    let dir = trace_of_values();
+    let dir = dir.path();
+    let shown = |arguments: &[&str]| lines(dir, &[&["-e", "app:work"], arguments].concat());
+    let json = shown(&["--format", "json"]);
+    let ends = [
+        r#""thread":"work er","context":{"vpid":7,"vtid":8},"fields":{"state":"READY","x":0.1,"parts":[0.1,0.2]}}"#,
+        r#""fields":{"state":"DONE","x":-3.3e-9,"parts":[-3.3e-9,0.2]}}"#,
+        r#""fields":{"state":9,"x":16777216.0,"parts":[16777216.0,0.2]}}"#,
+    ];
+    assert_eq!(json.len(), ends.len());
+    assert!(json.iter().zip(ends).all(|(line, end)| line.ends_with(end)), "{json:?}");
+    let csv = shown(&["--format", "csv"]);
+    let header = "time,time_ns,event,cpu,pid,tid,process,thread,state,x,parts,vpid,vtid";
+    assert_eq!(csv[0], header);
+    assert!(csv[1].ends_with(",app,work er,READY,0.1,\"[0.1,0.2]\",7,8"), "{csv:?}");
+    let logfmt = shown(&["--format", "logfmt"]);
+    assert!(logfmt[0].ends_with("thread=\"work er\" vpid=7 vtid=8 state=READY x=0.1 parts=[0.1,0.2]"), "{logfmt:?}");
+    let people = shown(&["--format", "people"]);
+    assert!(people[0].ends_with("state=READY x=0.1 parts=[0.1, 0.2]"), "{people:?}");
+    // A length is shown only by name.
+    let named = shown(&["--format", "json", "--fields", "_parts_length", "-n", "1"]);
+    assert!(named[0].ends_with(r#""fields":{"_parts_length":2}}"#), "{named:?}");
+
+    let count = |filter: &str| shown(&["--where", filter]).len();
+    for (filter, expected) in [
+        ("x == 0.1", 1),
+        ("x == 0.10000000149011612", 0),
+        ("x < 0.1", 1),
+        ("x <= 0.1", 2),
+        ("x == -3.3e-9 and state == \"DONE\"", 1),
+        ("x == 16777216", 1),
+        ("state == \"READY\" or state == 9", 2),
+        ("state ~ \"*D*\"", 2),
+    ] {
+        assert_eq!(count(filter), expected, "{filter}");
+    }
+}
+
 #[test]
 fn output_in_a_pipe_equals_that_of_babeltrace2() {
-    let dir = trace();
+    for dir in [trace(), trace_of_values()] {
+        equals_that_of_babeltrace2(&dir);
+    }
+}
+
+fn equals_that_of_babeltrace2(dir: &tempfile::TempDir) {
     let ours = view(dir.path(), &[]).stdout;
     assert_eq!(ours, view(dir.path(), &["--format", "babeltrace"]).stdout);
     if dormouse_testing::has_part("babeltrace2") {

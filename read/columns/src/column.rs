@@ -295,6 +295,10 @@ impl Visitor for Column {
         self.pushed();
     }
 
+    fn single(&mut self, value: f32) {
+        self.float(value.into());
+    }
+
     fn float(&mut self, value: f64) {
         if self.depth > 0 {
             if let Some(child) = self.child() {

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use dormouse_abi::class::{CLASS_ID_MAX, ClassDecl, FieldType, Kind};
+use dormouse_abi::class::{self, CLASS_ID_MAX, ClassDecl, FieldType, Kind};
 use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
 use dormouse_abi::record::{COMPACT_TIMESTAMP_BITS, EXTENDED, RecordKind, TIMESTAMP_BITS};
 
 use dormouse_format::StateRecord;
+use dormouse_format::state::STATE_CLASS_COUNT_MIN;
 
 use crate::model::{
     Base, ByteOrder, EventClass, FieldClass, FieldPath, Float, Integer, Label, Length, Member, Option_, Range, Scope,
@@ -66,12 +67,14 @@ impl Classes {
         [&self.plan.streams[0], &self.plan.streams[1]]
     }
 
-    /// Whether the classes of the state stream are those that this crate reads.
+    /// Whether the classes of the state stream are those that this crate reads. Traces of older versions lack the newest
+    /// ones.
     pub(crate) fn has_state(&self) -> bool {
         let declared = |classes: &Classes| -> Vec<_> {
             classes.streams()[1].classes().map(|class| (class.id, class.decl.clone())).collect()
         };
-        declared(self) == declared(&Classes::new())
+        let own = declared(self);
+        own.len() >= STATE_CLASS_COUNT_MIN && declared(&Classes::new()).starts_with(&own)
     }
 
     /// Adds a class. Returns whether the id was free; an existing class is not replaced.
@@ -200,7 +203,7 @@ fn compact_header() -> Struct {
 /// The fields of a class. The count of a sequence precedes the sequence.
 fn fields_of(decl: &ClassDecl) -> Struct {
     let mut members = Vec::new();
-    for (name, FieldType { kind, sequence }) in &decl.fields {
+    for (index, (name, FieldType { kind, sequence })) in decl.fields.iter().enumerate() {
         let mut class = match kind {
             Kind::U8 | Kind::Bool | Kind::Bytes => number(8),
             Kind::U16 => number(16),
@@ -215,6 +218,13 @@ fn fields_of(decl: &ClassDecl) -> Struct {
             Kind::Pointer => FieldClass::Integer(Integer { base: Base::Hexadecimal, ..integer(64, false) }),
             Kind::Str => FieldClass::Text(Text::TERMINATED),
         };
+        if let (Some(labels), FieldClass::Integer(integer)) = (decl.labels.get(&index), &mut class) {
+            let label = |class::Label { name, bits }: &class::Label| {
+                let number = kind.integer(*bits);
+                Label { name: name.clone(), range: Range { bounds: (number, number) } }
+            };
+            integer.labels = Some(labels.iter().map(label).collect());
+        }
         if *sequence || *kind == Kind::Bytes {
             let count = FieldPath { scope: Scope::Fields, path: vec![members.len()] };
             members.push(Member { name: format!("__{name}_length"), class: Arc::new(number(32)) });
@@ -236,7 +246,12 @@ mod tests {
 
     #[test]
     fn an_id_belongs_to_one_stream_and_is_given_once() {
-        let decl = |name: &str| ClassDecl { provider: "p".into(), name: name.into(), fields: vec![] };
+        let decl = |name: &str| ClassDecl {
+            provider: "p".into(),
+            name: name.into(),
+            fields: vec![],
+            labels: class::Labels::new(),
+        };
         let mut classes = Classes::new();
         assert!(classes.insert(3, decl("a")) && !classes.insert(3, decl("b")));
         assert_eq!(classes.get(STREAM_EVENTS, 3).unwrap().full_name, "p:a");
@@ -253,8 +268,11 @@ mod tests {
     fn the_metadata_describe_the_layout() {
         let every = Kind::ALL.iter().map(|kind| FieldType::scalar(*kind));
         let all = every.chain((0..=u8::MAX).filter_map(FieldType::from_u8).filter(|field| field.sequence));
-        let fields: Vec<_> = all.enumerate().map(|(index, field)| (format!("f{index}"), field)).collect();
-        let decl = ClassDecl { provider: "p".into(), name: "every".into(), fields };
+        let mut fields: Vec<_> = all.enumerate().map(|(index, field)| (format!("f{index}"), field)).collect();
+        fields.extend([Kind::I16, Kind::U64].map(|kind| (format!("{kind:?}"), FieldType::scalar(kind))));
+        let labels = [("READY", 3), ("LAST", -1)].map(|(name, bits)| class::Label { name: name.into(), bits });
+        let labels = [2, 1].map(|from_end| (fields.len() - from_end, labels.to_vec())).into();
+        let decl = ClassDecl { provider: "p".into(), name: "every".into(), fields, labels };
         for kind in [RecordKind::Ids, RecordKind::Compact] {
             let text = crate::testing::TraceBuilder::of_records(kind).finish().metadata;
             let text = text + &crate::Metadata::class(5, &decl);

@@ -13,7 +13,7 @@
 //! Bounded by the number of process ids, and by [`Processes::limit`]. With the past, bounded by the number of programs
 //! that the caller gives.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use dormouse_format::StateRecord;
 
@@ -30,6 +30,8 @@ pub struct Processes {
     numbers: HashMap<(usize, u32), u32>,
     /// Indices of the programs that events named, by trace and process id.
     named: HashMap<(usize, Option<u32>), Vec<u32>>,
+    /// Names of the threads that have one of their own, by trace and process id, then by thread id.
+    threads: QuickMap<(usize, u32), BTreeMap<u32, Box<str>>>,
     /// Maximum number of programs, if those that were replaced are kept.
     past_max: Option<usize>,
     /// Number of bytes by which programs and names may still grow; `None` means no limit.
@@ -71,6 +73,19 @@ impl Program {
 
 /// Memory that is counted for a program besides its name, in bytes.
 const PROGRAM_BYTES: usize = 128;
+/// Memory that is counted for a thread that has a name, in bytes. A name has at most 15 bytes.
+const THREAD_BYTES: usize = 64;
+
+/// A process or thread that a record names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Named<'r> {
+    /// Process id.
+    pub pid: u32,
+    /// Thread id; `None`: the name is the process's.
+    pub tid: Option<u32>,
+    /// Name.
+    pub name: &'r str,
+}
 
 impl Processes {
     /// Returns processes that also keep the programs that were replaced, up to `programs_max` programs. Further ones
@@ -101,11 +116,12 @@ impl Processes {
         self.programs.iter_mut().for_each(|program| program.trace = now(program.trace).unwrap_or(program.trace));
         let numbers = std::mem::take(&mut self.numbers).into_iter();
         self.numbers = numbers.filter_map(|((trace, process), row)| Some(((now(trace)?, process), row))).collect();
+        let threads = std::mem::take(&mut self.threads).into_iter();
+        self.threads = threads.filter_map(|((trace, pid), names)| Some(((now(trace)?, pid), names))).collect();
     }
 
-    /// Takes a record of a trace's state stream, with its time in ticks. If it names a process, returns the process id
-    /// and the name.
-    pub fn note<'r>(&mut self, trace: usize, ticks: u64, record: &StateRecord<'r>) -> Option<(u32, &'r str)> {
+    /// Takes a record of a trace's state stream, with its time in ticks. Returns the process or thread that it names.
+    pub fn note<'r>(&mut self, trace: usize, ticks: u64, record: &StateRecord<'r>) -> Option<Named<'r>> {
         match *record {
             StateRecord::Process { process, vpid, name, program, .. } => {
                 match self.join(trace, vpid, ticks, name) {
@@ -120,12 +136,21 @@ impl Processes {
                         self.numbers.remove(&(trace, process));
                     }
                 }
-                Some((vpid, name))
+                // `exec` ends the other threads, and a process that got the id has others.
+                let ended = self.threads.remove(&(trace, vpid)).map_or(0, |threads| threads.len());
+                self.room_bytes = self.room_bytes.map(|room| room + ended * THREAD_BYTES);
+                Some(Named { pid: vpid, tid: None, name })
             }
             StateRecord::ProcessName { process, name } => {
                 let row = *self.numbers.get(&(trace, process))?;
                 self.rename(row, name);
-                Some((self.programs[row as usize].pid?, name))
+                Some(Named { pid: self.programs[row as usize].pid?, tid: None, name })
+            }
+            StateRecord::ThreadName { process, vtid, name } => {
+                let row = *self.numbers.get(&(trace, process))?;
+                let pid = self.programs[row as usize].pid?;
+                self.name_thread((trace, pid), vtid, name);
+                Some(Named { pid, tid: Some(vtid), name })
             }
             _ => None,
         }
@@ -179,6 +204,27 @@ impl Processes {
             *room -= name.len();
         }
         program.name = Some(name.into());
+    }
+
+    fn name_thread(&mut self, process: (usize, u32), tid: u32, name: &str) {
+        let threads = self.threads.entry(process).or_default();
+        if let Some(known) = threads.get_mut(&tid) {
+            *known = name.into();
+            return;
+        }
+        if let Some(room) = &mut self.room_bytes {
+            if *room < THREAD_BYTES {
+                self.names_not_kept += 1;
+                return;
+            }
+            *room -= THREAD_BYTES;
+        }
+        threads.insert(tid, name.into());
+    }
+
+    /// Returns the name of a thread, if it has one of its own.
+    pub fn thread_name(&self, trace: usize, pid: u32, tid: u32) -> Option<&str> {
+        self.threads.get(&(trace, pid))?.get(&tid).map(|name| &**name)
     }
 
     /// Returns the name of a process's current program.
@@ -270,7 +316,8 @@ mod tests {
         // The number and the process id are given to other processes.
         processes.note(0, 30, &process(1, 8, "cat", "/bin/cat"));
         processes.note(0, 40, &process(2, 7, "vi", "/bin/vi"));
-        assert_eq!(processes.note(0, 41, &StateRecord::ProcessName { process: 1, name: "tac" }), Some((8, "tac")));
+        let renamed = processes.note(0, 41, &StateRecord::ProcessName { process: 1, name: "tac" });
+        assert_eq!(renamed, Some(Named { pid: 8, tid: None, name: "tac" }));
         assert_eq!(processes.note(1, 41, &StateRecord::ProcessName { process: 1, name: "other" }), None);
         let history = processes.history();
         let at = |trace, pid, ticks| {
@@ -298,6 +345,28 @@ mod tests {
             processes.note(0, ticks, &process(1, 7, "sh", "/bin/sh"));
         }
         assert_eq!((processes.programs().len(), processes.name(0, 7)), (1, Some("sh")));
+    }
+
+    #[test]
+    fn threads_have_names_until_their_program_ends() {
+        let mut processes = Processes::default();
+        processes.limit(PROGRAM_BYTES + 10 + 2 * THREAD_BYTES);
+        processes.note(0, 0, &process(3, 7, "sh", ""));
+        let name = |vtid, name| StateRecord::ThreadName { process: 3, vtid, name };
+        let named = processes.note(0, 1, &name(9, "worker"));
+        assert_eq!(named, Some(Named { pid: 7, tid: Some(9), name: "worker" }));
+        processes.note(0, 2, &name(10, "logger"));
+        processes.note(0, 3, &name(9, "waiter"));
+        processes.note(0, 4, &name(11, "no room"));
+        assert_eq!(processes.note(1, 4, &name(9, "of another trace")), None);
+        let names = |processes: &Processes| [9, 10, 11].map(|tid| processes.thread_name(0, 7, tid).map(String::from));
+        assert_eq!(names(&processes), [Some("waiter".into()), Some("logger".into()), None]);
+        assert_eq!((processes.names_not_kept(), processes.thread_name(1, 7, 9)), (1, None));
+        // `exec`.
+        processes.note(0, 5, &process(4, 7, "ls", ""));
+        assert_eq!(names(&processes), [None, None, None]);
+        processes.note(0, 6, &StateRecord::ThreadName { process: 4, vtid: 11, name: "room" });
+        assert_eq!(processes.thread_name(0, 7, 11), Some("room"));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Property tests of streams: what was written is read back, and arbitrary bytes cause no panic.
 
-use dormouse_abi::class::{ClassDecl, FieldType, Kind};
+use dormouse_abi::class::{ClassDecl, FieldType, Kind, Labels};
 use dormouse_abi::page::{HEADER_SIZE_BYTES, STREAM_EVENTS};
 use dormouse_abi::record::{EXTENDED_HEADER_SIZE_BYTES, RecordKind, compact_header, extended_header};
 use dormouse_ctf::{
@@ -263,7 +263,7 @@ proptest! {
     ) {
         let (trace, _) = sample(RecordKind::Ids);
         let fields: Vec<_> = fields.into_iter().map(|(name, field_type)| (name.to_string(), field_type)).collect();
-        let decl = ClassDecl { provider, name, fields };
+        let decl = ClassDecl { provider, name, fields, labels: Labels::new() };
         let text = trace.metadata + &Metadata::class(77, &decl);
         let metadata = Metadata::parse(&text).unwrap();
         let class = metadata.classes.get(STREAM_EVENTS, 77).unwrap();

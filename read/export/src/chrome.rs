@@ -232,7 +232,7 @@ impl Chrome {
         };
         match track.kind {
             TrackKind::Process { .. } => return describe("process_name"),
-            TrackKind::Thread { .. } => return,
+            TrackKind::Thread { .. } if track.name.is_empty() => return,
             TrackKind::Counter { .. } if track.parent.is_some() => return,
             _ => describe("thread_name"),
         }

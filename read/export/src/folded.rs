@@ -148,7 +148,8 @@ impl Sink for Folded {
         let name = match track.kind {
             TrackKind::Process { pid } if track.name.is_empty() => Some(format!("process {pid}")),
             TrackKind::Process { pid } => Some(format!("{} ({pid})", track.name)),
-            TrackKind::Thread { tid, .. } => Some(format!("thread {tid}")),
+            TrackKind::Thread { tid, .. } if track.name.is_empty() => Some(format!("thread {tid}")),
+            TrackKind::Thread { tid, .. } => Some(format!("{} ({tid})", track.name)),
             _ => None,
         };
         let index = track.id as usize;

@@ -85,6 +85,7 @@ impl NewTrack {
         let name = &self.name;
         match self.kind {
             TrackKind::Process { .. } | TrackKind::Lane { .. } | TrackKind::Counter { .. } => name.to_string(),
+            TrackKind::Thread { .. } if !name.is_empty() => name.to_string(),
             TrackKind::Thread { tid, .. } => format!("thread {tid}"),
             TrackKind::Cpu { cpu } => format!("CPU {cpu}"),
             TrackKind::Trace => "trace".into(),

@@ -66,6 +66,7 @@ mod field {
     pub mod thread {
         pub const PID: u64 = 1;
         pub const TID: u64 = 2;
+        pub const NAME: u64 = 5;
     }
     pub mod snapshot {
         pub const CLOCKS: u64 = 1;
@@ -409,6 +410,9 @@ impl Perfetto {
                 TrackKind::Thread { .. } if track.parent.is_some() => wire.message(field::track::THREAD, |wire| {
                     wire.uint(field::thread::PID, at.pid.into());
                     wire.uint(field::thread::TID, at.tid.into());
+                    if !track.name.is_empty() {
+                        wire.text(field::thread::NAME, track.name.as_bytes());
+                    }
                 }),
                 kind => {
                     if let TrackKind::Counter { .. } = kind {

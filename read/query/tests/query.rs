@@ -69,7 +69,7 @@ fn classes_and_all_events_are_tables() {
             "select fields, field(fields, 'path'), field(fields, 'numbers.1'), field(fields, 'none') from events order by time limit 1"
         ),
         [
-            r#""{""context"":{""vpid"":12,""vtid"":20},""fields"":{""id"":0,""path"":""/0"",""bytes"":-10,""_numbers_length"":3,""numbers"":[1,2,3]}}",/0,2,"#
+            r#""{""context"":{""vpid"":12,""vtid"":20},""fields"":{""id"":0,""path"":""/0"",""bytes"":-10,""numbers"":[1,2,3]}}",/0,2,"#
         ]
     );
     assert_eq!(all("select sum(numbers[2]) from \"http:begin\""), ["8000"]);

@@ -16,7 +16,7 @@ export function processLabel(report, number) {
 
 export function threadLabel(report, number) {
   const thread = report.threads[number];
-  return thread?.label ?? (thread && thread.tid !== null ? `thread ${thread.tid}` : "thread not known");
+  return thread?.label ?? (thread && thread.tid !== null ? `${thread.name ?? "thread"} ${thread.tid}` : "thread not known");
 }
 
 // Whether it is a lane: slices that are matched by a key, not a thread.
@@ -29,7 +29,7 @@ export function whoLabel(report, number) {
   const process = report.processes[thread.process];
   const label = processLabel(report, thread.process);
   if (thread.label) return `${label}, ${thread.label}`;
-  return thread.tid === null || thread.tid === process?.pid ? label : `${label}, thread ${thread.tid}`;
+  return thread.tid === null || thread.tid === process?.pid ? label : `${label}, ${threadLabel(report, number)}`;
 }
 
 export function cpuLabel(report, number) {

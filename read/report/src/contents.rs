@@ -70,6 +70,9 @@ pub struct Thread {
     pub tid: Option<u64>,
     /// Label, if it is not a thread.
     pub label: Option<String>,
+    /// Name, if the thread has one of its own ([`Contents::name_thread`]).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
 }
 
 /// A CPU; `None` if it is unknown.
@@ -217,9 +220,17 @@ impl Contents {
             return *number;
         }
         let number = self.threads.len() as u32;
-        self.threads.push(Thread { label: thread.label.as_deref().map(printable), ..thread });
+        let label = thread.label.as_deref().map(printable);
+        self.threads.push(Thread { label, ..thread.clone() });
         self.thread_numbers.insert(thread, number);
         number
+    }
+
+    /// Gives a thread a name.
+    pub fn name_thread(&mut self, thread: u32, name: &str) {
+        if let Some(thread) = self.threads.get_mut(thread as usize) {
+            thread.name = Some(printable(name));
+        }
     }
 
     /// Returns the number of a CPU.
@@ -282,7 +293,7 @@ mod tests {
     #[test]
     fn threads_and_cpus_have_one_number() {
         let mut contents = Contents::default();
-        let thread = Thread { process: 0, tid: Some(1), label: None };
+        let thread = Thread { process: 0, tid: Some(1), label: None, name: None };
         assert_eq!([contents.thread(thread.clone()), contents.thread(thread)], [0, 0]);
         assert_eq!([Some(0), None, Some(0)].map(|cpu| contents.cpu(cpu)), [0, 1, 0]);
     }

@@ -94,11 +94,11 @@ impl Scene {
     }
 
     fn thread(&mut self, process: u32, tid: Option<u64>, label: Option<String>) -> Place {
-        let thread = self.contents.thread(Thread { process, tid, label });
+        let thread = self.contents.thread(Thread { process, tid, label, name: None });
         Place { process, thread, lane: None, counter: None, stream: None }
     }
 
-    /// Adds a track, or renames a process.
+    /// Adds a track, or renames a process or thread.
     pub(crate) fn track(&mut self, track: &Track<'_>) {
         let known = self.places.get(track.id as usize).cloned();
         let of_parent = track.parent.and_then(|parent| self.places.get(parent as usize)).map(|place| place.process);
@@ -115,8 +115,17 @@ impl Scene {
                 }
             },
             TrackKind::Thread { tid, .. } => {
-                let process = of_parent.unwrap_or_else(|| process("process not known", None));
-                self.thread(process, Some(tid), None)
+                let place = match known {
+                    Some(place) => place,
+                    None => {
+                        let process = of_parent.unwrap_or_else(|| process("process not known", None));
+                        self.thread(process, Some(tid), None)
+                    }
+                };
+                if !track.name.is_empty() {
+                    self.contents.name_thread(place.thread, track.name);
+                }
+                place
             }
             TrackKind::Cpu { cpu } => {
                 let process = process(&format!("CPU {cpu}"), None);

@@ -1,5 +1,6 @@
 //! Event classes: names, fields and their kinds.
 
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -44,6 +45,30 @@ impl Kind {
         Kind::ALL.get(usize::from(number).checked_sub(1)?).copied()
     }
 
+    /// Returns whether values are integers, which can have labels: neither booleans nor addresses.
+    pub const fn is_integer(self) -> bool {
+        self as u8 <= Kind::I64 as u8
+    }
+
+    /// Returns the integer with these bits, which are an `i64` if the kind is signed, and a `u64` otherwise.
+    pub const fn integer(self, bits: i64) -> i128 {
+        match self {
+            Kind::I8 | Kind::I16 | Kind::I32 | Kind::I64 => bits as i128,
+            _ => bits.cast_unsigned() as i128,
+        }
+    }
+
+    /// Returns whether the kind can hold this integer.
+    fn holds(self, number: i128) -> bool {
+        let size_bits = 8 * self.element_size_bytes() as u32;
+        match self {
+            Kind::I8 | Kind::I16 | Kind::I32 | Kind::I64 => {
+                -(1i128 << (size_bits - 1)) <= number && number < 1i128 << (size_bits - 1)
+            }
+            _ => 0 <= number && number < 1i128 << size_bits,
+        }
+    }
+
     /// Returns the size of one element in bytes: the value itself, or one byte of a string or byte slice.
     pub const fn element_size_bytes(self) -> usize {
         match self {
@@ -69,6 +94,14 @@ pub struct FieldType {
 
 /// Bit of a type byte that marks a sequence.
 pub const SEQUENCE: u8 = 0x80;
+/// Bit of a type byte that marks an enumeration: an integer whose values have labels. It is set where the labels follow:
+/// in the description of a class, and in the register's text. [`FieldType`] does not contain it.
+pub const LABELLED: u8 = 0x40;
+
+/// Whether a type byte is that of an enumeration, so that labels follow.
+pub const fn is_labelled(byte: u8) -> bool {
+    byte > LABELLED && byte <= LABELLED | Kind::I64 as u8
+}
 
 impl FieldType {
     /// Returns the type of a single value.
@@ -104,8 +137,10 @@ impl FieldType {
 
 /// Maximum number of fields of an event class.
 pub const FIELD_COUNT_MAX: usize = 32;
-/// Maximum length of a provider, event or field name, in bytes.
+/// Maximum length of a provider, event or field name, and of a label, in bytes.
 pub const NAME_LEN_MAX: usize = 255;
+/// Maximum number of labels of a field.
+pub const LABEL_COUNT_MAX: usize = 1024;
 
 /// Whether a provider, event or field may have this name: a C identifier of at most [`NAME_LEN_MAX`] bytes.
 pub const fn is_name(name: &str) -> bool {
@@ -155,6 +190,18 @@ pub fn matches(pattern: &str, text: &str) -> bool {
     pattern[p..].iter().all(|byte| *byte == b'*')
 }
 
+/// Name of a value of an enumeration.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Label {
+    /// Name.
+    pub name: String,
+    /// The value's bits: a `u64` if the field is unsigned ([`Kind::integer`]).
+    pub bits: i64,
+}
+
+/// Labels of the fields that are enumerations, by the index of the field.
+pub type Labels = BTreeMap<usize, Vec<Label>>;
+
 /// An event class. The types of its fields are checked, or are type bytes as announced ([`Announcement`]).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClassDecl<T = FieldType> {
@@ -164,6 +211,8 @@ pub struct ClassDecl<T = FieldType> {
     pub name: String,
     /// Field names and types.
     pub fields: Vec<(String, T)>,
+    /// Labels.
+    pub labels: Labels,
 }
 
 impl<T> ClassDecl<T> {
@@ -173,8 +222,8 @@ impl<T> ClassDecl<T> {
     }
 }
 
-/// An event class announced by a program, with type bytes ([`FieldType::to_u8`]) that are not checked yet: the session
-/// owner reports each class that it refuses.
+/// An event class announced by a program, with type bytes ([`FieldType::to_u8`]) and labels that are not checked yet:
+/// the session owner reports each class that it refuses.
 pub type Announcement = ClassDecl<u8>;
 
 impl Announcement {
@@ -206,31 +255,89 @@ impl Announcement {
             })?;
             Ok((name, field_type))
         };
-        Ok(ClassDecl { provider, name, fields: self.fields.iter().map(field).collect::<Result<_, _>>()? })
+        let fields: Vec<(String, FieldType)> = self.fields.iter().map(field).collect::<Result<_, _>>()?;
+        for (index, labels) in &self.labels {
+            let (name, field_type) = fields.get(*index).ok_or("it has labels of a field that it does not have")?;
+            check_labels(*field_type, labels).map_err(|reason| format!("its field {name} {reason}"))?;
+        }
+        Ok(ClassDecl { provider, name, fields, labels: self.labels.clone() })
     }
 
     /// Returns the class in the form of the session's register: provider, NUL, name, NUL, and for each field its type
-    /// byte, its name, NUL.
+    /// byte, its name, NUL. If the type byte contains [`LABELLED`], lines `label=bits` follow, and NUL.
     pub fn to_text(&self) -> Vec<u8> {
-        let names = [&self.provider, &self.name].into_iter().flat_map(|name| name.bytes().chain([0]));
-        let fields = self.fields.iter().flat_map(|(name, byte)| [*byte].into_iter().chain(name.bytes()).chain([0]));
-        names.chain(fields).collect()
+        let mut text: Vec<u8> =
+            [&self.provider, &self.name].into_iter().flat_map(|name| name.bytes().chain([0])).collect();
+        for (index, (name, byte)) in self.fields.iter().enumerate() {
+            let labels = self.labels.get(&index).filter(|_| is_labelled(byte | LABELLED));
+            text.push(byte | if labels.is_some() { LABELLED } else { 0 });
+            text.extend(name.bytes().chain([0]));
+            if let Some(labels) = labels {
+                let labels: Vec<_> = labels.iter().map(|label| format!("{}={}", label.name, label.bits)).collect();
+                text.extend(labels.join("\n").bytes().chain([0]));
+            }
+        }
+        text
     }
 
     /// Reads [`Announcement::to_text`]. Returns `None` for any other bytes.
     pub fn from_text(text: &[u8]) -> Option<Announcement> {
         let mut parts = text.strip_suffix(&[0])?.split(|byte| *byte == 0);
         let name = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let label = |bytes: &str| {
+            let (name, bits) = bytes.rsplit_once('=')?;
+            Some(Label { name: name.into(), bits: bits.parse().ok()? })
+        };
         let (provider, event) = (name(parts.next()?), name(parts.next()?));
-        let field = |part: &[u8]| part.split_first().map(|(byte, bytes)| (name(bytes), *byte));
-        Some(Announcement { provider, name: event, fields: parts.map(field).collect::<Option<_>>()? })
+        let (mut fields, mut labels) = (Vec::new(), Labels::new());
+        while let Some(part) = parts.next() {
+            let (&(mut byte), bytes) = part.split_first()?;
+            if is_labelled(byte) {
+                let of_field = name(parts.next()?).split('\n').map(label).collect::<Option<_>>()?;
+                labels.insert(fields.len(), of_field);
+                byte &= !LABELLED;
+            }
+            fields.push((name(bytes), byte));
+        }
+        Some(Announcement { provider, name: event, fields, labels })
     }
+}
+
+/// Checks the labels of a field.
+///
+/// # Errors
+/// The end of a line that begins with the field: the reason why it cannot have these labels.
+pub fn check_labels(FieldType { kind, sequence }: FieldType, labels: &[Label]) -> Result<(), String> {
+    if sequence || !kind.is_integer() {
+        return Err("has labels, and is no single integer".into());
+    }
+    if labels.is_empty() || labels.len() > LABEL_COUNT_MAX {
+        return Err(format!("has {} labels; an enumeration has 1 to {LABEL_COUNT_MAX}", labels.len()));
+    }
+    let mut names = BTreeSet::new();
+    for Label { name, bits } in labels {
+        let (shown, number) = (shown(name), kind.integer(*bits));
+        if !is_name(name) {
+            return Err(format!(
+                "has the label `{shown}`: write ASCII letters, digits and `_`, no digit first, at most {NAME_LEN_MAX} bytes"
+            ));
+        }
+        if !kind.holds(number) {
+            let size_bits = 8 * kind.element_size_bytes();
+            return Err(format!("cannot hold {number}, the value of the label {shown}, in its {size_bits} bits"));
+        }
+        if !names.insert(name) {
+            return Err(format!("has the label {shown} twice"));
+        }
+    }
+    Ok(())
 }
 
 impl From<&ClassDecl> for Announcement {
     fn from(decl: &ClassDecl) -> Announcement {
         let fields = decl.fields.iter().map(|(name, field_type)| (name.clone(), field_type.to_u8()));
-        Announcement { provider: decl.provider.clone(), name: decl.name.clone(), fields: fields.collect() }
+        let (provider, name, labels) = (decl.provider.clone(), decl.name.clone(), decl.labels.clone());
+        Announcement { provider, name, fields: fields.collect(), labels }
     }
 }
 
@@ -241,6 +348,9 @@ impl From<&ClassDecl> for Announcement {
 /// ```text
 ///   field_count   type byte of each field, and 0   provider, NUL   name, NUL   name of each field, NUL
 ///   1 byte        field_count + 1 bytes            texts
+///
+///   labels of each field with `LABELLED`, NUL after each; NUL   NUL      bits of all labels
+///   texts                                                       1 byte   8 bytes each, not aligned
 /// ```
 #[repr(C)]
 #[derive(Debug)]
@@ -302,6 +412,7 @@ mod tests {
             provider: "p".into(),
             name: name.into(),
             fields: vec![("first".into(), 1), (field.into(), type_byte)],
+            labels: Labels::new(),
         };
         let class = announcement("e", "second", SEQUENCE | Kind::U16 as u8);
         let decl = class.check().unwrap();
@@ -315,13 +426,57 @@ mod tests {
             assert_eq!(Announcement { provider: name.into(), ..class.clone() }.check(), Err(error.clone()));
             assert!(!error.contains(char::is_control));
         }
-        for type_byte in [0, 15, SEQUENCE, SEQUENCE | Kind::Str as u8] {
+        for type_byte in [0, 15, SEQUENCE, SEQUENCE | Kind::Str as u8, LABELLED, LABELLED | Kind::Bool as u8, 0xFF] {
+            let unknown = announcement("e", "f", type_byte);
+            // A type byte of 0 ends the text.
+            assert_eq!(Announcement::from_text(&unknown.to_text()), Some(unknown).filter(|_| type_byte != 0));
             let error = announcement("e", "f", type_byte).check().unwrap_err();
             assert!(error.starts_with(&format!("its field f is of the unknown type {type_byte};")), "{error}");
         }
         let many = |count| Announcement { fields: vec![("f".into(), 1); count], ..class.clone() };
         assert!(many(FIELD_COUNT_MAX).check().is_ok());
         assert_eq!(many(FIELD_COUNT_MAX + 1).check(), Err("it has 33 fields, and a class at most 32".into()));
+    }
+
+    #[test]
+    fn labels_belong_to_integers_that_can_hold_them() {
+        let labels = |labels: &[(&str, i64)]| -> Vec<Label> {
+            labels.iter().map(|(name, bits)| Label { name: (*name).into(), bits: *bits }).collect()
+        };
+        let announcement = |type_byte, of_field: &[(&str, i64)]| Announcement {
+            provider: "p".into(),
+            name: "e".into(),
+            fields: vec![("n".into(), 1), ("state".into(), type_byte)],
+            labels: Labels::from([(1, labels(of_field))]),
+        };
+        for (kind, bits) in
+            [(Kind::U8, 255), (Kind::I8, -128), (Kind::I32, -1), (Kind::U32, 1 << 31), (Kind::U64, -1), (Kind::I64, -1)]
+        {
+            let class = announcement(kind as u8, &[("READY", 0), ("_9", bits)]);
+            assert_eq!(Announcement::from(&class.check().unwrap()), class);
+            assert_eq!(Announcement::from_text(&class.to_text()), Some(class));
+        }
+        let sequence = SEQUENCE | Kind::U8 as u8;
+        for (type_byte, of_field, reason) in [
+            (Kind::U8 as u8, &[("A", 256)][..], "cannot hold 256, the value of the label A, in its 8 bits"),
+            (Kind::I8 as u8, &[("A", 128)], "cannot hold 128, the value of the label A, in its 8 bits"),
+            (Kind::U16 as u8, &[("A", -1)], "cannot hold 18446744073709551615, the value of the label A"),
+            (Kind::U8 as u8, &[], "has 0 labels"),
+            (Kind::U8 as u8, &[("A", 1), ("A", 2)], "has the label A twice"),
+            (Kind::U8 as u8, &[("\u{1b}[2J", 1)], "has the label `"),
+            (Kind::Bool as u8, &[("A", 1)], "has labels, and is no single integer"),
+            (Kind::Str as u8, &[("A", 1)], "has labels, and is no single integer"),
+            (sequence, &[("A", 1)], "has labels, and is no single integer"),
+        ] {
+            let error = announcement(type_byte, of_field).check().unwrap_err();
+            assert!(error.starts_with(&format!("its field state {reason}")), "{error}");
+            assert!(!error.contains(char::is_control));
+        }
+        let many = announcement(1, &vec![("A", 1); LABEL_COUNT_MAX + 1]).check().unwrap_err();
+        assert!(many.contains("1025 labels"), "{many}");
+        for text in ["p\0e\0\x41f\0", "p\0e\0\x41f\0A\0", "p\0e\0\x41f\0A=x\0", "p\0e\0\x41f\0A=1\n\0"] {
+            assert_eq!(Announcement::from_text(text.as_bytes()), None, "{text:?}");
+        }
     }
 
     #[test]

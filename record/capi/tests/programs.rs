@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use dormouse_abi::class::{CClass, CLASS_ID_NONE, FIELD_COUNT_MAX, Kind, NAME_LEN_MAX, SEQUENCE};
+use dormouse_abi::class::{
+    CClass, CLASS_ID_NONE, FIELD_COUNT_MAX, Kind, LABEL_COUNT_MAX, LABELLED, NAME_LEN_MAX, SEQUENCE,
+};
 use dormouse_abi::site::EventRecord;
 use dormouse_ctf::{Merge, Metadata, Notice, Problem, StreamReader, Value};
 use dormouse_testing::{Lack, has, has_part, skip_part};
@@ -652,6 +654,8 @@ fn headers_and_rust_agree_on_layouts() {
         format!("sizeof dormouse_class {}", size_of::<CClass>()),
         format!("sizeof dormouse_event_record {}", size_of::<EventRecord>()),
         format!("DORMOUSE_KIND_SEQUENCE {SEQUENCE}"),
+        format!("DORMOUSE_KIND_LABELLED {LABELLED}"),
+        format!("DORMOUSE_LABEL_COUNT_MAX {LABEL_COUNT_MAX}"),
         format!("DORMOUSE_FIELD_COUNT_MAX {FIELD_COUNT_MAX}"),
         format!("DORMOUSE_NAME_LEN_MAX {NAME_LEN_MAX}"),
         format!("DORMOUSE_CLASS_ID_NONE {CLASS_ID_NONE}"),
@@ -677,6 +681,107 @@ fn headers_and_rust_agree_on_layouts() {
         let mut printed: Vec<_> = printed.lines().map(String::from).collect();
         printed.sort();
         assert_eq!(printed, lines);
+    }
+}
+
+/// Programs in C and C++ print the labels that they record: the traces have the same ones, also for babeltrace2.
+#[test]
+fn enumerations_are_shown_by_name() {
+    for (c, cpp) in compilers() {
+        for (compiler, language) in [(c, &["-std=c11"][..]), (cpp, &["-x", "c++", "-std=c++17"])] {
+            for level in ["-O0", "-O2"] {
+                let place = tempfile::tempdir().unwrap();
+                let program = place.path().join("states");
+                let mut compile = Command::new(compiler);
+                compile.args(language).arg(level).args(WARNINGS).arg("-I").arg(installed().prefix.join("include"));
+                compile.arg(source("states.c")).args(["-x", "none", "-o"]).arg(&program).args(link_flags(Link::Shared));
+                succeed(compile.arg(format!("-Wl,-rpath,{}", installed().prefix.join("lib").display())));
+                shows_states(&program, place.path());
+            }
+        }
+    }
+}
+
+fn shows_states(program: &Path, place: &Path) {
+    let trace = place.join("trace");
+    let printed = stdout(&succeed(record(&trace).arg("--").arg(program)));
+    let told: Vec<&str> = printed.lines().collect();
+    let text = stdout(&succeed(
+        Command::new(&installed().dormouse).args(["view", "--format", "json", "-e", "job:*"]).arg(&trace),
+    ));
+    let word = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), String::from);
+    let shown = |line: &str| {
+        let event: serde_json::Value = serde_json::from_str(line).unwrap();
+        let fields = &event["fields"];
+        match event["event"].as_str().unwrap() {
+            "job:moved" => format!("moved {} {} {}", fields["id"], word(&fields["from"]), word(&fields["to"])),
+            _ => format!("level {}", word(&fields["level"])),
+        }
+    };
+    assert_eq!(text.lines().map(shown).collect::<Vec<_>>(), told);
+
+    let count = |filter: &str| {
+        let view = succeed(Command::new(&installed().dormouse).args(["view", "--where", filter]).arg(&trace));
+        stdout(&view).lines().count()
+    };
+    assert_eq!(count("to == \"FINISHED\""), told.iter().filter(|line| line.ends_with(" FINISHED")).count());
+    assert_eq!(count("level == \"HIGH\""), told.iter().filter(|line| **line == "level HIGH").count());
+    assert_eq!(count("level == 77"), told.iter().filter(|line| **line == "level 77").count());
+
+    if has_part("babeltrace2") {
+        let text = stdout(&succeed(Command::new("babeltrace2").arg(&trace)));
+        for (label, part) in [
+            ("RUNNING", "to = ( \"RUNNING\" : container = 7 )"),
+            ("HIGH", "level = ( \"HIGH\" : container = 4294967294 )"),
+        ] {
+            let expected = told.iter().filter(|line| line.ends_with(&format!(" {label}"))).count();
+            assert_eq!(text.lines().filter(|line| line.contains(part)).count(), expected, "{text}");
+        }
+        assert!(text.contains("level = ( <unknown> : container = 77 )"), "{text}");
+    }
+}
+
+/// Labels of values that are no integers do not compile; labels that no trace can hold are reported by the session.
+#[test]
+fn labels_that_no_trace_can_hold_are_refused() {
+    let place = tempfile::tempdir().unwrap();
+    for compilers in compilers() {
+        for unit in ["unit.c", "unit.cc"] {
+            let path = place.path().join(unit);
+            let compiles = |field: &str| {
+                let body =
+                    format!("enum e {{ A, B }};\nvoid f(void);\nvoid f(void) {{ DORMOUSE_EVENT(p, e, {field}); }}\n");
+                std::fs::write(&path, format!("#include <dormouse/event.h>\n{body}")).unwrap();
+                let output = compiler_of(unit, compilers).arg("-fsyntax-only").arg(&path).output().unwrap();
+                (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+            };
+            assert_eq!(compiles("(DORMOUSE_ENUM(f, A, B), A)"), (true, String::new()));
+            for value in ["1.5", "\"text\"", "(void *)0"] {
+                let (is_compiled, text) = compiles(&format!("(DORMOUSE_ENUM(f, A, B), {value})"));
+                assert!(!is_compiled && text.contains("only an integer or an enumeration can have labels"), "{text}");
+            }
+        }
+    }
+    let (unit, program, trace) =
+        (place.path().join("refused.c"), place.path().join("refused"), place.path().join("trace"));
+    let text = "#include <dormouse/event.h>\nenum { A = 300 };\nint main(void)\n{\n\
+        DORMOUSE_EVENT(p, twice, (DORMOUSE_ENUM(f, A, (\"A\", 1)), A));\n\
+        DORMOUSE_EVENT(p, name, (DORMOUSE_ENUM(f, (\"a b\", 1)), A));\n\
+        DORMOUSE_EVENT(p, small, (DORMOUSE_ENUM(f, A), (char)1));\n\
+        DORMOUSE_EVENT(p, fit, (DORMOUSE_ENUM(f, A), A));\nreturn 0;\n}\n";
+    std::fs::write(&unit, text).unwrap();
+    let mut command = compiler_of("refused.c", compilers()[0]);
+    command.arg("-o").arg(&program).arg(&unit).args(link_flags(Link::Shared));
+    succeed(command.arg(format!("-Wl,-rpath,{}", installed().prefix.join("lib").display())));
+    let recorded = succeed(record(&trace).arg("--").arg(&program));
+    assert_eq!(read(&trace).0, ["p:fit f=I32(300)"]);
+    let said = String::from_utf8_lossy(&recorded.stderr);
+    for reason in [
+        "its field f has the label A twice",
+        "its field f has the label `a b`",
+        "its field f cannot hold 300, the value of the label A, in its 8 bits",
+    ] {
+        assert!(said.contains(reason), "{said}");
     }
 }
 

@@ -9,11 +9,13 @@ use std::collections::BTreeSet;
 #[cfg(target_pointer_width = "64")]
 use dormouse_abi::class::rust_event;
 use dormouse_abi::class::{
-    Announcement, CClass, CLASS_ID_NONE, ClassDecl, FIELD_COUNT_MAX, FieldType, NAME_LEN_MAX, is_name,
+    Announcement, CClass, CLASS_ID_NONE, ClassDecl, FIELD_COUNT_MAX, FieldType, LABELLED, Label, Labels, NAME_LEN_MAX,
+    is_labelled,
 };
 use dormouse_abi::site::EventRecord;
 use dormouse_imv::{StaticKey, is_same_text};
 
+use crate::name::{check, cooked, refuse};
 use crate::value::{Description, TypeList};
 
 /// Static data of an `event!`: its gate and the ids of its classes.
@@ -159,49 +161,6 @@ impl EventKey {
     }
 }
 
-/// Returns the name that an identifier denotes: `type` for `r#type`.
-const fn cooked(identifier: &str) -> &str {
-    match identifier.as_bytes() {
-        [b'r', b'#', ..] => identifier.split_at(2).1,
-        _ => identifier,
-    }
-}
-
-#[track_caller]
-const fn check(identifier: &str) {
-    if !is_name(cooked(identifier)) {
-        refuse(
-            "a trace cannot hold this name (ASCII letters, digits and `_`, no digit first, at most 255 bytes)",
-            identifier,
-        );
-    }
-}
-
-/// Panics with a reason and a name, so that the compiler reports both. A constant's panic takes one text, which is put
-/// together here; a long name is cut.
-#[track_caller]
-const fn refuse(why: &str, name: &str) -> ! {
-    let mut message = [0; 512];
-    let mut len = 0;
-    let parts = [why, ": `", name, "`"];
-    let mut part = 0;
-    while part < parts.len() {
-        let bytes = parts[part].as_bytes();
-        let mut index = 0;
-        while index < bytes.len() && len < message.len() {
-            message[len] = bytes[index];
-            index += 1;
-            len += 1;
-        }
-        part += 1;
-    }
-    match core::str::from_utf8(message.split_at(len).0) {
-        Ok(message) => panic!("{}", message),
-        // The cut is inside a character.
-        Err(_) => panic!("{}", why),
-    }
-}
-
 /// An event class of this process.
 #[derive(Debug)]
 pub(crate) struct Class {
@@ -309,7 +268,10 @@ unsafe fn rust_class(key: *const EventKey, describe: *const u8) -> ClassParts {
     let description: &'static Description = unsafe { &*describe() };
     let names = key.fields.iter().map(|name| cooked(name).into());
     let fields = names.zip(description.types().map(FieldType::to_u8)).collect();
-    let announcement = Announcement { provider: cooked(key.provider).into(), name: cooked(key.name).into(), fields };
+    let label = |(name, bits): &(&str, i64)| Label { name: cooked(name).into(), bits: *bits };
+    let labels = description.labels().map(|(index, labels)| (index, labels.iter().map(label).collect())).collect();
+    let announcement =
+        Announcement { provider: cooked(key.provider).into(), name: cooked(key.name).into(), fields, labels };
     (&key.gate, key.slot(description.fingerprint()), announcement)
 }
 
@@ -332,8 +294,26 @@ unsafe fn c_class(class: *const CClass) -> ClassParts {
         text(name)
     };
     let (provider, event) = (name(), name());
-    let fields = types.iter().map(|field_type| (name(), *field_type)).collect();
-    let announcement = Announcement { provider, name: event, fields };
+    // An unknown type is announced as it is, and refused.
+    let type_byte = |byte: &u8| if is_labelled(*byte) { byte & !LABELLED } else { *byte };
+    let fields = types.iter().map(|byte| (name(), type_byte(byte))).collect();
+    let mut labels: Labels = types
+        .iter()
+        .enumerate()
+        .filter(|(_, field_type)| is_labelled(**field_type))
+        .map(|(index, _)| {
+            let of_field = core::iter::from_fn(|| Some(name()).filter(|name| !name.is_empty()));
+            // A label may be qualified, as in C++.
+            let cut = |name: String| name.rsplit("::").next().unwrap_or_default().into();
+            (index, of_field.map(|name| Label { name: cut(name), bits: 0 }).collect())
+        })
+        .collect();
+    let all_bits = names.wrapping_add(1).cast::<i64>();
+    for (index, label) in labels.values_mut().flatten().enumerate() {
+        // SAFETY: the bits of all labels follow the texts and a NUL, in the order of the labels.
+        label.bits = unsafe { all_bits.wrapping_add(index).read_unaligned() };
+    }
+    let announcement = Announcement { provider, name: event, fields, labels };
     // SAFETY: `StaticKey` is one `AtomicI32`, like `enabled`, and `enabled` is the first field.
     let gate: &'static StaticKey = unsafe { &*ptr::from_ref(&class.enabled).cast::<StaticKey>() };
     (gate, &class.id, announcement)

@@ -2,7 +2,7 @@
 
 use core::mem::MaybeUninit;
 
-use dormouse_abi::class::{CClass, FIELD_COUNT_MAX, Kind, SEQUENCE};
+use dormouse_abi::class::{CClass, FIELD_COUNT_MAX, Kind, LABELLED, SEQUENCE};
 use dormouse_abi::site::EventRecord;
 use dormouse_relay::Segment;
 
@@ -55,6 +55,7 @@ const SIZES: [u8; 256] = {
             Kind::Bytes => sizes[kind as usize] = COUNTED | size_bytes,
             _ => {
                 sizes[kind as usize] = size_bytes;
+                sizes[(kind as u8 | LABELLED) as usize] = size_bytes;
                 sizes[(kind as u8 | SEQUENCE) as usize] = COUNTED | size_bytes;
             }
         }

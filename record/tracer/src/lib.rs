@@ -54,7 +54,7 @@
 //! | `environment`, `own`, `thread` | variables; what a process finds out about itself; ids of the writing thread |
 //! | `inherited` | the inherited descriptor of the session's memory |
 //! | `presence`, `session` | the session's memory: what is resident; who uses it |
-//! | `value`, `class`, `marks` | fields as bytes; event classes; which classes have triggers |
+//! | `name`, `value`, `class`, `marks` | names; fields as bytes; event classes; which classes have triggers |
 //! | `record` | writing a record |
 //! | `unheard`, `join` | joining and leaving a session |
 //! | `control` | the registry of classes and the lock |
@@ -101,6 +101,7 @@ mod join;
 mod listen;
 mod marks;
 mod membarrier;
+mod name;
 #[cfg(feature = "listen")]
 mod ordinary;
 mod own;
@@ -228,7 +229,10 @@ macro_rules! __event {
 pub mod __private {
     pub use crate::class::{EventKey, describe};
     pub use crate::record::record_segments;
-    pub use crate::value::{Fields, Recorded, TypeList, Values};
+    pub use crate::value::sealed::Field;
+    pub use crate::value::{
+        Fields, HasTypeByte, Recorded, Scalar, StaticLabels, TypeList, Values, enumeration_size_bytes, enumeration_type,
+    };
     pub use dormouse_imv::static_branch;
     pub use dormouse_relay::Segment;
 

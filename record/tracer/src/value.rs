@@ -15,8 +15,10 @@
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 
-use dormouse_abi::class::{FIELD_COUNT_MAX, FieldType, Kind, SEQUENCE};
+use dormouse_abi::class::{FIELD_COUNT_MAX, FieldType, Kind, LABEL_COUNT_MAX, SEQUENCE};
 use dormouse_relay::Segment;
+
+use crate::name::check;
 
 /// Maximum number of words of fields that a record passes in registers.
 pub(crate) const WORDS_MAX: usize = 3;
@@ -25,10 +27,15 @@ pub(crate) const WORDS_MAX: usize = 3;
 #[derive(Debug)]
 pub struct TypeByte<const TYPE: u8>;
 
-/// A type that has a type byte. Implemented by [`TypeByte`] only.
+/// Labels of an enumeration, each with its value's bits.
+pub type StaticLabels = &'static [(&'static str, i64)];
+
+/// A type that has a type byte. Implemented by [`TypeByte`], and by the enumerations of [`enumeration!`](crate::enumeration).
 pub trait HasTypeByte {
     /// The type byte, [`FieldType::to_u8`].
     const TYPE: u8;
+    /// Labels; empty if the type is no enumeration.
+    const LABELS: StaticLabels = &[];
     /// [`FieldType::fixed_size_bytes`], or 0 if the size depends on the value.
     const FIXED_SIZE_BYTES: usize;
 }
@@ -46,12 +53,12 @@ impl<const TYPE: u8> HasTypeByte for TypeByte<TYPE> {
 }
 
 /// A type that can be the value of an event's field: integers of 8 to 64 bits, floats, `bool`, `char`, strings, byte
-/// slices and slices, arrays and vectors of integers, floats and booleans, raw pointers, and references to any of
-/// these.
+/// slices and slices, arrays and vectors of integers, floats and booleans, raw pointers, enumerations that
+/// [`enumeration!`](crate::enumeration) names, and references to any of these.
 ///
 /// `usize` and `isize` are recorded with 64 bits, a `char` as its `u32`. A string ends at its first NUL, as CTF strings do.
 ///
-/// The trait is sealed: it serves as a bound (`T: Value`), and cannot be implemented elsewhere. An event records the
+/// The trait is sealed: it serves as a bound (`T: Value`), and only `enumeration!` implements it elsewhere. An event records the
 /// parts of another type as separate fields, or as text:
 ///
 /// ```
@@ -73,7 +80,9 @@ pub trait Value: sealed::Field {}
 
 impl<T: sealed::Field + ?Sized> Value for T {}
 
-mod sealed {
+pub mod sealed {
+    //! The trait that `enumeration!` implements. Not part of the interface.
+
     use super::{EvaluatedValue, HasTypeByte};
 
     /// Implementation of [`Value`](super::Value).
@@ -81,6 +90,7 @@ mod sealed {
         message = "`{Self}` cannot be a field of an event",
         label = "not an event field",
         note = "integers up to 64 bits, floats, bool, strings, byte slices, arrays of integers and raw pointers can",
+        note = "`dormouse::enumeration!` makes an `enum` without data a field that is shown by its variants' names",
         note = "`dormouse::Value` is sealed: give the parts of another type as fields of their own, or as text"
     )]
     pub trait Field {
@@ -121,6 +131,107 @@ impl<const SIZE: usize> EvaluatedValue for Scalar<SIZE> {
     fn bits(&self) -> u64 {
         self.0
     }
+}
+
+impl<const SIZE: usize> Scalar<SIZE> {
+    /// Returns the value with these bits, sign-extended or zero-extended to 64.
+    #[inline(always)]
+    pub fn of_bits(bits: i64) -> Self {
+        Scalar(bits.cast_unsigned() & (u64::MAX >> (64 - 8 * SIZE)))
+    }
+}
+
+/// Returns the size that an enumeration has in records, in bytes. An `enum` of one variant has no bytes in memory.
+pub const fn enumeration_size_bytes<T>() -> usize {
+    let size_bytes = size_of::<T>();
+    if size_bytes == 0 { 1 } else { size_bytes }
+}
+
+/// Returns the type byte of an enumeration of this size: signed if a value is negative.
+pub const fn enumeration_type(size_bytes: usize, labels: StaticLabels) -> u8 {
+    assert!(labels.len() <= LABEL_COUNT_MAX, "an enumeration has at most 1024 variants");
+    let (mut index, mut is_signed) = (0, false);
+    while index < labels.len() {
+        check(labels[index].0);
+        is_signed |= labels[index].1 < 0;
+        index += 1;
+    }
+    FieldType::scalar(match (size_bytes, is_signed) {
+        (1, false) => Kind::U8,
+        (1, true) => Kind::I8,
+        (2, false) => Kind::U16,
+        (2, true) => Kind::I16,
+        (4, false) => Kind::U32,
+        (4, true) => Kind::I32,
+        (_, false) => Kind::U64,
+        (_, true) => Kind::I64,
+    })
+    .to_u8()
+}
+
+/// Lets events have fields of an `enum` without data, which are shown by the names of its variants. The list must
+/// contain every variant. The `enum` must be [`Copy`]; it may have discriminants and a `repr`. A record has the value in
+/// as many bytes as the program's memory.
+///
+/// ```
+/// #[derive(Clone, Copy)]
+/// enum State {
+///     Queued,
+///     Running = 7,
+///     Failed = -1,
+/// }
+/// dormouse::enumeration!(State { Queued, Running, Failed });
+///
+/// fn move_to(id: u64, state: State) {
+///     dormouse::event!(job.moved, id, state);
+/// }
+/// # move_to(1, State::Queued);
+/// # let _ = [State::Running, State::Failed];
+/// ```
+///
+/// `dormouse view --where 'state == "Running"'` selects by name, `dormouse stats --by state` counts by it.
+///
+/// ```compile_fail,E0004
+/// #[derive(Clone, Copy)]
+/// enum State { Queued, Running }
+/// dormouse::enumeration!(State { Queued });
+/// ```
+#[macro_export]
+macro_rules! enumeration {
+    ($type:ty { $($variant:ident),+ $(,)? }) => {
+        const _: () = {
+            type DormouseEnumeration = $type;
+            const LABELS: $crate::__private::StaticLabels =
+                &[$((::core::stringify!($variant), DormouseEnumeration::$variant as i64)),+];
+            const SIZE_BYTES: usize = $crate::__private::enumeration_size_bytes::<DormouseEnumeration>();
+
+            /// Every variant is listed.
+            #[allow(dead_code)]
+            const fn is_complete(value: DormouseEnumeration) {
+                match value {
+                    $(DormouseEnumeration::$variant)|+ => {}
+                }
+            }
+
+            /// Type of the field.
+            pub struct DormouseType;
+
+            impl $crate::__private::HasTypeByte for DormouseType {
+                const TYPE: u8 = $crate::__private::enumeration_type(SIZE_BYTES, LABELS);
+                const LABELS: $crate::__private::StaticLabels = LABELS;
+                const FIXED_SIZE_BYTES: usize = SIZE_BYTES;
+            }
+
+            impl $crate::__private::Field for DormouseEnumeration {
+                type Type = DormouseType;
+                type Evaluated<'a> = $crate::__private::Scalar<SIZE_BYTES>;
+                #[inline(always)]
+                fn evaluate(&self) -> Self::Evaluated<'_> {
+                    $crate::__private::Scalar::of_bits(*self as i64)
+                }
+            }
+        };
+    };
 }
 
 /// Elements whose bytes in memory are those in records.
@@ -472,25 +583,57 @@ pub struct Cons<List, Type>(PhantomData<(List, Type)>);
 pub struct Description {
     types: [u8; FIELD_COUNT_MAX],
     count: usize,
+    labelled: Option<&'static LabelledField>,
     fingerprint: u64,
 }
 
 // Tools find the types in a program's file.
 const _: () = assert!(core::mem::offset_of!(Description, count) == dormouse_abi::class::rust_event::COUNT_OFFSET);
 
+/// An enumeration among the fields of an event class.
+#[derive(Debug, PartialEq, Eq)]
+pub struct LabelledField {
+    /// Index of the field.
+    index: usize,
+    labels: StaticLabels,
+    /// The enumeration before this one.
+    before: Option<&'static LabelledField>,
+}
+
 /// FNV-1a, 64 bits: <http://www.isthe.com/chongo/tech/comp/fnv/>.
 const FNV_OFFSET_BASIS: u64 = 0xCBF2_9CE4_8422_2325;
 const FNV_PRIME: u64 = 0x100_0000_01B3;
 
 impl Description {
-    const EMPTY: Description = Description { types: [0; FIELD_COUNT_MAX], count: 0, fingerprint: FNV_OFFSET_BASIS };
+    const EMPTY: Description =
+        Description { types: [0; FIELD_COUNT_MAX], count: 0, labelled: None, fingerprint: FNV_OFFSET_BASIS };
 
-    const fn and(mut self, type_byte: u8) -> Description {
+    const fn and(mut self, type_byte: u8, labelled: Option<&'static LabelledField>) -> Description {
         assert!(self.count < FIELD_COUNT_MAX, "an event has at most 32 fields");
         self.types[self.count] = type_byte;
-        self.fingerprint = (self.fingerprint ^ type_byte as u64).wrapping_mul(FNV_PRIME);
+        self.mix(type_byte as u64);
+        if let Some(LabelledField { index, labels, .. }) = labelled
+            && *index == self.count
+        {
+            let mut label = 0;
+            while label < labels.len() {
+                let (name, bits) = (labels[label].0.as_bytes(), labels[label].1);
+                let mut byte = 0;
+                while byte < name.len() {
+                    self.mix(name[byte] as u64);
+                    byte += 1;
+                }
+                self.mix(bits as u64);
+                label += 1;
+            }
+        }
+        self.labelled = labelled;
         self.count += 1;
         self
+    }
+
+    const fn mix(&mut self, value: u64) {
+        self.fingerprint = (self.fingerprint ^ value).wrapping_mul(FNV_PRIME);
     }
 
     /// Returns a hash that differs between the few lists of one key; never 0 in practice.
@@ -502,12 +645,19 @@ impl Description {
     pub fn types(&self) -> impl Iterator<Item = FieldType> {
         self.types[..self.count].iter().filter_map(|byte| FieldType::from_u8(*byte))
     }
+
+    /// Returns the labels of the fields that are enumerations, each with the index of the field, the last field first.
+    pub fn labels(&self) -> impl Iterator<Item = (usize, StaticLabels)> {
+        core::iter::successors(self.labelled, |field| field.before).map(|field| (field.index, field.labels))
+    }
 }
 
 /// A list of field types.
 pub trait TypeList {
     /// The list as data.
     const DESCRIPTION: Description;
+    /// The last enumeration in the list.
+    const LABELLED: Option<&'static LabelledField>;
     /// Size of all fields in bytes, if each has a fixed size.
     const FIXED_SIZE_BYTES: Option<usize>;
     /// Size of all fields in bytes, if it is fixed and fits `Words`.
@@ -519,11 +669,17 @@ pub trait TypeList {
 
 impl TypeList for Nil {
     const DESCRIPTION: Description = Description::EMPTY;
+    const LABELLED: Option<&'static LabelledField> = None;
     const FIXED_SIZE_BYTES: Option<usize> = Some(0);
 }
 
 impl<List: TypeList, Type: HasTypeByte> TypeList for Cons<List, Type> {
-    const DESCRIPTION: Description = List::DESCRIPTION.and(Type::TYPE);
+    const DESCRIPTION: Description = List::DESCRIPTION.and(Type::TYPE, Self::LABELLED);
+    const LABELLED: Option<&'static LabelledField> = if Type::LABELS.is_empty() {
+        List::LABELLED
+    } else {
+        Some(const { &LabelledField { index: List::DESCRIPTION.count, labels: Type::LABELS, before: List::LABELLED } })
+    };
     const FIXED_SIZE_BYTES: Option<usize> = match (List::FIXED_SIZE_BYTES, Type::FIXED_SIZE_BYTES) {
         (None, _) | (_, 0) => None,
         (Some(before), size) => Some(before + size),
@@ -596,6 +752,35 @@ mod tests {
         type Text = Cons<Cons<Nil, <str as Field>::Type>, <u64 as Field>::Type>;
         assert_eq!(Text::FIXED_SIZE_BYTES, None);
         assert_eq!(Nil::WORDS_SIZE_BYTES, Some(0));
+    }
+
+    #[derive(Clone, Copy)]
+    enum State {
+        Ready,
+        Failed = -2,
+    }
+    crate::enumeration!(State { Ready, Failed });
+
+    #[derive(Clone, Copy)]
+    #[repr(u16)]
+    enum Only {
+        One = 0x8001,
+    }
+    crate::enumeration!(Only { One });
+
+    #[test]
+    fn an_enumeration_is_a_number_with_labels() {
+        type List = Cons<Cons<Cons<Nil, <State as Field>::Type>, <u8 as Field>::Type>, <&'static Only as Field>::Type>;
+        let types: Vec<_> = List::DESCRIPTION.types().collect();
+        assert_eq!(types, [Kind::I8, Kind::U8, Kind::U16].map(FieldType::scalar));
+        let labels: Vec<_> = List::DESCRIPTION.labels().collect();
+        assert_eq!(labels, [(2, &[("One", 0x8001)][..]), (0, &[("Ready", 0), ("Failed", -2)])]);
+        assert_eq!(List::FIXED_SIZE_BYTES, Some(4));
+        assert_eq!((State::Ready.evaluate().bits(), State::Failed.evaluate().bits()), (0, 0xFE));
+        assert_eq!(Only::One.evaluate().bits(), 0x8001);
+        type Plain = Cons<Cons<Cons<Nil, <i8 as Field>::Type>, <u8 as Field>::Type>, <u16 as Field>::Type>;
+        assert_eq!(List::DESCRIPTION.types, Plain::DESCRIPTION.types);
+        assert_ne!(List::DESCRIPTION.fingerprint(), Plain::DESCRIPTION.fingerprint());
     }
 
     #[test]

@@ -66,6 +66,6 @@ pub use event_loop::{SessionListener, SessionServer, no_thread};
 pub use limits::{raise_descriptor_limit, restore_descriptor_limit};
 pub use members::MappedFile;
 pub use process::{Stat, boot, is_dead, is_image, open, pid_in_namespace, pid_namespace, process_name, start_of};
-pub use processes::{NewProcess, Processes};
+pub use processes::{NamedThread, NewProcess, Processes};
 pub use server::{Counts, ENDS_WITH_COMMAND, Joining, Service, Take};
 pub use unheard::UnheardFile;

@@ -14,9 +14,34 @@ use rustix::time::{ClockId, clock_gettime};
 /// one it has since set with `prctl(PR_SET_NAME)`. Control characters and bytes that are not UTF-8 are replaced, so
 /// that it can be printed. Returns `None` if there is no such process or it may not be inspected.
 pub fn process_name(pid: u32) -> Option<String> {
-    let name = std::fs::read(format!("/proc/{pid}/comm")).ok()?;
+    name_at(&format!("/proc/{pid}/comm"))
+}
+
+fn name_at(path: &str) -> Option<String> {
+    let name = std::fs::read(path).ok()?;
     let name = name.strip_suffix(b"\n").unwrap_or(&name);
     Some(dormouse_abi::text::printable(&String::from_utf8_lossy(name)))
+}
+
+/// Returns the ids of a process's threads except the first, whose id is the process's, by rising id; none if the process
+/// may not be inspected.
+pub(crate) fn further_threads(pid: u32) -> Vec<u32> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let mut tids: Vec<u32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    tids.retain(|tid| *tid != pid);
+    tids.sort_unstable();
+    tids
+}
+
+/// Returns the name of a thread, like [`process_name`].
+pub(crate) fn thread_name(pid: u32, tid: u32) -> Option<String> {
+    name_at(&format!("/proc/{pid}/task/{tid}/comm"))
+}
+
+/// Returns the id that a thread has in its own PID namespace.
+pub(crate) fn vtid_of(pid: u32, tid: u32) -> Option<u32> {
+    let status = Status::at(&format!("/proc/{pid}/task/{tid}/status"))?;
+    Some(status.numbers("NSpid:").last().map_or(tid, |vtid| vtid as u32))
 }
 
 /// Contents of proc_pid_stat(5) at one moment.

@@ -9,7 +9,7 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
-use crate::process::{is_dead, is_image, is_other_image, process_name};
+use crate::process::{further_threads, is_dead, is_image, is_other_image, process_name, thread_name, vtid_of};
 
 /// All processes that have joined.
 #[derive(Debug)]
@@ -18,6 +18,7 @@ pub struct Processes {
     /// [`WATCHED`] set.
     epoll: OwnedFd,
     table: Mutex<Table>,
+    threads: Mutex<Threads>,
 }
 
 /// Bit that marks event data of a process, to tell it from all other event data.
@@ -36,6 +37,32 @@ struct Table {
     joined: u64,
     /// Number of the process whose name was checked last.
     last_named: u16,
+}
+
+/// A live process that is visible: its number in the session's register, its id, and its image.
+type Visible = (u16, u32, u64);
+
+/// Names of threads. Only one thread looks at them at a time.
+#[derive(Debug, Default)]
+struct Threads {
+    /// Each thread's id in its own PID namespace, and its name, by process and by the id that the owner sees.
+    known: BTreeMap<Visible, BTreeMap<u32, (u32, String)>>,
+    /// The thread whose name was checked last; [`u32::MAX`] after all threads of that process.
+    last: (Visible, u32),
+}
+
+/// Maximum number of threads whose names are known at once. Further threads have none in the trace.
+const THREADS_MAX: usize = 1 << 16;
+
+/// A thread that has a name of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedThread {
+    /// Number of its process in the session's register.
+    pub process: u16,
+    /// Its id in its own PID namespace.
+    pub vtid: u32,
+    /// Its name, as `ps -L` shows it.
+    pub name: String,
 }
 
 #[derive(Debug)]
@@ -90,7 +117,8 @@ impl Processes {
     /// # Errors
     /// If there is no descriptor left.
     pub fn new() -> std::io::Result<Processes> {
-        Ok(Processes { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, table: Mutex::default() })
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        Ok(Processes { epoll, table: Mutex::default(), threads: Mutex::default() })
     }
 
     /// Returns the epoll descriptor that the server waits on.
@@ -229,6 +257,19 @@ impl Processes {
         renamed.into_iter().filter_map(&mut named).collect()
     }
 
+    /// Returns the threads that have got a name since the last look: one that is not the process's, or another one than
+    /// before. Reads the names of at most `count_max` threads, or the lists of as many processes; the others are checked
+    /// by later calls.
+    pub fn renamed_threads(&self, count_max: usize) -> Vec<NamedThread> {
+        let visible = |(number, joined): (&u16, &JoinedProcess)| {
+            Some(((*number, joined.pid?, joined.image), joined.name.clone()))
+        };
+        let live: BTreeMap<Visible, String> = self.lock().live.iter().filter_map(visible).collect();
+        // Files are read without the lock of the table, which the server needs too.
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        threads.look(&live, count_max)
+    }
+
     /// Whether a process has joined the session as the program that it currently is, by the address of its stack.
     pub fn is_seen_joined(&self, pid: u32) -> bool {
         let image = |joined: &JoinedProcess| (joined.pid == Some(pid)).then_some(joined.image);
@@ -254,6 +295,60 @@ impl Processes {
         let table = self.lock();
         let alive = table.processes.values().filter(|process| !process.is_dead());
         alive.filter_map(|process| process.pid).collect()
+    }
+}
+
+impl Threads {
+    /// Returns threads with new names, and goes on behind the last one in the next call. Without a limit, looks at all.
+    fn look(&mut self, live: &BTreeMap<Visible, String>, count_max: usize) -> Vec<NamedThread> {
+        self.known.retain(|process, _| live.contains_key(process));
+        let (last, last_tid) = if count_max == usize::MAX { Default::default() } else { self.last };
+        let is_done = last_tid == u32::MAX;
+        let first = live.get_key_value(&last).filter(|_| !is_done).map(|entry| (entry, last_tid));
+        let behind = live.range((Bound::Excluded(last), Bound::Unbounded));
+        let end = if is_done { Bound::Included(last) } else { Bound::Excluded(last) };
+        let before = live.range((Bound::Unbounded, end));
+        let (mut named, mut count) = (Vec::new(), 0);
+        for ((process, process_name), from) in first.into_iter().chain(behind.chain(before).map(|entry| (entry, 0))) {
+            let tids = further_threads(process.1);
+            if let Some(known) = self.known.get_mut(process) {
+                known.retain(|tid, _| tids.binary_search(tid).is_ok());
+            }
+            for tid in tids.into_iter().filter(|tid| *tid > from) {
+                if count >= count_max {
+                    return named;
+                }
+                count += 1;
+                self.last = (*process, tid);
+                named.extend(self.look_at(process, process_name, tid));
+            }
+            self.last = (*process, u32::MAX);
+            count += 1;
+            if count >= count_max {
+                break;
+            }
+        }
+        named
+    }
+
+    fn look_at(&mut self, process: &Visible, process_name: &str, tid: u32) -> Option<NamedThread> {
+        let (number, pid, image) = *process;
+        let name = thread_name(pid, tid)?;
+        let known = self.known.get(process).and_then(|threads| threads.get(&tid));
+        if known.map_or(process_name, |(_, name)| name) == name {
+            return None;
+        }
+        let vtid = match known {
+            Some((vtid, _)) => *vtid,
+            None if self.known.values().map(BTreeMap::len).sum::<usize>() < THREADS_MAX => vtid_of(pid, tid)?,
+            None => return None,
+        };
+        // A thread of the program that the process has become by `exec` is not one of this program.
+        if !is_image(pid, image) {
+            return None;
+        }
+        self.known.entry(*process).or_default().insert(tid, (vtid, name.clone()));
+        Some(NamedThread { process: number, vtid, name })
     }
 }
 
@@ -298,6 +393,7 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use std::process::{Child, Command};
+    use std::sync::mpsc::channel;
 
     use rustix::buffer::spare_capacity;
 
@@ -319,6 +415,49 @@ mod tests {
         }
         numbers.sort();
         numbers
+    }
+
+    /// Each thread with another name than its process is named once, whatever the number of threads at a time, and again
+    /// after it was renamed.
+    #[test]
+    fn threads_are_named_once_for_each_name() {
+        let own = std::process::id();
+        let processes = Processes::new().unwrap();
+        processes.admit(entering(5, own, process::image_place(own).unwrap()));
+        let (tell, told) = channel();
+        let threads = [0, 1, 2].map(|index| {
+            let (rename, renamed) = channel::<&core::ffi::CStr>();
+            let tell = tell.clone();
+            let run = move || {
+                tell.send((index, rustix::thread::gettid().as_raw_nonzero().get() as u32)).unwrap();
+                for name in renamed {
+                    rustix::thread::set_name(name).unwrap();
+                    tell.send((index, 0)).unwrap();
+                }
+            };
+            (rename, std::thread::Builder::new().name(format!("named {index}")).spawn(run).unwrap())
+        });
+        let tids: BTreeMap<u32, u32> = told.iter().take(3).map(|(index, tid)| (tid, index)).collect();
+        // Other tests have threads too.
+        let of_ours = |count_max: usize| -> Vec<(u32, String)> {
+            let found =
+                processes.renamed_threads(count_max).into_iter().inspect(|thread| assert_eq!(thread.process, 5));
+            found.filter_map(|thread| Some((*tids.get(&thread.vtid)?, thread.name))).collect()
+        };
+        let mut found = Vec::new();
+        while found.len() < 3 {
+            found.extend(of_ours(1));
+        }
+        found.sort();
+        assert_eq!(found, [0, 1, 2].map(|index| (index, format!("named {index}"))));
+        assert_eq!(of_ours(usize::MAX), []);
+        threads[1].0.send(c"again").unwrap();
+        told.recv().unwrap();
+        assert_eq!(of_ours(usize::MAX), [(1, "again".to_string())]);
+        for (rename, thread) in threads {
+            drop(rename);
+            thread.join().unwrap();
+        }
     }
 
     fn entering(number: u16, pid: u32, image: u64) -> NewProcess {

@@ -1,6 +1,6 @@
 //! Records of the state stream, which the session owner writes: the processes of the session, and lost events.
 
-use dormouse_abi::class::{CLASS_ID_MAX, ClassDecl, FieldType, Kind};
+use dormouse_abi::class::{CLASS_ID_MAX, ClassDecl, FieldType, Kind, Labels};
 
 /// A type that a field of these records can have.
 trait Field<'a>: Sized {
@@ -178,9 +178,21 @@ records! {
         /// Number of occasions.
         count: u64,
     },
+    /// A thread has a name of its own. Older traces do not have this class.
+    10 => ThreadName "thread_name" {
+        /// Number of the process in the session.
+        process: u32,
+        /// Thread id as the thread itself sees it, which its events carry.
+        vtid: u32,
+        /// Name that the thread has, as `ps -L` shows it.
+        name: &'a str,
+    },
 }
+
+/// Number of classes that the state stream of every trace has. Those after them are newer.
+pub const STATE_CLASS_COUNT_MIN: usize = 9;
 
 fn class(number: u16, name: &str, fields: &[(&str, Kind)]) -> (u16, ClassDecl) {
     let fields = fields.iter().map(|(name, kind)| (name.to_string(), FieldType::scalar(*kind))).collect();
-    (CLASS_ID_MAX + number, ClassDecl { provider: "dormouse".into(), name: name.into(), fields })
+    (CLASS_ID_MAX + number, ClassDecl { provider: "dormouse".into(), name: name.into(), fields, labels: Labels::new() })
 }

@@ -7,7 +7,9 @@ use std::sync::atomic::Ordering;
 
 use dormouse_abi::message::{BudgetState, Snapshot, Status};
 use dormouse_abi::register::CLASS_COUNT;
-use dormouse_control::{Counts, Joining, MappedFile, Processes, Service, Take, UnheardFile, open, start_of};
+use dormouse_control::{
+    Counts, Joining, MappedFile, NamedThread, Processes, Service, Take, UnheardFile, open, start_of,
+};
 use dormouse_format::{Cause, StateRecord};
 
 use crate::announced::refusal_of;
@@ -18,8 +20,10 @@ use crate::register::{RegisterReader, SessionRefs};
 use crate::snapshot;
 use crate::trace::{ALL_CLASSES, Trace};
 
-/// Maximum number of processes whose names are checked in one round: each takes one read of a short file.
+/// Maximum number of processes, and of threads, whose names are checked in one round: each takes one read of a short file.
 pub(crate) const NAMED_COUNT_MAX: usize = 16;
+/// Maximum number of records of threads' names in a packet.
+const NAMED_TOGETHER_MAX: usize = 512;
 
 /// State shared by the session's threads.
 #[derive(Debug)]
@@ -65,11 +69,22 @@ impl Shared {
         pids.into_iter().filter_map(|pid| Some((pid, open(pid).ok()?))).collect()
     }
 
-    /// Records the new names of renamed processes in the trace. Checks at most `count_max` processes.
+    /// Records the new names of renamed processes and threads in the trace. Checks at most `count_max` processes, and as
+    /// many threads.
     pub(crate) fn record_names(&self, count_max: usize) {
         for (number, name) in self.processes.renamed(count_max) {
             // Without the record, the process keeps its former name.
             let _ = self.trace.state(&[StateRecord::ProcessName { process: number.into(), name: &name }]);
+        }
+        let threads = self.processes.renamed_threads(count_max);
+        for threads in threads.chunks(NAMED_TOGETHER_MAX) {
+            let records = threads.iter().map(|NamedThread { process, vtid, name }| StateRecord::ThreadName {
+                process: (*process).into(),
+                vtid: *vtid,
+                name,
+            });
+            // Without the record, a thread has no name in the trace, or its former one.
+            let _ = self.trace.state(&records.collect::<Vec<_>>());
         }
     }
 }

@@ -141,7 +141,7 @@ const LOST_CLASSES_SHOWN_MAX: usize = 5;
 
 #[cfg(test)]
 mod tests {
-    use dormouse_abi::class::ClassDecl;
+    use dormouse_abi::class::{ClassDecl, Labels};
     use dormouse_abi::session::LOST_CLASS_COUNT;
     use dormouse_ctf::Classes;
 
@@ -151,7 +151,12 @@ mod tests {
     #[test]
     fn a_summary_names_the_classes_that_lost_most() {
         let mut classes = Classes::new();
-        let decl = |name: &str| ClassDecl { provider: "shop".into(), name: name.into(), fields: vec![] };
+        let decl = |name: &str| ClassDecl {
+            provider: "shop".into(),
+            name: name.into(),
+            fields: vec![],
+            labels: Labels::new(),
+        };
         assert!(classes.insert(0, decl("order")) && classes.insert(1, decl("item")));
         let mut counts = vec![0; LOST_CLASS_COUNT];
         let mut summary = |losses: &[(usize, u64)]| {

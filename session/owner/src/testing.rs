@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dormouse_abi::class::{ClassDecl, FieldType, Kind};
+use dormouse_abi::class::{ClassDecl, FieldType, Kind, Labels};
 use dormouse_abi::page;
 use dormouse_abi::record::context_word;
 use dormouse_abi::session::{CLOCK_MONOTONIC, Geometry, State, UNIT_BYTES};
@@ -34,7 +34,7 @@ pub(crate) const FIELDS: [(&str, FieldType); 1] = [("n", FieldType::scalar(Kind:
 /// Returns the class.
 pub(crate) fn class() -> ClassDecl {
     let fields = FIELDS.map(|(name, field_type)| (name.into(), field_type)).into();
-    ClassDecl { provider: "p".into(), name: "e".into(), fields }
+    ClassDecl { provider: "p".into(), name: "e".into(), fields, labels: Labels::new() }
 }
 
 /// Number of events that all pages together cannot hold.

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use dormouse_abi::class::{ClassDecl, FieldType, Kind};
+use dormouse_abi::class::{ClassDecl, FieldType, Kind, Labels};
 use dormouse_abi::record::RecordKind;
 use dormouse_ctf::{Clock, Metadata, MetadataOptions, Problem, StreamReader, Value};
 
@@ -12,7 +12,7 @@ pub type Record = (u64, Vec<u8>);
 /// Returns a class with one field, of bytes.
 pub fn class() -> ClassDecl {
     let fields = vec![("bytes".into(), FieldType::scalar(Kind::Bytes))];
-    ClassDecl { provider: "fuzz".into(), name: "run".into(), fields }
+    ClassDecl { provider: "fuzz".into(), name: "run".into(), fields, labels: Labels::new() }
 }
 
 /// Returns metadata with these classes, whose ids count from 0.

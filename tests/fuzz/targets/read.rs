@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 
 use arbitrary::Arbitrary;
-use dormouse_abi::class::{ClassDecl, FieldType, Kind};
+use dormouse_abi::class::{ClassDecl, FieldType, Kind, Labels};
 use dormouse_abi::page::{CPU_UNKNOWN, HEADER_SIZE_BYTES};
 use dormouse_abi::record::{self, RecordKind};
 use dormouse_abi::session::{MODE_DISCARD, MODE_OVERWRITE};
@@ -50,7 +50,7 @@ fn classes() -> Vec<ClassDecl> {
     let types: Vec<FieldType> = scalars.chain(sequences).collect();
     let class = |name: String, types: &[FieldType]| {
         let fields = types.iter().enumerate().map(|(index, field)| (format!("f{index}"), *field)).collect();
-        ClassDecl { provider: "fuzz".into(), name, fields }
+        ClassDecl { provider: "fuzz".into(), name, fields, labels: Labels::new() }
     };
     let each = types.iter().enumerate().map(|(index, field)| class(format!("c{index}"), &[*field]));
     each.chain([class("all".into(), &types)]).collect()

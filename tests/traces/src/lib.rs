@@ -25,7 +25,7 @@ mod bits;
 
 pub use bits::BitWriter;
 
-use dormouse_abi::class::{ClassDecl, FieldType};
+use dormouse_abi::class::{ClassDecl, FieldType, Labels};
 use dormouse_abi::page::{CPU_UNKNOWN, HEADER_SIZE_BYTES, STREAM_EVENTS, STREAM_STATE};
 use dormouse_abi::record::{
     COMPACT_ID_MAX, COMPACT_TIMESTAMP_BITS, RecordKind, compact_header, context_word, extended_header, head_word,
@@ -114,10 +114,16 @@ impl TraceBuilder {
 
     /// Declares a class and returns its id; ids count from 0.
     pub fn class(&mut self, provider: &str, name: &str, fields: &[(&str, FieldType)]) -> u16 {
+        self.labelled_class(provider, name, fields, Labels::new())
+    }
+
+    /// Declares a class with enumerations and returns its id.
+    pub fn labelled_class(&mut self, provider: &str, name: &str, fields: &[(&str, FieldType)], labels: Labels) -> u16 {
         let fields = fields.iter().map(|(name, field_type)| (name.to_string(), *field_type)).collect();
         let id = self.class_count;
         self.class_count += 1;
-        self.metadata += &self.format.class(id, &ClassDecl { provider: provider.into(), name: name.into(), fields });
+        let decl = ClassDecl { provider: provider.into(), name: name.into(), fields, labels };
+        self.metadata += &self.format.class(id, &decl);
         id
     }
 

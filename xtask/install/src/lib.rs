@@ -17,6 +17,7 @@
 //!   DIR/share/man/man1/dormouse.1, …; man3/dormouse-imv.3, … manual pages of the commands and of the libraries
 //!   DIR/lib/systemd/user/dormouse.service, system/dormouse@.service     units, which search the usual paths for the command
 //!   DIR/share/bash-completion/…, zsh/…, fish/…               completions
+//!   DIR/bin/.debug/dormouse.debug, lib/.debug/…              debug information, where debuggers look for it, if wanted
 //!   DIR/share/dormouse/manifest                              created files and directories, one per line
 //! ```
 //! The tree can be moved afterwards: no file in it names `DIR`, and the manifest's paths are relative.
@@ -100,9 +101,22 @@ pub fn install_libraries(built: &Path, prefix: &Path) -> Result<()> {
     Installation::run(built, prefix, Installation::libraries).map(drop)
 }
 
+/// What becomes of the debug information of programs and libraries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DebugInfo {
+    /// It stays in them.
+    Kept,
+    /// It is not installed.
+    Stripped,
+    /// It is installed in files of its own, which debuggers find. Static libraries keep it.
+    Split,
+}
+
 /// An installation in progress.
 #[derive(Debug)]
 pub struct Installation {
+    /// What becomes of debug information from now on; at first it is kept.
+    pub debug_info: DebugInfo,
     /// Cargo's output directory.
     built: PathBuf,
     prefix: PathBuf,
@@ -119,7 +133,8 @@ impl Installation {
     pub fn run(built: &Path, prefix: &Path, steps: impl FnOnce(&mut Installation) -> Result<()>) -> Result<usize> {
         let mut manifest = Manifest::read(prefix)?;
         manifest.remove_files(prefix)?;
-        let mut installation = Installation { built: built.into(), prefix: prefix.into(), manifest };
+        let debug_info = DebugInfo::Kept;
+        let mut installation = Installation { debug_info, built: built.into(), prefix: prefix.into(), manifest };
         let result = steps(&mut installation);
         let written = installation.manifest.write(prefix);
         result.and(written)?;
@@ -141,8 +156,8 @@ impl Installation {
         }
         for (name, _) in LIBRARIES {
             let versioned = format!("{name}.so.{SOVERSION}");
-            self.copy(&self.built.join(format!("{name}.a")), &format!("lib/{name}.a"))?;
-            self.copy(&self.built.join(format!("{name}.so")), &format!("lib/{versioned}"))?;
+            self.object(&self.built.join(format!("{name}.a")), &format!("lib/{name}.a"))?;
+            self.object(&self.built.join(format!("{name}.so")), &format!("lib/{versioned}"))?;
             let link = self.place(&format!("lib/{name}.so"))?;
             symlink(&versioned, &link).with_context(|| format!("cannot make the link {}", link.display()))?;
         }
@@ -166,7 +181,7 @@ impl Installation {
     /// See [`Installation::run`]; or a command does not write its texts.
     pub fn command(&mut self) -> Result<()> {
         let (library, _) = PRELOADED;
-        self.copy(&self.built.join(library), &format!("lib/dormouse/{library}"))?;
+        self.object(&self.built.join(library), &format!("lib/dormouse/{library}"))?;
         if cfg!(target_arch = "x86_64") {
             self.by_lib(library)?;
         }
@@ -222,7 +237,31 @@ impl Installation {
     }
 
     fn program(&mut self, name: &str) -> Result<()> {
-        self.copy(&self.built.join(name), &format!("bin/{name}"))
+        self.object(&self.built.join(name), &format!("bin/{name}"))
+    }
+
+    /// Installs a program or a library.
+    fn object(&mut self, from: &Path, name: &str) -> Result<()> {
+        let (dir, file) = name.rsplit_once('/').unwrap_or(("", name));
+        let strip = match (self.debug_info, file) {
+            (DebugInfo::Split, file) if file.ends_with(".a") => return self.copy(from, name),
+            (DebugInfo::Kept, _) => return self.copy(from, name),
+            (_, file) if file.ends_with(".a") => "--strip-debug",
+            // Symbols that a linker needs stay.
+            (_, file) if file.contains(".so") => "--strip-unneeded",
+            _ => "--strip-all",
+        };
+        let to = self.place(name)?;
+        run_tool(Command::new("strip").arg(strip).arg("-o").arg(&to).arg(from))?;
+        if self.debug_info == DebugInfo::Split {
+            let debug = self.place(&format!("{dir}/.debug/{file}.debug"))?;
+            let keep = ["--only-keep-debug", "--compress-debug-sections=zlib"];
+            run_tool(Command::new("objcopy").args(keep).arg(from).arg(&debug))?;
+            let mut link = std::ffi::OsString::from("--add-gnu-debuglink=");
+            link.push(&debug);
+            run_tool(Command::new("objcopy").arg(link).arg(&to))?;
+        }
+        Ok(())
     }
 
     /// Installs the manual pages and completions of an installed command, which writes them itself.
@@ -277,6 +316,13 @@ impl Installation {
     }
 }
 
+fn run_tool(command: &mut Command) -> Result<()> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().with_context(|| format!("cannot run {name}; install binutils"))?;
+    ensure!(output.status.success(), "{name} fails: {}", String::from_utf8_lossy(&output.stderr).trim());
+    Ok(())
+}
+
 /// Removes the files that the manifest lists, and the listed directories that are empty. Returns the number of files.
 ///
 /// # Errors
@@ -317,6 +363,48 @@ mod tests {
         assert!(prefix.join("bin").is_dir() && prefix.join("lib/own/file").is_file());
         assert!(!prefix.join("lib/x").exists() && !prefix.join("share").exists());
         assert!(uninstall(prefix).unwrap_err().to_string().contains("nothing of Dormouse is installed"));
+    }
+
+    /// The program gives the same answer; a debugger finds its lines where they are installed, also after a move.
+    #[test]
+    fn debug_information_is_left_out_or_split_off() {
+        let dir = tempfile::tempdir().unwrap();
+        let (built, prefix, moved) = (dir.path(), dir.path().join("prefix"), dir.path().join("moved"));
+        fs::write(built.join("answer.c"), "int main(void)\n{\n    return 42;\n}\n").unwrap();
+        let mut compile = Command::new("cc");
+        compile.current_dir(built).args(["-g", "-ffile-prefix-map=.=/gone", "answer.c", "-o", "answer"]);
+        let mut gdb = Command::new("gdb");
+        if [&mut compile, gdb.arg("--version")]
+            .into_iter()
+            .any(|tool| !tool.output().is_ok_and(|output| output.status.success()))
+        {
+            println!("skipped: there is no C compiler or no gdb; `apt-get install gcc gdb`");
+            return;
+        }
+        let said = |program: &Path| {
+            let gdb =
+                Command::new("gdb").args(["-nx", "-batch", "-ex", "info line main"]).arg(program).output().unwrap();
+            String::from_utf8_lossy(&gdb.stdout).into_owned()
+        };
+        for (debug_info, has_lines, file_count) in
+            [(DebugInfo::Kept, true, 1), (DebugInfo::Stripped, false, 1), (DebugInfo::Split, true, 2)]
+        {
+            let steps = |installation: &mut Installation| {
+                installation.debug_info = debug_info;
+                installation.program("answer")
+            };
+            assert_eq!(Installation::run(built, &prefix, steps).unwrap(), file_count + 1);
+            fs::rename(&prefix, &moved).unwrap();
+            let program = moved.join("bin/answer");
+            assert_eq!(Command::new(&program).status().unwrap().code(), Some(42));
+            let said = said(&program);
+            assert_eq!(said.contains("answer.c"), has_lines, "{debug_info:?}: {said}");
+            let size = |file: &Path| fs::metadata(file).unwrap().len();
+            assert_eq!(size(&program) < size(&built.join("answer")), debug_info != DebugInfo::Kept);
+            uninstall(&moved).unwrap();
+            assert!(!program.exists() && !moved.join("bin").exists());
+            fs::remove_dir(&moved).unwrap();
+        }
     }
 
     #[test]

@@ -31,6 +31,7 @@ use std::sync::Arc;
 
 use dormouse_abi::page::CPU_UNKNOWN;
 use dormouse_ctf::hash::Recent;
+use dormouse_ctf::processes::Named;
 use dormouse_ctf::{Event, Notice, Problem, Selection, StateRecord, Trace, Writers};
 use serde::Serialize;
 
@@ -537,13 +538,14 @@ impl<K> Timeline<K> {
     ) -> Place {
         let writer = self.writers.of(event);
         let name = writer.name.as_deref().map(String::from_utf8_lossy).unwrap_or_default();
+        let thread_name = writer.thread.unwrap_or_default();
         let tracks = &mut self.tracks;
         let mut at = |parent: Option<u32>, kind: TrackKind, name: &str| {
             tracks.at(trace, parent, kind, |id| sink.track(&Track { id, parent, trace, kind, name }))
         };
         let process = writer.pid.map(|pid| at(None, TrackKind::Process { pid }, &name));
         let track = match (writer.tid, process, cpu) {
-            (Some(tid), process, _) => at(process, TrackKind::Thread { pid: writer.pid, tid }, ""),
+            (Some(tid), process, _) => at(process, TrackKind::Thread { pid: writer.pid, tid }, thread_name),
             (None, Some(process), _) => process,
             (None, None, Some(cpu)) => at(None, TrackKind::Cpu { cpu }, ""),
             (None, None, None) => at(None, TrackKind::Trace, ""),
@@ -717,10 +719,14 @@ impl<K> Timeline<K> {
 
     fn state(&mut self, event: &Event<'_>, record: &StateRecord<'_>, sink: &mut impl Sink<Kept = K>) {
         let trace = self.streams[event.stream].trace;
-        if let Some((vpid, name)) = self.writers.note(event, record)
-            && let Some(id) = self.tracks.process(trace, vpid.into())
-        {
-            sink.track(&Track { id, parent: None, trace, kind: TrackKind::Process { pid: vpid.into() }, name });
+        let Some(Named { pid, tid, name }) = self.writers.note(event, record) else { return };
+        let Some(process) = self.tracks.process(trace, pid.into()) else { return };
+        let (parent, kind) = match tid {
+            Some(tid) => (Some(process), TrackKind::Thread { pid: Some(pid.into()), tid: tid.into() }),
+            None => (None, TrackKind::Process { pid: pid.into() }),
+        };
+        if let Some(id) = self.tracks.known(trace, parent, kind) {
+            sink.track(&Track { id, parent, trace, kind, name });
         }
     }
 

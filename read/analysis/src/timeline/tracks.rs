@@ -47,7 +47,7 @@ pub struct Track<'a> {
     pub trace: usize,
     /// Kind of the track.
     pub kind: TrackKind,
-    /// Name of the process, lane or counter; for losses, of the stream; empty if there is none.
+    /// Name of the process, thread, lane or counter; for losses, of the stream; empty if there is none.
     pub name: &'a str,
 }
 
@@ -147,7 +147,12 @@ impl<K> Tracks<K> {
 
     /// Returns the track of a process, if there is one.
     pub(super) fn process(&self, trace: usize, pid: u64) -> Option<u32> {
-        self.ids.get(&(trace, None, TrackKind::Process { pid })).copied()
+        self.known(trace, None, TrackKind::Process { pid })
+    }
+
+    /// Returns the track of a place, if there is one.
+    pub(super) fn known(&self, trace: usize, parent: Option<u32>, kind: TrackKind) -> Option<u32> {
+        self.ids.get(&(trace, parent, kind)).copied()
     }
 
     pub(super) fn parent(&self, track: u32) -> Option<u32> {

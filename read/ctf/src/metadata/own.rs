@@ -4,7 +4,7 @@
 //! `env`, `clock` and `event` are interpreted. All other declarations must equal those of a preamble with the same
 //! options.
 
-use dormouse_abi::class::{CLASS_ID_MAX, ClassDecl, FIELD_COUNT_MAX, FieldType, Kind};
+use dormouse_abi::class::{CLASS_ID_MAX, ClassDecl, FIELD_COUNT_MAX, FieldType, Kind, Label, Labels, check_labels};
 use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
 use dormouse_abi::record::RecordKind;
 use dormouse_format::metadata::tsdl::{FIRST_LINE, identifier, type_name};
@@ -13,7 +13,7 @@ use dormouse_format::{Clock, Format, MetadataOptions, Totals};
 use super::error::{Checked, MetadataError, fail};
 use super::resolve::{Entries, uuid};
 use super::syntax::{At, Block, Declaration, Entry, Length, Member, Type, TypeKind, Value};
-use super::{Metadata, grammar};
+use super::{Metadata, grammar, syntax};
 use crate::own_classes::Classes;
 
 /// Whether a text claims to be written by Dormouse. Then it must be.
@@ -163,13 +163,16 @@ fn event(block: &Block<'_>) -> Option<(u16, ClassDecl)> {
     let id = u16::try_from(*id).ok()?;
     let expected_id = if id <= CLASS_ID_MAX { STREAM_EVENTS } else { STREAM_STATE };
     let is_own = keys == ("name", "id", "stream_id", "fields") && *stream_id == i128::from(expected_id);
-    is_own
-        .then(|| Some((id, ClassDecl { provider: provider.into(), name: name.into(), fields: fields_of(members)? })))?
+    let (fields, labels) = fields_of(members)?;
+    is_own.then(|| (id, ClassDecl { provider: provider.into(), name: name.into(), fields, labels }))
 }
 
-fn fields_of(mut members: &[Member<'_>]) -> Option<Vec<(String, FieldType)>> {
-    let kind_of = |name: &str| Kind::ALL.into_iter().find(|kind| *kind != Kind::Str && type_name(*kind) == name);
-    let mut fields = Vec::new();
+fn kind_of(name: &str) -> Option<Kind> {
+    Kind::ALL.into_iter().find(|kind| *kind != Kind::Str && type_name(*kind) == name)
+}
+
+fn fields_of(mut members: &[Member<'_>]) -> Option<(Vec<(String, FieldType)>, Labels)> {
+    let (mut fields, mut labels) = (Vec::new(), Labels::new());
     while let [member, rest @ ..] = members {
         let (class, name, length) = field(member)?;
         members = rest;
@@ -189,6 +192,14 @@ fn fields_of(mut members: &[Member<'_>]) -> Option<Vec<(String, FieldType)>> {
             (TypeKind::Text(properties), _) if matches!(properties.as_slice(), [one] if one.key == "encoding" && one.value == Value::Word("UTF8".into())) => {
                 (name, FieldType::scalar(Kind::Str))
             }
+            (TypeKind::Enum { name: None, container: Some(container), labels: Some(of_field) }, _) => {
+                let TypeKind::Named(word) = &container.kind else { return None };
+                let field_type = FieldType::scalar(kind_of(word)?);
+                let of_field: Vec<_> = of_field.iter().map(label).collect::<Option<_>>()?;
+                check_labels(field_type, &of_field).ok()?;
+                labels.insert(fields.len(), of_field);
+                (name, field_type)
+            }
             (TypeKind::Named(word), _) => (name, FieldType::scalar(kind_of(word).filter(|kind| *kind != Kind::Bytes)?)),
             _ => return None,
         };
@@ -198,7 +209,14 @@ fn fields_of(mut members: &[Member<'_>]) -> Option<Vec<(String, FieldType)>> {
         let name = name.strip_prefix('_').filter(|name| is_identifier(name))?;
         fields.push((name.to_string(), field_type));
     }
-    Some(fields)
+    Some((fields, labels))
+}
+
+/// Returns a label of a single value.
+fn label(label: &syntax::Label<'_>) -> Option<Label> {
+    let number = label.range.filter(|(first, last)| first == last)?.0;
+    let bits = i64::try_from(number).ok().or_else(|| Some(u64::try_from(number).ok()?.cast_signed()))?;
+    Some(Label { name: label.name.to_string(), bits })
 }
 
 fn name_of_count(name: &str) -> String {

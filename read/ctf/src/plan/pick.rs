@@ -17,7 +17,7 @@ use super::class_table::Class;
 use super::node::{Count, IntegerNode, Node, StructNode};
 use super::program::{Assembler, Known, Operation, fixed_size, run};
 use super::shape::FieldRef;
-use super::walk::{Memory, Visitor, float, is_in, option_of, text};
+use super::walk::{FloatValue, Memory, Visitor, float, is_in, option_of, shown_float, text};
 use crate::model::{ByteOrder, Encoding, Range, Scope};
 
 /// A step on the way to a field.
@@ -177,7 +177,7 @@ fn number(
 pub enum Picked<'a> {
     /// An integer; its bits are those of an `i64` if it is signed.
     Integer(u64, &'a IntegerNode),
-    /// A floating-point number.
+    /// A floating-point number; one of 32 bits as [`shown_float`].
     Float(f64),
     /// Text, or an array of characters up to its first NUL.
     Text(Cow<'a, [u8]>),
@@ -250,7 +250,10 @@ impl Pick {
 fn leaf<'p, 'a: 'p>(node: &'p Node, cursor: &mut Cursor<'a>, memory: &mut Memory) -> Option<Picked<'p>> {
     match node {
         Node::Integer(integer) => Some(Picked::Integer(integer.read(cursor, memory).ok()?, integer)),
-        Node::Float(class) => Some(Picked::Float(float(class, cursor).ok()?)),
+        Node::Float(class) => Some(Picked::Float(match float(class, cursor).ok()? {
+            FloatValue::Single(value) => shown_float(value),
+            FloatValue::Double(value) => value,
+        })),
         Node::Text { encoding, count } => Some(Picked::Text(text(*encoding, *count, cursor, memory).ok()?)),
         Node::Array { count, is_text: true, align_bits, .. } => {
             cursor.align(*align_bits);

@@ -13,7 +13,7 @@ use super::ClassRef;
 use crate::hash::QuickMap;
 use crate::model::EnvValue;
 use crate::plan::{Pick, Picked};
-use crate::processes::Processes;
+use crate::processes::{Named, Processes};
 use crate::stream::{Event, EventFields, Scratch, TraceRef};
 
 /// Writer of an event.
@@ -25,6 +25,8 @@ pub struct Writer<'a> {
     pub tid: Option<u64>,
     /// Name of the process; it need not be UTF-8.
     pub name: Option<Cow<'a, [u8]>>,
+    /// Name of the thread, if it has one of its own.
+    pub thread: Option<&'a str>,
 }
 
 /// Writers of events, as known from the events so far.
@@ -118,7 +120,7 @@ impl Writers {
     }
 
     /// Takes a record of the state stream, see [`Processes::note`].
-    pub fn note<'r>(&mut self, event: &Event<'_>, record: &StateRecord<'r>) -> Option<(u32, &'r str)> {
+    pub fn note<'r>(&mut self, event: &Event<'_>, record: &StateRecord<'r>) -> Option<Named<'r>> {
         self.processes.note(key(event.trace()), event.timestamp, record)
     }
 
@@ -144,6 +146,10 @@ impl Writers {
             }
             _ => places.env_name.as_ref().map(|name| Cow::Borrowed(name.as_bytes())),
         };
-        Writer { pid, tid, name }
+        let thread = match (pid.map(u32::try_from), tid.map(u32::try_from)) {
+            (Some(Ok(pid)), Some(Ok(tid))) if places.is_own => self.processes.thread_name(key(class.trace), pid, tid),
+            _ => None,
+        };
+        Writer { pid, tid, name, thread }
     }
 }

@@ -342,6 +342,35 @@ fn chrome_has_the_whole_timeline() {
     assert_eq!((&loss["name"], &loss["ts"], &loss["dur"]), (&json!("6 events lost"), &json!(5.5), &json!(2.0)));
 }
 
+/// A thread that is named after its first event is named again.
+#[test]
+fn threads_have_their_names() {
+    let mut builder = TraceBuilder::new();
+    let class = builder.class("app", "tick", &[]);
+    let name = "web";
+    builder.state(1, &StateRecord::Process { process: 3, pid: 7, vpid: 7, name, program: "", command_line: "" });
+    builder.state(1, &StateRecord::ThreadName { process: 3, vtid: 9, name: "early" });
+    builder.state(2000, &StateRecord::ThreadName { process: 3, vtid: 8, name: "late" });
+    builder.state(2000, &StateRecord::ThreadName { process: 3, vtid: 10, name: "without events" });
+    let stream = builder.stream(0);
+    [7, 8, 9].into_iter().for_each(|tid| builder.event(stream, 1000, 7, tid, class, &[]));
+    builder.event(stream, 3000, 7, 8, class, &[]);
+    let trace = builder.finish();
+
+    let (bytes, _) = export(Format::Chrome, &Options::default(), &trace);
+    let events: Vec<serde_json::Value> =
+        serde_json::from_slice::<serde_json::Value>(&bytes).unwrap()["traceEvents"].as_array().unwrap().clone();
+    let named = events.iter().filter(|event| event["name"] == "thread_name");
+    let named: Vec<_> = named.map(|event| (event["tid"].as_u64(), event["args"]["name"].as_str())).collect();
+    assert_eq!(named, [(Some(9), Some("early")), (Some(8), Some("late"))]);
+
+    // `ThreadDescriptor`: process and thread id, and the name in field 5.
+    let (bytes, _) = export(Format::Perfetto, &Options::default(), &trace);
+    let has = |part: &[u8]| bytes.windows(part.len()).any(|window| window == part);
+    assert!(has(b"\x08\x07\x10\x09\x2a\x05early") && has(b"\x08\x07\x10\x08\x2a\x04late"));
+    assert!(has(b"\x08\x07\x10\x08") && !has(b"without"));
+}
+
 #[test]
 fn stacks_have_their_own_time() {
     let (bytes, _) = export(Format::Folded, &options(), &builder().finish());

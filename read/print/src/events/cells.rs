@@ -14,7 +14,7 @@ use dormouse_ctf::stream::{Event, Scratch};
 /// Style in which values are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Style {
-    /// For people: numbers in the base of the trace, without the lengths of sequences.
+    /// For people: numbers in the base of the trace.
     People,
     /// For programs: numbers in decimal, compound values as JSON.
     Json,
@@ -157,8 +157,8 @@ impl Taker<'_> {
         }
     }
 
-    /// Whether to skip the next member: it is not selected, or, in the style for people, it only holds the length of
-    /// the next member.
+    /// Whether to skip the next member: it is not selected, or it only holds the length of the next member and is not
+    /// selected by name.
     fn skips(&mut self, name: &str) -> bool {
         let class = self.event.class;
         self.is_boolean = false;
@@ -166,8 +166,8 @@ impl Taker<'_> {
             let is_count = class.fields.as_ref().is_some_and(|fields| fields.is_count(self.member));
             if is_count {
                 // The sequence after it has the declared name. LTTng's counts also have names of this form.
-                if self.style == Style::People && (class.decl.is_some() || name.ends_with("_length")) {
-                    return true;
+                if class.decl.is_some() || name.ends_with("_length") {
+                    return !self.only.is_some_and(|only| only.iter().any(|wanted| wanted == name));
                 }
             } else if let Some(decl) = &class.decl {
                 self.is_boolean = decl.fields.get(self.declared).is_some_and(|(_, field)| field.kind == Kind::Bool);

@@ -22,7 +22,7 @@ pub enum LineFormat {
 }
 
 /// Columns that all events have.
-const COLUMNS: [&str; 7] = ["time", "time_ns", "event", "cpu", "pid", "tid", "process"];
+const COLUMNS: [&str; 8] = ["time", "time_ns", "event", "cpu", "pid", "tid", "process", "thread"];
 
 /// Formats events for programs.
 #[derive(Debug)]
@@ -94,6 +94,7 @@ fn each_common(event: &Event<'_>, writer: &Writer<'_>, mut see: impl FnMut(&str,
         see(name, is_there.then_some((CellKind::Plain, &text)));
     }
     see("process", writer.name.as_deref().map(|name| (CellKind::Text, name)));
+    see("thread", writer.thread.map(|name| (CellKind::Text, name.as_bytes())));
 }
 
 fn put_json(out: &mut Vec<u8>, kind: CellKind, value: &[u8]) {

@@ -235,6 +235,10 @@ impl Visitor for Printer<'_> {
         put_g(self.out, value);
     }
 
+    fn single(&mut self, value: f32) {
+        put_g(self.out, value.into());
+    }
+
     fn text(&mut self, text: &[u8]) {
         put_text(self.out, text);
     }

@@ -28,7 +28,7 @@ impl Maker {
         contents.notes.push(format!("a note {HOSTILE}"));
         let names = ["app:request", "app:query", "app:tick", HOSTILE].map(|name| contents.add_name(name));
         let process = contents.process(Process { name: HOSTILE.into(), pid: Some(7) });
-        let threads = [7, 8].map(|tid| contents.thread(Thread { process, tid: Some(tid), label: None }));
+        let threads = [7, 8].map(|tid| contents.thread(Thread { process, tid: Some(tid), label: None, name: None }));
         let cpus = [0, 1].map(|cpu| contents.cpu(Some(cpu)));
         Maker { contents, names, threads, cpus }
     }

@@ -4,7 +4,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::marker::PhantomData;
 
-use crate::class::{Announcement, ClassDecl};
+use crate::class::{Announcement, ClassDecl, Labels};
 use crate::text::is_printable;
 
 /// Error for bytes that are not a frame of this protocol, or that would harm their reader.
@@ -231,8 +231,20 @@ pub(super) use structures;
 /// refused by name.
 type AnnouncedName = Line<300>;
 
-structures! {
-    Announcement { provider: AnnouncedName, name: AnnouncedName, fields: List<(AnnouncedName, u8), 255> }
+type AnnouncedFields = List<(AnnouncedName, u8), 255>;
+
+/// Messages do not contain labels.
+impl Codec for Announcement {
+    type Value = Announcement;
+    fn put(value: &Announcement, frame: &mut Vec<u8>) {
+        AnnouncedName::put(&value.provider, frame);
+        AnnouncedName::put(&value.name, frame);
+        AnnouncedFields::put(&value.fields, frame);
+    }
+    fn take(frame: &mut &[u8]) -> Result<Announcement, Malformed> {
+        let (provider, name) = (AnnouncedName::take(frame)?, AnnouncedName::take(frame)?);
+        Ok(Announcement { provider, name, fields: AnnouncedFields::take(frame)?, labels: Labels::new() })
+    }
 }
 
 impl Codec for ClassDecl {

@@ -10,7 +10,7 @@ use proptest::collection::vec as list;
 use proptest::prelude::*;
 
 use super::*;
-use crate::class::{ClassDecl, FIELD_COUNT_MAX, FieldType};
+use crate::class::{ClassDecl, FIELD_COUNT_MAX, FieldType, Labels};
 use crate::site::TunableType;
 use crate::text::{is_printable, printable};
 use crate::tunable::{TUNABLE_SET_COUNT_MAX, TunableRange, TunableValue};
@@ -46,7 +46,12 @@ fn name() -> impl Strategy<Value = String> {
 fn decl() -> impl Strategy<Value = ClassDecl> {
     let types: Vec<FieldType> = (0..=u8::MAX).filter_map(FieldType::from_u8).collect();
     let fields = list((name(), proptest::sample::select(types)), 0..FIELD_COUNT_MAX);
-    (name(), name(), fields).prop_map(|(provider, name, fields)| ClassDecl { provider, name, fields })
+    (name(), name(), fields).prop_map(|(provider, name, fields)| ClassDecl {
+        provider,
+        name,
+        fields,
+        labels: Labels::new(),
+    })
 }
 
 fn request() -> impl Strategy<Value = SnapshotRequest> {
@@ -350,7 +355,7 @@ fn hostile_tunables_are_malformed_or_made_printable() {
 #[test]
 fn no_listing_has_classes_that_no_trace_can_hold() {
     let listed = |name: &str| {
-        let decl = ClassDecl { provider: "p".into(), name: name.into(), fields: Vec::new() };
+        let decl = ClassDecl { provider: "p".into(), name: name.into(), fields: Vec::new(), labels: Labels::new() };
         let classes = vec![ClassStatus { decl, armed: false, site_count: 0, patched_count: 0 }];
         ProgramToTool::decode(&ProgramToTool::Classes { session: "".into(), classes, patching: "".into() }.encode())
     };

@@ -21,6 +21,14 @@
  *     C++: std::string, std::string_view                 text up to the first NUL
  *     C++: std::array, std::vector, other types with data() and size()        a sequence
  *
+ * A field whose name is DORMOUSE_ENUM(name, enumerator…) is shown by the names of its values. Up to 256 enumerators are
+ * listed; for a constant that is a macro, or to give another name, ("NAME", constant) stands for the enumerator. In
+ * C++, an enumerator is shown without its scope. A macro can hold the list:
+ *
+ *     enum state { READY, RUNNING, DONE };
+ *     #define STATE(name) DORMOUSE_ENUM(name, READY, RUNNING, ("FINISHED", DONE))
+ *     DORMOUSE_EVENT(job, moved, (id, job->id), (STATE(from), job->state), (STATE(to), state));
+ *
  * If the event is armed, values are evaluated once, in order; otherwise they are not evaluated. Pointed-to data must
  * live until the statement ends, which temporaries do, and text must not be changed by another thread meanwhile. The
  * macro never blocks, allocates or fails, and is async-signal-safe if the values are.
@@ -30,7 +38,7 @@
  *
  * Names are C identifiers of ASCII letters, digits and _, of at most 255 bytes. A name that is also a macro (errno,
  * stdin) cannot be used. Other names do not compile, except that clang accepts a name with $ in C; the session then
- * reports its class as refused. Cast bit-fields in C. A C inline function must be static (C11 6.7.4p3).
+ * reports its class as refused, as it does for such a label, or two equal labels. Cast bit-fields in C. A C inline function must be static (C11 6.7.4p3).
  */
 #ifndef DORMOUSE_EVENT_H
 #define DORMOUSE_EVENT_H
@@ -103,9 +111,79 @@
 #define DORMOUSE_I_MAP_31(map, field, ...) map field DORMOUSE_I_MAP_30(map, __VA_ARGS__)
 #define DORMOUSE_I_MAP_32(map, field, ...) map field DORMOUSE_I_MAP_31(map, __VA_ARGS__)
 
+/*
+ * Fields as the macros below take them: (name, number of labels, labels, their values, value). A name that is in
+ * parentheses is a DORMOUSE_ENUM.
+ */
+#define DORMOUSE_I_WHOLE(name, ...)                                                                                    \
+    , DORMOUSE_I_PASTE(DORMOUSE_I_WHOLE_, DORMOUSE_I_IS_IN_PARENTHESES(name))(name, __VA_ARGS__)
+#define DORMOUSE_I_WHOLE_0(name, ...) (name, 0, , (), __VA_ARGS__)
+#define DORMOUSE_I_WHOLE_1(name, ...) DORMOUSE_I_WHOLE_LABELLED(DORMOUSE_I_OPEN name, __VA_ARGS__)
+#define DORMOUSE_I_WHOLE_LABELLED(...) (__VA_ARGS__)
+
+#define DORMOUSE_I_PASTE(a, b) DORMOUSE_I_PASTE_EXPANDED(a, b)
+#define DORMOUSE_I_PASTE_EXPANDED(a, b) a##b
+#define DORMOUSE_I_OPEN(...) __VA_ARGS__
+#define DORMOUSE_I_IS_IN_PARENTHESES(what) DORMOUSE_I_SECOND(DORMOUSE_I_IN_PARENTHESES what, 0, )
+#define DORMOUSE_I_IN_PARENTHESES(...) , 1
+#define DORMOUSE_I_SECOND(...) DORMOUSE_I_SECOND_OF(__VA_ARGS__)
+#define DORMOUSE_I_SECOND_OF(first, second, ...) second
+
+/* Expands to (name, number of labels, labels with NUL and an empty text, values in parentheses). */
+#define DORMOUSE_ENUM(name, ...)                                                                                       \
+    (name, (0 DORMOUSE_I_EACH(DORMOUSE_I_LABEL_COUNT, __VA_ARGS__)),                                                   \
+     DORMOUSE_I_EACH(DORMOUSE_I_LABEL_TEXT, __VA_ARGS__) "\0", (DORMOUSE_I_EACH(DORMOUSE_I_LABEL_VALUE, __VA_ARGS__)))
+#define DORMOUSE_I_LABEL_COUNT(label) +1
+#define DORMOUSE_I_LABEL_TEXT(label)                                                                                   \
+    DORMOUSE_I_PASTE(DORMOUSE_I_LABEL_TEXT_, DORMOUSE_I_IS_IN_PARENTHESES(label))(label) "\0"
+#define DORMOUSE_I_LABEL_TEXT_0(enumerator) #enumerator
+#define DORMOUSE_I_LABEL_TEXT_1(pair) DORMOUSE_I_LABEL_TEXT_OF pair
+#define DORMOUSE_I_LABEL_TEXT_OF(text, value) text
+#define DORMOUSE_I_LABEL_VALUE(label)                                                                                  \
+    DORMOUSE_I_PASTE(DORMOUSE_I_LABEL_VALUE_, DORMOUSE_I_IS_IN_PARENTHESES(label))(label)
+#define DORMOUSE_I_LABEL_VALUE_0(enumerator) {DORMOUSE_I_LABEL_BITS(enumerator)},
+#define DORMOUSE_I_LABEL_VALUE_1(pair) DORMOUSE_I_LABEL_VALUE_OF pair
+#define DORMOUSE_I_LABEL_VALUE_OF(text, value) {DORMOUSE_I_LABEL_BITS(value)},
+
+/*
+ * Expands to each(label) for up to 256 labels. The macros of a list do not call themselves, which the preprocessor does
+ * not expand, but leave a name that the next of the nested expansions turns into a call. The end of the list turns it
+ * into nothing.
+ */
+#define DORMOUSE_I_EACH(each, ...) DORMOUSE_I_EXPAND(DORMOUSE_I_EACH_A(each, __VA_ARGS__, ()()(), ()()(), ()()(), 0))
+#define DORMOUSE_I_EACH_A(each, label, next, ...)                                                                      \
+    each(label) DORMOUSE_I_NEXT(next, DORMOUSE_I_EACH_B)(each, next, __VA_ARGS__)
+#define DORMOUSE_I_EACH_B(each, label, next, ...)                                                                      \
+    each(label) DORMOUSE_I_NEXT(next, DORMOUSE_I_EACH_A)(each, next, __VA_ARGS__)
+#define DORMOUSE_I_NEXT(next, call) DORMOUSE_I_NEXT_OF(DORMOUSE_I_AT_END next, call)
+#define DORMOUSE_I_NEXT_OF(at_end, call) DORMOUSE_I_NEXT_CALL(at_end, call, 0)
+#define DORMOUSE_I_NEXT_CALL(at_end, call, ...) call DORMOUSE_I_NOTHING
+#define DORMOUSE_I_NOTHING
+#define DORMOUSE_I_AT_END(...) DORMOUSE_I_AT_END_1
+#define DORMOUSE_I_AT_END_1(...) DORMOUSE_I_AT_END_2
+#define DORMOUSE_I_AT_END_2() 0, DORMOUSE_I_NO_CALL
+#define DORMOUSE_I_NO_CALL(...)
+#define DORMOUSE_I_EXPAND(...) DORMOUSE_I_EXPAND_4(DORMOUSE_I_EXPAND_4(DORMOUSE_I_EXPAND_4(__VA_ARGS__)))
+#define DORMOUSE_I_EXPAND_4(...) DORMOUSE_I_EXPAND_3(DORMOUSE_I_EXPAND_3(DORMOUSE_I_EXPAND_3(__VA_ARGS__)))
+#define DORMOUSE_I_EXPAND_3(...) DORMOUSE_I_EXPAND_2(DORMOUSE_I_EXPAND_2(DORMOUSE_I_EXPAND_2(__VA_ARGS__)))
+#define DORMOUSE_I_EXPAND_2(...) DORMOUSE_I_EXPAND_1(DORMOUSE_I_EXPAND_1(DORMOUSE_I_EXPAND_1(__VA_ARGS__)))
+#define DORMOUSE_I_EXPAND_1(...) DORMOUSE_I_EXPAND_0(DORMOUSE_I_EXPAND_0(DORMOUSE_I_EXPAND_0(__VA_ARGS__)))
+#define DORMOUSE_I_EXPAND_0(...) __VA_ARGS__
+
+#ifdef __cplusplus
+#define DORMOUSE_I_LABEL_BITS(value) static_cast< ::std::int64_t>(value)
+#else
+#define DORMOUSE_I_LABEL_BITS(value) ((int64_t)(value))
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* Bits of a label's value, which have no gap before them. */
+struct __attribute__((packed)) dormouse_i_label_bits {
+    int64_t bits;
+};
 
 /* Bytes to record, the result of DORMOUSE_BYTES. */
 struct dormouse_i_bytes {
@@ -180,11 +258,21 @@ DORMOUSE_I_RECORDS(events, "aR", dormouse_event_record, constructor(101), destru
             !DORMOUSE_I_HAS_DOLLAR(text),                                                                              \
         "a trace cannot hold the name " text ": write ASCII letters, digits and _, at most 255 bytes");
 
-/* Provider, event and fields, each terminated by NUL, as one literal. */
+#define DORMOUSE_I_NO_LABELS "only an integer or an enumeration can have labels"
+
+/* Provider, event, fields and all labels, each terminated by NUL, as one literal. */
 #define DORMOUSE_I_NAME(name, ...) #name "\0"
+#define DORMOUSE_I_LABEL_TEXTS(name, label_count, labels, ...) labels
 #define DORMOUSE_I_NAMES(count, provider, name, ...)                                                                   \
     DORMOUSE_I_STRING(provider) "\0" DORMOUSE_I_STRING(name) "\0"                                                    \
-    DORMOUSE_I_CAT(DORMOUSE_I_MAP_, count)(DORMOUSE_I_NAME, __VA_ARGS__)
+    DORMOUSE_I_CAT(DORMOUSE_I_MAP_, count)(DORMOUSE_I_NAME, __VA_ARGS__)                                               \
+    DORMOUSE_I_CAT(DORMOUSE_I_MAP_, count)(DORMOUSE_I_LABEL_TEXTS, __VA_ARGS__)
+
+/* Number of labels of all fields, and their values. */
+#define DORMOUSE_I_ADD_LABELS(name, label_count, ...) +label_count
+#define DORMOUSE_I_LABEL_COUNTS(count, ...)                                                                            \
+    (0 DORMOUSE_I_CAT(DORMOUSE_I_MAP_, count)(DORMOUSE_I_ADD_LABELS, __VA_ARGS__))
+#define DORMOUSE_I_OPEN_VALUES(name, label_count, labels, label_values, ...) DORMOUSE_I_OPEN label_values
 
 /* Checks at compile time that names are identifiers that a trace can hold, and that the fields' names differ. */
 #define DORMOUSE_I_CHECK_NAME(name, ...) , name##_dormouse_i_field
@@ -316,16 +404,20 @@ extern struct dormouse_i_field_text {
 
 #ifndef DORMOUSE_DISABLE
 
-#define DORMOUSE_I_DECLARE(name, ...)                                                                                  \
+#define DORMOUSE_I_DECLARE(name, label_count, labels, label_values, ...)                                               \
     DORMOUSE_I_ASSERT(DORMOUSE_I_TYPE_IS_KNOWN(__VA_ARGS__), DORMOUSE_I_UNKNOWN_TYPE);                                 \
-    typedef __typeof__(DORMOUSE_I_FIELD_OF(__VA_ARGS__)) name##_dormouse_i_field_type;
-#define DORMOUSE_I_TYPE_BYTE(name, ...) sizeof(((name##_dormouse_i_field_type *)0)->kind),
+    typedef __typeof__(DORMOUSE_I_FIELD_OF(__VA_ARGS__)) name##_dormouse_i_field_type;                                 \
+    DORMOUSE_I_ASSERT(label_count == 0 || sizeof(((name##_dormouse_i_field_type *)0)->kind) <= DORMOUSE_KIND_I64,      \
+                      DORMOUSE_I_NO_LABELS);
+#define DORMOUSE_I_TYPE_BYTE(name, label_count, ...)                                                                   \
+    sizeof(((name##_dormouse_i_field_type *)0)->kind) | (label_count == 0 ? 0 : DORMOUSE_KIND_LABELLED),
 #define DORMOUSE_I_IS_FIXED(name, ...) && sizeof(((name##_dormouse_i_field_type *)0)->kind) < DORMOUSE_KIND_STR
 #define DORMOUSE_I_MEMBER(name, ...) __typeof__(((name##_dormouse_i_field_type *)0)->value) name##_dormouse_i_value;
-#define DORMOUSE_I_SET(name, ...) dormouse_i_values.name##_dormouse_i_value = (__VA_ARGS__);
+#define DORMOUSE_I_SET(name, label_count, labels, label_values, ...)                                                   \
+    dormouse_i_values.name##_dormouse_i_value = (__VA_ARGS__);
 
 /*
- *   static class = {types, names}
+ *   static class = {types, names, values of labels}
  *   if gate(class):
  *       values = all values, packed
  *       dormouse_record_words(class, values), or dormouse_record_values if a field has no fixed size
@@ -341,11 +433,13 @@ extern struct dormouse_i_field_text {
             struct dormouse_class head;                                                                                \
             uint8_t field_count, types[field_count_ + 1];                                                              \
             char names[sizeof(DORMOUSE_I_NAMES(field_count_, provider_, name_, __VA_ARGS__))];                         \
+            struct dormouse_i_label_bits label_bits[DORMOUSE_I_LABEL_COUNTS(field_count_, __VA_ARGS__)];               \
         } dormouse_i_class = {                                                                                         \
             DORMOUSE_CLASS_INIT,                                                                                       \
             field_count_,                                                                                              \
             {DORMOUSE_I_CAT(DORMOUSE_I_MAP_, field_count_)(DORMOUSE_I_TYPE_BYTE, __VA_ARGS__) 0},                      \
-            DORMOUSE_I_NAMES(field_count_, provider_, name_, __VA_ARGS__)                                              \
+            DORMOUSE_I_NAMES(field_count_, provider_, name_, __VA_ARGS__),                                             \
+            {DORMOUSE_I_CAT(DORMOUSE_I_MAP_, field_count_)(DORMOUSE_I_OPEN_VALUES, __VA_ARGS__)}                       \
         };                                                                                                             \
         DORMOUSE_I_WHEN_ARMED(dormouse_i_class.head, {                                                                 \
             volatile struct __attribute__((packed)) {                                                                  \
@@ -453,6 +547,12 @@ template <class Tag> struct __attribute__((visibility("hidden"))) event {
     static typename Tag::description event_class;
 };
 
+struct no_labels {};
+
+/* Values of the labels of an event, of which it may have none. */
+template <std::size_t Count>
+using labels = std::conditional_t<Count == 0, no_labels, dormouse_i_label_bits[Count == 0 ? 1 : Count]>;
+
 template <class Tag> typename Tag::description event<Tag>::event_class = Tag::describe();
 
 /* Returns what is kept of a value until its record is written: the value (which needs no definition of a static
@@ -521,15 +621,17 @@ struct record {
 
 #ifndef DORMOUSE_DISABLE
 
-#define DORMOUSE_I_DECLARE(name, ...)                                                                                  \
+#define DORMOUSE_I_DECLARE(name, label_count, labels, label_values, ...)                                               \
     constexpr ::std::uint8_t name##_dormouse_i_type = DORMOUSE_I_TYPE_OF(__VA_ARGS__);                                 \
-    static_assert(name##_dormouse_i_type != 0, DORMOUSE_I_UNKNOWN_TYPE);
-#define DORMOUSE_I_TYPE_BYTE(name, ...) name##_dormouse_i_type,
-#define DORMOUSE_I_KEEP(name, ...) , ::dormouse::detail::keep(__VA_ARGS__)
+    static_assert(name##_dormouse_i_type != 0, DORMOUSE_I_UNKNOWN_TYPE);                                               \
+    static_assert(label_count == 0 || name##_dormouse_i_type <= DORMOUSE_KIND_I64, DORMOUSE_I_NO_LABELS);
+#define DORMOUSE_I_TYPE_BYTE(name, label_count, ...)                                                                   \
+    name##_dormouse_i_type | (label_count == 0 ? 0 : DORMOUSE_KIND_LABELLED),
+#define DORMOUSE_I_KEEP(name, label_count, labels, label_values, ...) , ::dormouse::detail::keep(__VA_ARGS__)
 
 /*
  *   types = those of the values, outside the tag, because a local class has no access to `this`
- *   tag = {types, names}
+ *   tag = {types, names, values of labels}
  *   if gate(class of tag):
  *       record{class of tag, keep(value)…}        one expression, so that temporaries live until the end
  */
@@ -543,12 +645,14 @@ struct record {
                 dormouse_class head;                                                                                   \
                 ::std::uint8_t field_count, types[field_count_ + 1];                                                   \
                 char names[sizeof(DORMOUSE_I_NAMES(field_count_, provider_, name_, __VA_ARGS__))];                     \
+                ::dormouse::detail::labels<DORMOUSE_I_LABEL_COUNTS(field_count_, __VA_ARGS__)> label_bits;             \
             };                                                                                                         \
             static constexpr description describe()                                                                    \
             {                                                                                                          \
                 return {DORMOUSE_CLASS_INIT, field_count_,                                                             \
                         {DORMOUSE_I_CAT(DORMOUSE_I_MAP_, field_count_)(DORMOUSE_I_TYPE_BYTE, __VA_ARGS__) 0},          \
-                        DORMOUSE_I_NAMES(field_count_, provider_, name_, __VA_ARGS__)};                                \
+                        DORMOUSE_I_NAMES(field_count_, provider_, name_, __VA_ARGS__),                                 \
+                        {DORMOUSE_I_CAT(DORMOUSE_I_MAP_, field_count_)(DORMOUSE_I_OPEN_VALUES, __VA_ARGS__)}};         \
             }                                                                                                          \
         };                                                                                                             \
         using dormouse_i_event = ::dormouse::detail::event<dormouse_i_tag>;                                            \
@@ -564,7 +668,7 @@ struct record {
 
 #ifdef DORMOUSE_DISABLE
 
-#define DORMOUSE_I_USE(name, ...)                                                                                      \
+#define DORMOUSE_I_USE(name, label_count, labels, label_values, ...)                                                   \
     DORMOUSE_I_ASSERT(DORMOUSE_I_TYPE_IS_KNOWN(__VA_ARGS__), DORMOUSE_I_UNKNOWN_TYPE);                                 \
     (void)(__VA_ARGS__);
 
@@ -580,6 +684,10 @@ struct record {
 /* clang-format on */
 
 #define DORMOUSE_EVENT(...) DORMOUSE_I_EVENT_COUNTED(DORMOUSE_I_FIELD_COUNT(__VA_ARGS__), __VA_ARGS__, dormouse_i_end)
-#define DORMOUSE_I_EVENT_COUNTED(field_count, ...) DORMOUSE_I_EVENT(field_count, __VA_ARGS__)
+#define DORMOUSE_I_EVENT_COUNTED(field_count, provider, name, ...)                                                     \
+    DORMOUSE_I_EVENT_OF(field_count, provider,                                                                         \
+                        name DORMOUSE_I_CAT(DORMOUSE_I_MAP_, field_count)(DORMOUSE_I_WHOLE, __VA_ARGS__),              \
+                        dormouse_i_end)
+#define DORMOUSE_I_EVENT_OF(field_count, ...) DORMOUSE_I_EVENT(field_count, __VA_ARGS__)
 
 #endif

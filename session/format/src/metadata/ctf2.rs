@@ -1,6 +1,6 @@
 //! Writer of CTF 2. The content equals that of [`tsdl`](super::tsdl).
 
-use dormouse_abi::class::{ClassDecl, FieldType, Kind};
+use dormouse_abi::class::{ClassDecl, FieldType, Kind, Label};
 use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
 use dormouse_abi::record::{COMPACT_TIMESTAMP_BITS, EXTENDED, RecordKind, TIMESTAMP_BITS};
 
@@ -111,8 +111,11 @@ pub fn layout(options: &MetadataOptions, totals: &Totals) -> Vec<Json> {
 pub fn event_fragment(stream_id: u32, id: u16, decl: &ClassDecl) -> Json {
     let name = format!("{}:{}", identifier(&decl.provider), identifier(&decl.name));
     let mut members = Vec::new();
-    for ((_, FieldType { kind, sequence }), name) in decl.fields.iter().zip(field_names(decl)) {
-        let mut class = text(alias(*kind));
+    for (index, ((_, FieldType { kind, sequence }), name)) in decl.fields.iter().zip(field_names(decl)).enumerate() {
+        let mut class = match decl.labels.get(&index) {
+            Some(labels) => enumeration(*kind, labels),
+            None => text(alias(*kind)),
+        };
         if *sequence || *kind == Kind::Bytes {
             let count = format!("_{name}_length");
             class = object([
@@ -136,6 +139,18 @@ pub fn event_fragment(stream_id: u32, id: u16, decl: &ClassDecl) -> Json {
 /// Name of a kind's field class.
 pub fn alias(kind: Kind) -> &'static str {
     type_name(kind)
+}
+
+/// Returns the field class of integers of this kind with labels.
+pub fn enumeration(kind: Kind, labels: &[Label]) -> Json {
+    let range = |number: i128| list([list([Json::Number(number), Json::Number(number)])]);
+    let labels = labels.iter().map(|label| (label.name.clone(), range(kind.integer(label.bits)))).collect();
+    match class_of(kind) {
+        Json::Object(properties) => {
+            Json::Object(properties.into_iter().chain([("mappings".into(), Json::Object(labels))]).collect())
+        }
+        class => class,
+    }
 }
 
 /// Field class that the name stands for.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use dormouse_abi::class::{ClassDecl, FieldType, Kind};
+use dormouse_abi::class::{ClassDecl, FieldType, Kind, Label};
 use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
 use dormouse_abi::record::RecordKind;
 
@@ -182,8 +182,14 @@ pub(super) fn event(stream_id: u32, id: u16, decl: &ClassDecl) -> String {
             "\nevent {{\n\tname = \"{provider}:{name}\";\n\tid = {id};\n\tstream_id = {stream_id};\n\tfields := struct {{\n"
         ),
     );
-    for ((_, field_type), name) in decl.fields.iter().zip(field_names(decl)) {
+    for (index, ((_, field_type), name)) in decl.fields.iter().zip(field_names(decl)).enumerate() {
         let FieldType { kind, sequence } = *field_type;
+        if let Some(labels) = decl.labels.get(&index) {
+            let label = |label: &Label| format!("{} = {}", quoted(&label.name), kind.integer(label.bits));
+            let labels: Vec<_> = labels.iter().map(label).collect();
+            put(&mut out, format_args!("\t\tenum : {} {{ {} }} _{name};\n", type_name(kind), labels.join(", ")));
+            continue;
+        }
         match kind {
             Kind::Str => put(&mut out, format_args!("\t\tstring {{ encoding = UTF8; }} _{name};\n")),
             Kind::Bytes => put_counted(&mut out, kind, &name),

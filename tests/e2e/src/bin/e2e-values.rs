@@ -15,6 +15,7 @@ fn main() {
     names();
     awaited();
     places();
+    enumerations();
 }
 
 fn integers() {
@@ -174,6 +175,40 @@ fn awaited() {
         len = owned.len(),
         text = owned
     );
+}
+
+#[derive(Clone, Copy)]
+enum State {
+    Ready,
+    Running = 300,
+    Failed = -1,
+}
+dormouse::enumeration!(State { Ready, Running, Failed });
+
+#[derive(Clone, Copy)]
+enum Light {
+    Red,
+    Green,
+}
+dormouse::enumeration!(Light { Red, Green });
+
+#[derive(Clone, Copy)]
+enum Door {
+    Open,
+    Shut,
+}
+dormouse::enumeration!(Door { Open, Shut });
+
+fn enumerations() {
+    for state in [State::Ready, State::Running, State::Failed] {
+        event!(values.state, before = 1u8, state, after = "text");
+    }
+    // One site, two classes with equal types and different labels.
+    fn seen<T: Value>(value: T) {
+        event!(values.seen, value);
+    }
+    [Light::Red, Light::Green].into_iter().for_each(seen);
+    [&Door::Open, &Door::Shut].into_iter().for_each(seen);
 }
 
 /// One site with several classes.

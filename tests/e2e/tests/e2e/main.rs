@@ -19,6 +19,7 @@ mod refused;
 mod salvage;
 mod signals;
 mod snapshots;
+mod threads;
 mod values;
 
 /// The program with many modes.

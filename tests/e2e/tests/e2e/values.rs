@@ -1,7 +1,10 @@
 //! Every kind of value, from every kind of place, is read back unchanged.
 
+use std::process::Command;
+
+use dormouse_ctf::Format;
 use dormouse_e2e::check::check;
-use dormouse_e2e::run::{Record, babeltrace2_lines};
+use dormouse_e2e::run::{Record, babeltrace2_lines, dormouse};
 use dormouse_e2e::trace::Trace;
 
 use crate::VALUES;
@@ -106,6 +109,53 @@ fn names_may_be_words_of_other_languages() {
                 && line.ends_with("map = \"28\", _id_length = 1, id = [ [0] = 29 ], fn = 30 }"),
             "{line}"
         );
+    }
+}
+
+/// An enumeration is a number whose values have the names of its variants, also for babeltrace2.
+#[test]
+fn enumerations_are_shown_by_name() {
+    let states = [("Ready", 0), ("Running", 300), ("Failed", -1)];
+    let seen = [("Red", 0), ("Green", 1), ("Open", 0), ("Shut", 1)];
+    for (context, format) in [("ids", Format::Ctf18), ("none", Format::Ctf18), ("ids", Format::Ctf2)] {
+        let recording = Record::new().context(context).format(format).run(&[VALUES]).succeeded();
+        let (trace, _, _) = check(&recording);
+        let numbers = states.map(|(_, number)| format!("before=u8 1 state=i16 {number} after=str \"text\""));
+        assert_eq!(trace.values("values:state"), numbers);
+
+        let lines = |arguments: &[&str]| -> Vec<String> {
+            let output = Command::new(dormouse()).args(arguments).arg(&recording.dir).output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+            String::from_utf8_lossy(&output.stdout).lines().map(String::from).collect()
+        };
+        let found = lines(&["view", "--format", "json", "-e", "values:state"]);
+        assert_eq!(found.len(), states.len());
+        for (line, (label, _)) in found.iter().zip(states) {
+            assert!(
+                line.ends_with(&format!(r#""fields":{{"before":1,"state":"{label}","after":"text"}}}}"#)),
+                "{line}"
+            );
+        }
+        let found = lines(&["view", "--format", "json", "-e", "values:seen"]);
+        assert_eq!(found.len(), seen.len());
+        for (line, (label, _)) in found.iter().zip(seen) {
+            assert!(line.ends_with(&format!(r#""fields":{{"value":"{label}"}}}}"#)), "{line}");
+        }
+        let of_label = lines(&["view", "--where", "state == \"Failed\" or value == \"Shut\""]);
+        assert_eq!(of_label.len(), 2, "{of_label:?}");
+        let counts = lines(&["stats", "-e", "values:state", "--by", "state"]);
+        for (label, _) in states {
+            assert!(counts.iter().any(|line| line.contains(label)), "{label}: {counts:?}");
+        }
+
+        let Some(text) = babeltrace2_lines(&recording.dir) else { continue };
+        for (name, field, labels) in [("state", "state", &states[..]), ("seen", "value", &seen)] {
+            let found: Vec<_> = text.lines().filter(|line| line.contains(&format!(" values:{name}: "))).collect();
+            assert_eq!(found.len(), labels.len());
+            for (line, (label, number)) in found.iter().zip(labels) {
+                assert!(line.contains(&format!("{field} = ( \"{label}\" : container = {number} )")), "{line}");
+            }
+        }
     }
 }
 

@@ -3,11 +3,11 @@
 //! The environment, the clock and the event record classes are interpreted. All other fragments must equal those of a
 //! preamble with the same options.
 
-use dormouse_abi::class::{CLASS_ID_MAX, ClassDecl, FIELD_COUNT_MAX, FieldType, Kind};
+use dormouse_abi::class::{CLASS_ID_MAX, ClassDecl, FIELD_COUNT_MAX, FieldType, Kind, Label, Labels, check_labels};
 use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
 use dormouse_abi::record::RecordKind;
 
-use dormouse_format::metadata::ctf2::{alias, event_fragment, layout};
+use dormouse_format::metadata::ctf2::{alias, enumeration, event_fragment, layout};
 use dormouse_format::metadata::json::Json;
 use dormouse_format::{Clock, Format, MetadataOptions, Totals};
 
@@ -109,7 +109,7 @@ fn event(fragment: &Json) -> Option<(u16, ClassDecl)> {
     let (provider, name) = fragment.get("name")?.text()?.split_once(':')?;
     let Json::List(members) = fragment.get("payload-field-class")?.get("member-classes")? else { return None };
     let kind_of = |class: &Json| Kind::ALL.into_iter().find(|kind| class.text() == Some(alias(*kind)));
-    let mut fields: Vec<(String, FieldType)> = Vec::new();
+    let (mut fields, mut labels): (Vec<(String, FieldType)>, _) = (Vec::new(), Labels::new());
     for member in members {
         let (name, class) = (member.get("name")?.text()?, member.get("field-class")?);
         let field_type = match class.get("element-field-class") {
@@ -119,12 +119,31 @@ fn event(fragment: &Json) -> Option<(u16, ClassDecl)> {
                 let kind = kind_of(element)?;
                 FieldType { kind, sequence: kind != Kind::Bytes }
             }
-            None => FieldType::scalar(kind_of(class)?),
+            None => match class.get("mappings") {
+                Some(Json::Object(mappings)) => {
+                    let of_field: Vec<_> = mappings.iter().map(label).collect::<Option<_>>()?;
+                    let is_kind = |kind: &Kind| kind.is_integer() && enumeration(*kind, &of_field) == *class;
+                    let field_type = FieldType::scalar(Kind::ALL.into_iter().find(is_kind)?);
+                    check_labels(field_type, &of_field).ok()?;
+                    labels.insert(fields.len(), of_field);
+                    field_type
+                }
+                _ => FieldType::scalar(kind_of(class)?),
+            },
         };
         fields.push((name.into(), field_type));
     }
-    let decl = ClassDecl { provider: provider.into(), name: name.into(), fields };
+    let decl = ClassDecl { provider: provider.into(), name: name.into(), fields, labels };
     let stream_id = if id <= CLASS_ID_MAX { STREAM_EVENTS } else { STREAM_STATE };
     let is_written = decl.fields.len() <= FIELD_COUNT_MAX && event_fragment(stream_id, id, &decl) == *fragment;
     is_written.then_some((id, decl))
+}
+
+/// Returns a label of a single value.
+fn label((name, ranges): &(String, Json)) -> Option<Label> {
+    let Json::List(ranges) = ranges else { return None };
+    let [Json::List(bounds)] = ranges.as_slice() else { return None };
+    let Some(Json::Number(number)) = bounds.first() else { return None };
+    let bits = i64::try_from(*number).ok().or_else(|| Some(u64::try_from(*number).ok()?.cast_signed()))?;
+    Some(Label { name: name.clone(), bits })
 }

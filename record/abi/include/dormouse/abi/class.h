@@ -26,10 +26,14 @@
 
 /* Added to a kind: a uint32_t count, then as many elements. Not allowed with STR and BYTES. */
 #define DORMOUSE_KIND_SEQUENCE 0x80
+/* Added to a kind of integers: an enumeration, whose labels the description contains. */
+#define DORMOUSE_KIND_LABELLED 0x40
 
 /* Maximum number of fields of an event class. */
 #define DORMOUSE_FIELD_COUNT_MAX 32
-/* Maximum length of a provider, event or field name, in bytes. */
+/* Maximum number of labels of a field. */
+#define DORMOUSE_LABEL_COUNT_MAX 1024
+/* Maximum length of a provider, event or field name, and of a label, in bytes. */
 #define DORMOUSE_NAME_LEN_MAX 255
 /* Value of dormouse_class.id while the class is in no session. */
 #define DORMOUSE_CLASS_ID_NONE UINT32_MAX
@@ -40,6 +44,9 @@
  *
  *     field_count   type byte of each field, and 0   provider, NUL   name, NUL   name of each field, NUL
  *     1 byte        field_count + 1 bytes            texts
+ *
+ *     labels of each field with DORMOUSE_KIND_LABELLED, NUL after each; NUL   NUL      values of all labels
+ *     texts                                                                   1 byte   8 bytes each, not aligned
  */
 struct dormouse_class {
     int32_t enabled; /* number of users that have enabled the class; above zero means armed */
