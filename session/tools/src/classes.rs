@@ -16,7 +16,8 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use dormouse_abi::class::{
-    Announcement, CClass, CLASS_ID_NONE, ClassDecl, FIELD_COUNT_MAX, FieldType, NAME_LEN_MAX, is_name, rust_event,
+    Announcement, CClass, CLASS_ID_NONE, ClassDecl, FIELD_COUNT_MAX, FieldType, LABELLED, Labels, NAME_LEN_MAX,
+    is_labelled, is_name, rust_event,
 };
 use dormouse_abi::site::{
     EVENTS_SECTION, EventRecord, SITE_BRANCH, SITE_FORM_MASK, SITE_INDIRECT, SITES_SECTION, SiteRecord,
@@ -153,11 +154,13 @@ fn c_class(image: &Image<'_, '_>, key: u64) -> Option<Found> {
     let mut texts = rest.strip_prefix(&[0])?.split(|byte| *byte == 0);
     let mut text = || Some(String::from_utf8_lossy(texts.next()?).into_owned());
     let (provider, name) = (text()?, text()?);
-    let fields = types.iter().map(|byte| Some((text()?, *byte))).collect::<Option<_>>()?;
-    let fit = Announcement { provider, name, fields }.check().ok();
-    Some(fit.map(|ClassDecl { provider, name, fields }| {
+    // The labels of enumerations are left out, so these are integers.
+    let type_byte = |byte: u8| if is_labelled(byte) { byte & !LABELLED } else { byte };
+    let fields = types.iter().map(|byte| Some((text()?, type_byte(*byte)))).collect::<Option<_>>()?;
+    let fit = Announcement { provider, name, fields, labels: Labels::new() }.check().ok();
+    Some(fit.map(|ClassDecl { provider, name, fields, labels }| {
         let fields = fields.into_iter().map(|(name, field_type)| (name, Some(field_type))).collect();
-        ClassDecl { provider, name, fields }
+        ClassDecl { provider, name, fields, labels }
     }))
 }
 
@@ -179,7 +182,8 @@ fn rust_class(image: &Image<'_, '_>, key: u64, describe: u64) -> Option<Found> {
         .filter(|names| names.len() as u64 == count)?;
     let types = types_of(image, describe, names.len()).unwrap_or_else(|| vec![None; names.len()]);
     let (provider, name) = (text(member(rust_event::PROVIDER_OFFSET))?, text(member(rust_event::NAME_OFFSET))?);
-    Some(Some(ClassDecl { provider, name, fields: names.into_iter().zip(types).collect() }))
+    let fields = names.into_iter().zip(types).collect();
+    Some(Some(ClassDecl { provider, name, fields, labels: Labels::new() }))
 }
 
 /// Returns the types that a class's function describes. `None` if the function does not just return an address, or not
@@ -315,7 +319,7 @@ mod tests {
         let whole = object();
         let field = |name: &str, kind| (name.to_string(), Some(FieldType::scalar(kind)));
         let fields = vec![field("n", Kind::U64), field("text", Kind::Str)];
-        let decl = ClassDecl { provider: "p".into(), name: "e".into(), fields };
+        let decl = ClassDecl { provider: "p".into(), name: "e".into(), fields, labels: Labels::new() };
         assert_eq!(of(&whole), (Ok(vec![FileClass { decl, site_count: 2 }]), Some(2)));
         // A key that leads into the header, and one that leads nowhere.
         for distance in [-0x100_i64, 0x10_0000] {
