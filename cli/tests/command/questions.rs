@@ -100,10 +100,10 @@ COUNT      SUM     MIN    MEAN     P50     P90     P99   P99.9     MAX
    39  11.3 µs  100 ns  290 ns  290 ns  450 ns  480 ns  480 ns  480 ns
 
 SLOWEST               BEGIN      RELATIVE  THREAD  PROCESS    FIELDS
- 480 ns  23:13:20.038001000  +0.038000999       8  cache (8)  bytes=1444 path=/2
- 470 ns  23:13:20.037001000  +0.037000999       7  web (7)    bytes=1369 path=/1
+ 480 ns  23:13:20.038001000  +0.038000000       8  cache (8)  bytes=1444 path=/2
+ 470 ns  23:13:20.037001000  +0.037000000       7  web (7)    bytes=1369 path=/1
 
-note: `dormouse view {} --since +0.038000999s --until +0.038001479s` prints what happened during the slowest
+note: `dormouse view {} --since +0.038000000s --until +0.038000480s` prints what happened during the slowest
 {NOTE}{LOST}",
                 trace.path().display()
             ),
@@ -111,7 +111,8 @@ note: `dormouse view {} --since +0.038000999s --until +0.038001479s` prints what
         (
             &["-e", "http:end", "--interval", "20ms"],
             format!(
-                "{}
+                "{}          times count from the first event of the trace, at 2023-11-14 23:13:20.000001000 +01:00
+
 EVENTS  EVENTS/S  BYTES  FROM
     20      1000    320  +0.000000 s
     20      1000    320  +0.020000 s
