@@ -28,6 +28,7 @@ mod analysis;
 pub mod clocks;
 mod diff;
 mod distribution;
+mod found_key;
 mod group;
 mod key;
 mod pair;

@@ -3,8 +3,8 @@
 use dormouse_ctf::{PairEnd, PairFilter, Trace};
 use dormouse_filter::{Filter, Kind};
 
+use crate::found_key::FoundKey;
 use crate::schema::Schema;
-use crate::timeline::FoundKey;
 
 /// A question.
 #[derive(Debug, Clone, Default)]

@@ -10,11 +10,11 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
 use crate::distribution::Distribution;
+use crate::found_key::FoundKey;
 use crate::group::{Group, Slices};
 use crate::key::{KeyValue, label};
 use crate::pair::{Slow, Unpaired};
 use crate::query::{Latency, Measure, Query};
-use crate::timeline::FoundKey;
 
 /// The parts of a group's key: name and value of each.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

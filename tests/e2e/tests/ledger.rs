@@ -213,14 +213,14 @@ fn report_agrees(recording: &Recording, ledger: &Ledger, seed: u64) {
     let head = page.split_once("id=\"head\">").unwrap().1.split_once("</script>").unwrap().0;
     let packed = BASE64_STANDARD.decode(head).unwrap();
     let head: Json = serde_json::from_reader(ZlibDecoder::new(packed.as_slice())).unwrap();
-    let of: [(&str, fn(&Request) -> Range); 2] = [("queue", |of| of.queued), ("service", |of| of.served)];
-    for (name, of) in of {
+    let ranges = |of: fn(&Request) -> Range| ledger.requests.iter().map(of);
+    for (name, ranges) in [("queue", ranges(|of| of.queued)), ("service", ranges(|of| of.served))] {
         let at = head["names"].as_array().unwrap().iter().position(|known| known == name).unwrap();
         let row = head["summary"].as_array().unwrap().iter().find(|row| row["name"] == at && row["is_slice"] == true);
         let row = row.unwrap_or_else(|| panic!("seed {seed}: {name}"));
         assert_eq!(number(&row["count"]), ledger.requests.len() as f64, "seed {seed}: {name}");
-        assert!(sum(ledger.requests.iter().map(of)).has(number(&row["total"])), "seed {seed}: {name}: {row}");
-        assert!(greatest(ledger.requests.iter().map(of)).has(number(&row["max"])), "seed {seed}: {name}: {row}");
+        assert!(sum(ranges.clone()).has(number(&row["total"])), "seed {seed}: {name}: {row}");
+        assert!(greatest(ranges).has(number(&row["max"])), "seed {seed}: {name}: {row}");
     }
 }
 

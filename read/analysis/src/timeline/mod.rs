@@ -22,7 +22,8 @@ mod room;
 mod rules;
 mod tracks;
 
-pub use keys::{FoundKey, KeySurvey};
+pub use crate::found_key::FoundKey;
+pub use keys::KeySurvey;
 pub use rules::{NameText, SliceRule, slice_rules};
 pub use tracks::{Track, TrackKind};
 

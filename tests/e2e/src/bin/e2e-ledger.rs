@@ -92,18 +92,19 @@ impl<T> PthreadMutex<T> {
     /// Locks in one of three ways. `None`: the mutex was held, and the thread did not wait.
     fn lock(&self, way: u64, ledger: &Ledger) -> Option<Call> {
         let before = ledger.now();
-        // SAFETY: the mutex is initialised and does not move while it is borrowed.
-        let result = unsafe {
-            match way {
-                0 => libc::pthread_mutex_trylock(self.mutex.get()),
-                1 => {
-                    let mut until = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-                    libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut until);
-                    until.tv_sec += 1000;
-                    libc::pthread_mutex_timedlock(self.mutex.get(), &raw const until)
-                }
-                _ => libc::pthread_mutex_lock(self.mutex.get()),
+        let result = match way {
+            // SAFETY: the mutex is initialised and does not move while it is borrowed.
+            0 => unsafe { libc::pthread_mutex_trylock(self.mutex.get()) },
+            1 => {
+                let mut until = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+                // SAFETY: clock_gettime(2) writes to a variable of this function.
+                unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut until) };
+                until.tv_sec += 1000;
+                // SAFETY: as for the first; the time is a variable of this function.
+                unsafe { libc::pthread_mutex_timedlock(self.mutex.get(), &raw const until) }
             }
+            // SAFETY: as for the first.
+            _ => unsafe { libc::pthread_mutex_lock(self.mutex.get()) },
         };
         assert!(result == 0 || way == 0 && result == libc::EBUSY, "{result}");
         (result == 0).then(|| (before, ledger.now()))
@@ -189,8 +190,8 @@ fn use_file(path: &str, random: &mut Random) -> Calls {
     let (fd, mut bytes, mut calls) = (open(path), [7_u8; 512], Calls::default());
     for _ in 0..random.below(4) {
         let size = 1 + random.below(512) as usize;
-        // SAFETY: the buffer has `size` bytes, and the descriptor is this function's.
         if random.below(2) == 0 {
+            // SAFETY: the buffer has `size` bytes, and the descriptor is this function's.
             let written = unsafe { libc::write(fd, bytes.as_ptr().cast(), size) };
             calls.writes += 1;
             calls.written_bytes += u64::try_from(written).expect("it is written");
