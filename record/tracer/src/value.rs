@@ -30,7 +30,7 @@ pub struct TypeByte<const TYPE: u8>;
 /// Labels of an enumeration, each with its value's bits.
 pub type StaticLabels = &'static [(&'static str, i64)];
 
-/// A type that has a type byte. Implemented by [`TypeByte`], and by the enumerations of [`enumeration!`](crate::enumeration).
+/// A type that has a type byte. Implemented by `TypeByte`, and by the enumerations of [`enumeration!`](crate::enumeration).
 pub trait HasTypeByte {
     /// The type byte, [`FieldType::to_u8`].
     const TYPE: u8;

@@ -70,14 +70,14 @@ fn slowest(browser: &mut Browser, recording: &Recording, options: &[&str], name:
     browser.evaluate("document.querySelector('#view tbody tr button').click()");
     browser.press("1");
     // The item's fields appear after it.
-    browser.wait("document.querySelector('#view .wide h3') !== null");
+    browser.wait("document.querySelector('#view .wide .fields') !== null");
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
 /// Returns the value that the page shows for the item beside this name.
 fn said(browser: &mut Browser, name: &str) -> String {
     let value = browser.evaluate(&format!(
-        "[...document.querySelectorAll('#view dt')].find((dt) => dt.textContent === {name:?})?.nextSibling.textContent ?? ''"
+        "[...document.querySelectorAll('#view dt, #view .fields th')].find((head) => head.textContent === {name:?})?.nextSibling.textContent ?? ''"
     ));
     value.as_str().unwrap_or_default().to_owned()
 }
@@ -151,7 +151,7 @@ fn unfreed_memory_is_found_as_a_leak() {
            for (const row of report.rows) { if (row.is_cpu || !row.is_slices) continue;
              for (let at = row.levels[0].from; at < row.levels[0].to; at++) {
                const shown = document.createElement('div'); await panel.fields({ at, row }, shown);
-               if (shown.textContent.includes('no end')) sizes.push([...shown.querySelectorAll('dt')].find((dt) => dt.textContent === 'size').nextSibling.textContent); } }
+               if (shown.textContent.includes('no end')) sizes.push([...shown.querySelectorAll('.fields th')].find((head) => head.textContent === 'size').nextSibling.textContent); } }
            return sizes; })()",
     );
     let sizes: Vec<&str> = sizes.as_array().unwrap().iter().filter_map(Json::as_str).collect();

@@ -40,12 +40,15 @@ with calls as (
     union all
     select time, process, pid, null as first, null as last, fd, oldfd, null as path, '' as call, 0 as bytes /*+, host*/ from "libc:dup"
     union all
-    select time, process, pid, read_fd as first, read_fd as last, write_fd as fd, null as oldfd, '' as path, '' as call, 0 as bytes /*+, host*/
-    from "libc:pipe"
+    select time, process, pid, null as first, null as last, read_fd as fd, null as oldfd, '' as path, '' as call, 0 as bytes /*+, host*/ from "libc:pipe"
+    union all
+    select time, process, pid, null as first, null as last, write_fd as fd, null as oldfd, '' as path, '' as call, 0 as bytes /*+, host*/ from "libc:pipe"
     union all
     select time, process, pid, null as first, null as last, fd, null as oldfd, '' as path, '' as call, 0 as bytes /*+, host*/ from "libc:socket"
     union all
-    select time, process, pid, fd as first, fd as last, other_fd as fd, null as oldfd, '' as path, '' as call, 0 as bytes /*+, host*/ from "libc:socketpair"
+    select time, process, pid, null as first, null as last, fd, null as oldfd, '' as path, '' as call, 0 as bytes /*+, host*/ from "libc:socketpair"
+    union all
+    select time, process, pid, null as first, null as last, other_fd as fd, null as oldfd, '' as path, '' as call, 0 as bytes /*+, host*/ from "libc:socketpair"
     union all
     select time, process, pid, null as first, null as last, fd, null as oldfd, '' as path, '' as call, 0 as bytes /*+, host*/ from "libc:accept"
 ), known as (
