@@ -33,6 +33,9 @@ pub(crate) struct SelectionOptions {
     /// Select events up to this time, in the same forms
     #[arg(long, value_name = "TIME", value_parser = time::parse, allow_hyphen_values = true)]
     until: Option<TimeOption>,
+    /// Select events from --since on for this long
+    #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration, requires = "since", conflicts_with = "until")]
+    for_: Option<Duration>,
     /// Select events of the last DURATION of the trace: `500ms`, `10s`, `2m`
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, conflicts_with = "since")]
     last: Option<Duration>,
@@ -149,7 +152,8 @@ impl SelectionOptions {
 
     /// Returns the time range in which events are wanted.
     pub(crate) fn bounds(&self, files: &TraceFiles) -> anyhow::Result<Bounds> {
-        time::bounds(files, self.since.as_ref(), self.until.as_ref(), self.last)
+        let within = (self.since.as_ref(), self.until.as_ref());
+        time::bounds(files, within, self.for_, self.last)
     }
 
     /// Begins to read the wanted events. Returns an error if a pattern matches no event class.

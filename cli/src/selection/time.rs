@@ -118,15 +118,22 @@ fn no_time(files: &TraceFiles) -> anyhow::Error {
 /// Returns the time range in which events are wanted.
 pub(super) fn bounds(
     files: &TraceFiles,
-    since: Option<&TimeOption>,
-    until: Option<&TimeOption>,
+    (since, until): (Option<&TimeOption>, Option<&TimeOption>),
+    duration: Option<Duration>,
     last: Option<Duration>,
 ) -> anyhow::Result<Bounds> {
-    let last = last.map(|last| TimeOption::FromEnd(i64::try_from(last.as_nanos()).unwrap_or(i64::MAX)));
+    let ns_of = |duration: Duration| i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX);
+    let last = last.map(|last| TimeOption::FromEnd(ns_of(last)));
     let since = since.or(last.as_ref());
     let ns = |when: Option<&TimeOption>, without: i64| when.map_or(Ok(without), |when| resolve(files, when, without));
     let times = (ns(since, i64::MIN)?, ns(until, i64::MAX)?);
-    let bounds = Bounds::new(files, times, since.and_then(TimeOption::event), until.and_then(TimeOption::event));
+    let mut bounds = Bounds::new(files, times, since.and_then(TimeOption::event), until.and_then(TimeOption::event));
+    if let Some(duration) = duration {
+        if bounds.first_ns == i64::MIN {
+            bail!("--for counts from --since, and no such event is in the trace yet");
+        }
+        bounds.last_ns = bounds.first_ns.saturating_add(ns_of(duration));
+    }
     if bounds.first_ns > bounds.last_ns {
         bail!("--since is later than --until; swap them");
     }

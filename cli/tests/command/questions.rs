@@ -103,7 +103,7 @@ SLOWEST               BEGIN      RELATIVE  THREAD  PROCESS    FIELDS
  480 ns  23:13:20.038001000  +0.038000000       8  cache (8)  bytes=1444 path=/2
  470 ns  23:13:20.037001000  +0.037000000       7  web (7)    bytes=1369 path=/1
 
-note: `dormouse view {} --since +0.038000000s --until +0.038000480s` prints what happened during the slowest
+note: `dormouse view {} --since +0.038000000s --for 480ns` prints what happened during the slowest
 {NOTE}{LOST}",
                 trace.path().display()
             ),
@@ -161,6 +161,9 @@ fn options_select_events() {
         (&["--process", "cach*", "--field", "bytes"], (40, 3)),
         (&["--cpu", "1", "--interval", "10ms"], (40, 3)),
         (&["--since", "1700000000.010", "--until", "1700000000.015"], (10, 0)),
+        // Both ends are in it.
+        (&["--since", "+10ms", "--for", "5ms"], (11, 0)),
+        (&["--since", "event:http:end", "--for", "0ns"], (1, 0)),
         (&["--last", "1ms"], (1, 0)),
         // These options select pairs.
         (&["--tid", "8", "--latency", "http:begin..http:end"], (81, 3)),

@@ -300,8 +300,12 @@ fn write_latency(latency: &LatencyReport, out: &mut dyn Write, look: Look<'_>) -
     table(out, look.marks, &heads, heads.len() - 4, &rows.collect::<Vec<_>>())?;
     let (Some(slowest), Some((zero, _))) = (latency.slowest.first(), look.zero) else { return Ok(()) };
     let since = since(slowest.begin_ns, zero);
-    let until = self::since(slowest.begin_ns.saturating_add_unsigned(slowest.latency_ns), zero);
-    writeln!(out, "\nnote: `{} --since {since}s --until {until}s` prints what happened during the slowest", look.view)
+    let latency_ns = slowest.latency_ns;
+    writeln!(
+        out,
+        "\nnote: `{} --since {since}s --for {latency_ns}ns` prints what happened during the slowest",
+        look.view
+    )
 }
 
 /// Returns the seconds from one time to another, as `--since` takes them. Times are in nanoseconds since the epoch.
