@@ -173,6 +173,7 @@ impl Tally {
         if let Some(source) = source {
             self.begin_program(source, false, first, Instant::now());
         }
+        let mut has_ended = false;
         loop {
             match lines.recv_timeout(GRACE) {
                 Ok(bytes) => {
@@ -181,11 +182,11 @@ impl Tally {
                     self.read(&text, first, Instant::now());
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
-                // A process left behind by a test may hold the pipe open.
+                // A process left behind by a test may hold the pipe open. The last lines may still be in the pipe when
+                // the end is seen, so they have this time once more.
+                Err(RecvTimeoutError::Timeout) if has_ended => break,
                 Err(RecvTimeoutError::Timeout) => {
-                    if child.try_wait().context("cannot wait for cargo")?.is_some() {
-                        break;
-                    }
+                    has_ended = child.try_wait().context("cannot wait for cargo")?.is_some();
                 }
             }
         }
