@@ -1,8 +1,7 @@
-//! How slices are paired: the pass over the events that finds the fields by which they belong together.
+//! Finds the fields by which slices are paired, with a progress bar, and prints them.
 
-use dormouse_analysis::timeline::{FoundKey, KeySurvey, Options};
-use dormouse_ctf::Trace;
-use dormouse_reader::{Item, Reading, TraceFiles};
+use dormouse_analysis::timeline::{self, FoundKey, Options};
+use dormouse_reader::{Reading, TraceFiles};
 use dormouse_terminal::say;
 
 use crate::progress::Progress;
@@ -30,21 +29,12 @@ pub(crate) fn survey(
     mut reading: Reading<'_>,
     memory: usize,
 ) -> anyhow::Result<Vec<FoundKey>> {
-    let traces: Vec<&Trace> = files.described().iter().collect();
-    let survey = KeySurvey::new(options, &traces, files.readers().map(|(trace, _)| trace));
-    let Some(mut survey) = survey.map_err(anyhow::Error::msg)? else { return Ok(Vec::new()) };
-    survey.limit(memory);
     // The reading keeps names too.
     reading.limit_names(memory / 4);
     let mut progress = Progress::of(&reading, true);
-    while let Some(item) = reading.next_item() {
-        match item {
-            Item::Wanted(event, _) => survey.event(&event),
-            Item::Other(event) if event.is_state() => survey.event(&event),
-            Item::Other(_) => {}
-            Item::Notice(notice) => survey.notice(&notice),
-        }
-        progress.step(&reading);
-    }
-    Ok(survey.finish())
+    let traces_of_streams = files.readers().map(|(trace, _)| trace);
+    timeline::find_keys(options, files.described(), traces_of_streams, memory, |survey| {
+        reading.each_wanted(|next| survey.take(next), |reading| progress.step(reading));
+    })
+    .map_err(anyhow::Error::msg)
 }

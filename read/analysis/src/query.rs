@@ -48,7 +48,7 @@ pub struct Latency {
     pub end: String,
     /// Fields that both have, whose values match begin and end. If empty, they are matched by thread.
     pub key: Vec<String>,
-    /// Fields that identify the pairs, as [`KeySurvey`](crate::timeline::KeySurvey) finds them; only without a `key`.
+    /// Fields that identify the pairs, as [`find_keys`](crate::timeline::find_keys) returns them; only without a `key`.
     pub found: Option<FoundKey>,
     /// Conditions that a pair must meet, and that an event without a partner may not contradict: the name of the option that each comes from, and a filter that names fields as
     /// [`PairFilter`] does.

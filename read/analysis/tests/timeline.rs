@@ -1,8 +1,10 @@
 //! Timelines of generated traces.
 
+use std::slice::from_ref;
+
 use dormouse_abi::class::{FieldType, Kind};
 use dormouse_analysis::timeline::{
-    Begin, Counter, End, Flow, FoundKey, Instant, KeySurvey, Loss, Options, Sink, Timeline, Totals, Track, What,
+    Begin, Counter, End, Flow, FoundKey, Instant, Loss, Options, Sink, Timeline, Totals, Track, What, find_keys,
 };
 use dormouse_ctf::{Merge, StateRecord, StreamReader, Trace, Value};
 use dormouse_traces::TraceBuilder;
@@ -387,16 +389,14 @@ fn surveyed(builder: TraceBuilder) -> (Vec<FoundKey>, Vec<String>, Totals) {
     let trace = builder.finish();
     let described = Trace::decode(trace.metadata.as_bytes()).unwrap();
     let options = Options::default();
-    let mut survey = KeySurvey::new(&options, &[&described], trace.streams.iter().map(|_| 0)).unwrap().unwrap();
     let streams = trace.streams.iter().enumerate();
     let mut events = Merge::new(streams.map(|(index, bytes)| StreamReader::new(&described, index, bytes.as_slice())));
-    while let Some(next) = events.next_event() {
-        match next {
-            Ok(event) => survey.event(&event),
-            Err(notice) => survey.notice(&notice),
+    let found = find_keys(&options, from_ref(&described), trace.streams.iter().map(|_| 0), usize::MAX, |survey| {
+        while let Some(next) = events.next_event() {
+            survey.take(next);
         }
-    }
-    let found = survey.finish();
+    });
+    let found = found.unwrap();
     let (lines, totals) = timeline(&Options { found: found.clone(), ..options }, &trace).unwrap();
     (found, lines.into_iter().filter(|line| line.contains(" end ")).collect(), totals)
 }

@@ -150,6 +150,24 @@ impl<'f> Reading<'f> {
         })
     }
 
+    /// Reads to the end. Passes the selected events, all state records, and the errors and losses to `take`, and calls
+    /// `progress` after each item that was read.
+    pub fn each_wanted(
+        &mut self,
+        mut take: impl FnMut(Result<Event<'_>, Notice>),
+        mut progress: impl FnMut(&Reading<'f>),
+    ) {
+        while let Some(item) = self.next_item() {
+            match item {
+                Item::Wanted(event, _) => take(Ok(event)),
+                Item::Other(event) if event.is_state() => take(Ok(event)),
+                Item::Other(_) => {}
+                Item::Notice(notice) => take(Err(notice)),
+            }
+            progress(self);
+        }
+    }
+
     /// If all events are selected, keeps the next one, provided a program recorded it. Returns false otherwise: then
     /// call [`Reading::next_item`].
     #[inline]
@@ -196,5 +214,39 @@ fn note_state(event: &Event<'_>, losses: &mut StatedLosses, writers: &mut Writer
     if let Some(record) = event.state_record() {
         losses.note(&record);
         writers.note(event, &record);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dormouse_ctf::StateRecord;
+    use dormouse_traces::TraceBuilder;
+
+    use super::*;
+
+    /// Events that are not selected take time, but are not passed on.
+    #[test]
+    fn selected_events_state_records_and_notices_are_passed_on_in_order() {
+        let mut trace = TraceBuilder::new();
+        let [wanted, other] = ["wanted", "other"].map(|name| trace.class("app", name, &[]));
+        let stream = trace.stream(0);
+        for (time, class) in [(1, other), (2, wanted), (4, other)] {
+            trace.event(stream, time, 7, 8, class, &[]);
+        }
+        trace.state(3, &StateRecord::Lost { reason: "none", count: 0 });
+        trace.packet(stream, 0, 0);
+        trace.event(stream, 9, 7, 8, wanted, &[]);
+        trace.packet(stream, 0, 5);
+        let dir = tempfile::tempdir().unwrap();
+        trace.finish().write(dir.path());
+        let files = TraceFiles::open(dir.path()).unwrap();
+        let all = Bounds::new(&files, (i64::MIN, i64::MAX), None, None);
+        let mut reading = Reading::new(&files, Selection::unchecked(vec!["app:wanted".into()], Vec::new()), all);
+        let (mut passed, mut steps) = (Vec::new(), 0);
+        let take = |next: Result<Event<'_>, Notice>| {
+            passed.push(next.map_or(0, |event| event.timestamp));
+        };
+        reading.each_wanted(take, |_| steps += 1);
+        assert_eq!((passed.as_slice(), steps), ([2, 3, 0, 9].as_slice(), 6));
     }
 }

@@ -16,10 +16,10 @@ use arrow_cast::cast;
 use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use dormouse_abi::class::matches;
 use dormouse_analysis::Pairs;
-use dormouse_analysis::timeline::{FoundKey, GivenPair, KeySurvey, Options, slice_rules};
+use dormouse_analysis::timeline::{FoundKey, GivenPair, Options, find_keys, slice_rules};
 use dormouse_columns::{Batches, COMMON, Damage, Extra, Gap, Layout, Request};
-use dormouse_ctf::{ClassRef, Selection, Trace, TraceRef};
-use dormouse_reader::{Bounds, Item, Reading, TraceFiles};
+use dormouse_ctf::{ClassRef, Selection, TraceRef};
+use dormouse_reader::{Bounds, Reading, TraceFiles};
 
 use crate::error::{Error, Failed, Result};
 use crate::manifest::Unpaired;
@@ -113,24 +113,14 @@ pub fn survey(files: &TraceFiles, groups: &[Group], given: Option<GivenPair>) ->
         return Ok(Vec::new());
     }
     let options = Options { pairs: given.into_iter().collect(), ..Options::default() };
-    let traces: Vec<&Trace> = files.described().iter().collect();
-    let Some(mut survey) = KeySurvey::new(&options, &traces, files.readers().map(|(trace, _)| trace)).map_err(Error)?
-    else {
-        return Ok(Vec::new());
-    };
-    survey.limit(SURVEY_BYTES);
     let patterns = rules.iter().flat_map(|rule| rule.begins.iter().chain(&rule.ends)).cloned().collect();
     let all = Bounds::new(files, (i64::MIN, i64::MAX), None, None);
     let mut reading = Reading::new(files, Selection::unchecked(patterns, Vec::new()), all);
-    while let Some(item) = reading.next_item() {
-        match item {
-            Item::Wanted(event, _) => survey.event(&event),
-            Item::Other(event) if event.is_state() => survey.event(&event),
-            Item::Other(_) => {}
-            Item::Notice(notice) => survey.notice(&notice),
-        }
-    }
-    Ok(survey.finish())
+    let traces_of_streams = files.readers().map(|(trace, _)| trace);
+    find_keys(&options, files.described(), traces_of_streams, SURVEY_BYTES, |survey| {
+        reading.each_wanted(|next| survey.take(next), |_| {});
+    })
+    .map_err(Error)
 }
 
 /// Number of batches that are read ahead of pairing.

@@ -12,8 +12,8 @@
 //! field, and threads have ends without a begin again and again, no pair of these classes is certain.
 //!
 //! # Limits
-//! At most 8 fields of a pair are compared, alone and all together. Memory is bounded by [`KeySurvey::limit`]: a pair of
-//! classes for whose open begins there is none is left as it is.
+//! At most 8 fields of a pair are compared, alone and all together. Memory is bounded by the caller of [`find_keys`]: a
+//! pair of classes for whose open begins there is none is left as it is.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -151,7 +151,30 @@ impl Candidate {
     }
 }
 
-/// Finds keys in one pass over the events of traces in the order of time.
+/// Returns the keys that the events of traces show, by name of the slices; none if no slice is paired by thread.
+///
+/// `traces_of_streams`: the index of each stream's trace; `memory_bytes`: maximum memory; `read`: passes the events in
+/// the order of time and the notices to the survey. It is not called if no key is to be found.
+///
+/// # Errors
+/// As for [`Timeline::new`](super::Timeline::new).
+pub fn find_keys(
+    options: &Options,
+    traces: &[Trace],
+    traces_of_streams: impl IntoIterator<Item = usize>,
+    memory_bytes: usize,
+    read: impl FnOnce(&mut KeySurvey),
+) -> Result<Vec<FoundKey>, String> {
+    let traces: Vec<&Trace> = traces.iter().collect();
+    let mut survey = KeySurvey::new(options, &traces, traces_of_streams, memory_bytes)?;
+    if survey.candidates.is_empty() {
+        return Ok(Vec::new());
+    }
+    read(&mut survey);
+    Ok(survey.finish())
+}
+
+/// The state of [`find_keys`].
 #[derive(Debug)]
 pub struct KeySurvey {
     bound: Bound,
@@ -167,22 +190,13 @@ pub struct KeySurvey {
 }
 
 impl KeySurvey {
-    /// Limits memory to `bytes`. Call it before the first event.
-    pub fn limit(&mut self, bytes: usize) {
-        self.room = Room::new(bytes / 4 * 3);
-        self.writers.limit(bytes / 4);
-    }
-
-    /// Creates a survey; `None` if all slices have a key already, or none is paired by thread. `traces_of_streams`: the
-    /// index of each stream's trace.
-    ///
-    /// # Errors
-    /// As for [`Timeline::new`](super::Timeline::new).
-    pub fn new(
+    /// Creates a survey, without candidates if no slice is paired by thread.
+    fn new(
         options: &Options,
         traces: &[&Trace],
         traces_of_streams: impl IntoIterator<Item = usize>,
-    ) -> Result<Option<KeySurvey>, String> {
+        memory_bytes: usize,
+    ) -> Result<KeySurvey, String> {
         let mut picker = Picker::default();
         let bound = Bound::new(options, traces, &mut picker)?;
         // Fields of all classes that begin, and of all that end, the slices of a name.
@@ -223,13 +237,21 @@ impl KeySurvey {
             candidates.insert(pair, candidate);
         }
         let traces = traces_of_streams.into_iter().collect();
-        let (writers, room) = (Writers::default(), Room::new(usize::MAX));
-        let survey = KeySurvey { bound, picker, writers, traces, candidates, lost: 0, room };
-        Ok((!survey.candidates.is_empty()).then_some(survey))
+        let mut writers = Writers::default();
+        writers.limit(memory_bytes / 4);
+        let room = Room::new(memory_bytes / 4 * 3);
+        Ok(KeySurvey { bound, picker, writers, traces, candidates, lost: 0, room })
     }
 
-    /// Takes the next event.
-    pub fn event(&mut self, event: &Event<'_>) {
+    /// Takes the next event or notice.
+    pub fn take(&mut self, next: Result<Event<'_>, Notice>) {
+        match next {
+            Ok(event) => self.event(&event),
+            Err(notice) => self.notice(&notice),
+        }
+    }
+
+    fn event(&mut self, event: &Event<'_>) {
         if let Some(record) = event.state_record() {
             self.writers.note(event, &record);
             return;
@@ -269,14 +291,12 @@ impl KeySurvey {
         }
     }
 
-    /// Takes a notice.
-    pub fn notice(&mut self, notice: &Notice) {
+    fn notice(&mut self, notice: &Notice) {
         let count = if let Problem::Discarded { count, .. } = notice.problem { count } else { 1 };
         self.lost = self.lost.saturating_add(count);
     }
 
-    /// Returns the keys that were found, by name.
-    pub fn finish(self) -> Vec<FoundKey> {
+    fn finish(self) -> Vec<FoundKey> {
         let KeySurvey { bound, candidates, lost, .. } = self;
         candidates
             .into_iter()

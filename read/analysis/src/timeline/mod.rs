@@ -23,7 +23,7 @@ mod rules;
 mod tracks;
 
 pub use crate::found_key::FoundKey;
-pub use keys::KeySurvey;
+pub use keys::{KeySurvey, find_keys};
 pub use rules::{NameText, SliceRule, slice_rules};
 pub use tracks::{Track, TrackKind};
 
@@ -51,7 +51,7 @@ pub struct Options {
     pub pairs: Vec<GivenPair>,
     /// Key that both ends of these share: fields, `pid`, `tid`, `cpu`. If empty, they are matched by thread.
     pub key: Vec<String>,
-    /// Keys of slices that are not paired by thread, as [`KeySurvey`] finds them.
+    /// Keys of slices that are not paired by thread, as [`find_keys`] returns them.
     pub found: Vec<FoundKey>,
     /// Patterns of classes, and a field of these classes whose values are drawn.
     pub counters: Vec<(String, String)>,
