@@ -18,6 +18,39 @@
 //! ```
 //! The crate `vhost` has the control plane's messages; [`dormouse_vring`] has rings and their contents.
 //!
+//! Both ends in one program: a driver reads the name and the first block of a disk in memory.
+//!
+//! ```
+//! # use std::sync::Arc;
+//! # use std::time::Duration;
+//! # use dormouse_vring_vhost::*;
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! # let socket = dir.path().join("disk.sock");
+//! let disk = Arc::new(Disk::new(FileStorage::in_memory(1 << 20)?, "example", 1));
+//! let _back_end = BackEnd::start(&socket, disk, BackEndOptions::default())?;
+//!
+//! let mut device = BlockDevice::connect(&socket, DriverOptions::default())?;
+//! let queue = &mut device.queues_mut()[0];
+//! let (name, block) = (1, 2);
+//! queue.get_id(name)?;
+//! queue.read(0, SECTOR_BYTES, block)?;
+//! queue.submit()?;
+//! while queue.in_flight() > 0 {
+//!     queue.wait(Duration::from_secs(60))?;
+//!     while let Some(completed) = queue.complete()? {
+//!         let mut bytes = [1; SECTOR_BYTES as usize];
+//!         completed.copy_to(&mut bytes);
+//!         match completed.token == name {
+//!             true => assert!(bytes.starts_with(b"example\0")),
+//!             false => assert_eq!(bytes, [0; SECTOR_BYTES as usize]),
+//!         }
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # States and their owners
 //!
 //! | state of a ring | owner | cause of the state |
@@ -55,6 +88,7 @@
 //! The front end trusts a device's data, which is the device's purpose, and nothing else. Used elements are checked, a
 //! device that does not answer is abandoned, and a device that seemed to be gone has no memory that the front end still
 //! uses.
+//!
 //! # Cost
 //! Data is copied once on each side. A kick is a system call, and so is a call. With event indexes, one is enough for
 //! all requests that arrive while the other side is busy.
