@@ -61,20 +61,17 @@ pub struct AdaptiveDriver<D> {
 
 impl<D: DriverSide> AdaptiveDriver<D> {
     /// Takes over a driver. Buffers that it added and did not publish are published. If it has chains under way, the
-    /// limit is lower than that of a new driver, because it is not known how many descriptors these chains take; see
-    /// [`AdaptiveDriver::with_limit`].
+    /// limit is lower than that of a new driver, because it is not known how many descriptors these chains take.
     pub fn new(side: D) -> AdaptiveDriver<D> {
         let size = side.free_count().saturating_add(side.in_flight()).saturating_add(side.unpublished());
-        let mut driver = AdaptiveDriver { limit: limit_of(size), side, idle: 0, burst: 0, expected: 1 };
-        driver.flush();
-        driver
+        AdaptiveDriver::with_limit(side, limit_of(size))
     }
 
-    /// Sets another limit, of at least 1 buffer; 1 publishes each buffer. It is in force from the next call on.
-    pub fn with_limit(mut self, limit: u16) -> AdaptiveDriver<D> {
-        self.limit = limit.max(1);
-        self.expected = self.expected.min(self.limit);
-        self
+    /// Like [`AdaptiveDriver::new`], with this limit; 1 publishes each buffer.
+    pub(crate) fn with_limit(side: D, limit: u16) -> AdaptiveDriver<D> {
+        let mut driver = AdaptiveDriver { limit, side, idle: 0, burst: 0, expected: 1 };
+        driver.flush();
+        driver
     }
 
     /// Returns the driver itself. Adding or publishing through it is harmless.
@@ -160,11 +157,6 @@ impl<D: DriverSide> AdaptiveDriver<D> {
         self.side.free_count()
     }
 
-    /// Number of buffers that are held back.
-    pub fn held(&self) -> u16 {
-        self.side.unpublished()
-    }
-
     #[inline]
     fn publish(&mut self) {
         self.idle = 0;
@@ -209,15 +201,14 @@ pub struct AdaptiveDevice<V> {
 impl<V: DeviceSide> AdaptiveDevice<V> {
     /// Takes over a device of a queue of `size`, the size that it was made with. Buffers that it pushed and did not
     /// publish are published.
-    pub fn new(mut side: V, size: u16) -> AdaptiveDevice<V> {
-        side.publish_used();
-        AdaptiveDevice { side, limit: limit_of(size) }
+    pub fn new(side: V, size: u16) -> AdaptiveDevice<V> {
+        AdaptiveDevice::with_limit(side, limit_of(size))
     }
 
-    /// Sets another limit, of at least 1 buffer; 1 publishes each buffer.
-    pub fn with_limit(mut self, limit: u16) -> AdaptiveDevice<V> {
-        self.limit = limit.max(1);
-        self
+    /// Like [`AdaptiveDevice::new`], with this limit; 1 publishes each buffer.
+    pub(crate) fn with_limit(mut side: V, limit: u16) -> AdaptiveDevice<V> {
+        side.publish_used();
+        AdaptiveDevice { side, limit }
     }
 
     /// Returns the device itself. Pushing or publishing through it is harmless.
@@ -253,11 +244,6 @@ impl<V: DeviceSide> AdaptiveDevice<V> {
             self.side.publish_used();
         }
         is_due
-    }
-
-    /// Number of buffers that are held back.
-    pub fn held(&self) -> u16 {
-        self.side.unpublished()
     }
 
     /// Publishes all offered buffers.

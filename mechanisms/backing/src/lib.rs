@@ -50,7 +50,7 @@
 //! The size has no owner: after [`Pool::new`] the seals prevent every process from changing it, and from changing the
 //! seals. Each [`Mapping`] belongs to its process and is unmapped when dropped.
 //!
-//! A file on a file system ([`Pool::on_file_system`], [`Mapping::map_file`]) has no seals. If the file is truncated,
+//! A file on a file system ([`Pool::on_file_system`], [`Mapping::map_unlocked`]) has no seals. If the file is truncated,
 //! processes that map it get `SIGBUS`; its user and root can truncate it. So it is made only for a user who asks for
 //! it.
 //!

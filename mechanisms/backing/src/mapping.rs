@@ -96,12 +96,16 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Maps memory that belongs to another program, independently of `mlockall(MCL_FUTURE)`. Like [`Mapping::map`] or
-    /// [`Mapping::map_file`], but the memory is not locked, and the call does not fail because of the limit on locked
-    /// memory. (The kernel never locks pages that the system has set aside.)
+    /// Maps memory that belongs to another program, independently of `mlockall(MCL_FUTURE)`: the memory is not locked,
+    /// and the call does not fail because of the limit on locked memory. (The kernel never locks pages that the system
+    /// has set aside.)
+    ///
+    /// The file is a sealed memory file, as for [`Mapping::map`], or a regular file of this user (or root) that no other
+    /// user may write to: the buffers of a session on a file system. No seal protects these: if the file is truncated,
+    /// the next access is a `SIGBUS`. The user who puts buffers there accepts that.
     ///
     /// # Errors
-    /// See [`Mapping::map`] and [`Mapping::map_file`].
+    /// Those of [`Mapping::map`], and [`BackingError::NotOurs`].
     pub fn map_unlocked(file: impl AsFd) -> Result<Mapping, BackingError> {
         let file = file.as_fd();
         let (len, is_sealed) = match Mapping::sealed_len(file) {
@@ -163,17 +167,6 @@ impl Mapping {
         usize::try_from(stat.st_size).map_err(|_| BackingError::Size { size_bytes: usize::MAX })
     }
 
-    /// Maps all of a regular file of this user (or root) that no other user may write to: the buffers of a session on a
-    /// file system. No seal protects it: if it is truncated, the next access is a `SIGBUS`. The user who puts buffers
-    /// there accepts that.
-    ///
-    /// # Errors
-    /// [`BackingError::NotOurs`], [`BackingError::Size`] (it is empty), [`BackingError::System`].
-    pub fn map_file(file: impl AsFd) -> Result<Mapping, BackingError> {
-        let file = file.as_fd();
-        Mapping::map_len(file, Mapping::own_file_len(file)?)
-    }
-
     fn own_file_len(file: BorrowedFd<'_>) -> Result<usize, BackingError> {
         let stat = rustix::fs::fstat(file).map_err(BackingError::system("read the memory's size"))?;
         let is_regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
@@ -184,11 +177,11 @@ impl Mapping {
         usize::try_from(stat.st_size).map_err(|_| BackingError::Size { size_bytes: usize::MAX })
     }
 
-    /// Does [`Mapping::map_file`] for an inherited file of `user` (or root), with fstat(2) and mmap(2) alone: for
-    /// processes whose filter of system calls may kill them for any other.
+    /// Maps all of an inherited regular file of `user` (or root), with fstat(2) and mmap(2) alone: for processes whose
+    /// filter of system calls may kill them for any other.
     ///
     /// # Errors
-    /// See [`Mapping::map_file`].
+    /// [`BackingError::NotOurs`], [`BackingError::Size`] (it is empty), [`BackingError::System`].
     pub fn map_inherited(file: impl AsFd, user: u32) -> Result<Mapping, BackingError> {
         let file = file.as_fd();
         let stat = rustix::fs::fstat(file).map_err(BackingError::system("read the memory's size"))?;

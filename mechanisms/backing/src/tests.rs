@@ -501,7 +501,7 @@ fn a_pool_on_a_file_system_is_allocated_and_persists() {
 
     // No seal: refused as a session owner's memory, and accepted as a file of this user.
     assert_eq!(Mapping::map(&pool, false).map(|_| ()), Err(BackingError::NotSealed));
-    let other = Mapping::map_file(&pool).unwrap();
+    let other = Mapping::map_unlocked(&pool).unwrap();
     assert!(!other.is_sealed());
     // SAFETY: the byte is inside the mapping, to which no reference exists.
     unsafe { other.base().write_volatile(7) };
@@ -517,10 +517,10 @@ fn files_that_others_may_write_to_are_refused() {
     for (mode, is_accepted) in [(0o600, true), (0o620, false), (0o602, false), (0o644, true)] {
         file.set_permissions(std::fs::Permissions::from_mode(mode)).unwrap();
         let file = File::options().read(true).write(true).open(place.path().join("file")).unwrap();
-        assert_eq!(Mapping::map_file(&file).is_ok(), is_accepted, "{mode:o}");
+        assert_eq!(Mapping::map_unlocked(&file).is_ok(), is_accepted, "{mode:o}");
     }
     let (reader, _writer) = rustix::pipe::pipe().unwrap();
-    assert_eq!(Mapping::map_file(&reader).map(|_| ()), Err(BackingError::NotOurs));
+    assert_eq!(Mapping::map_unlocked(&reader).map(|_| ()), Err(BackingError::NotOurs));
 }
 
 #[test]

@@ -145,7 +145,7 @@ pub use counter::{PerCpuCounter, PerCpuCounterShared, PerCpuCounterSlot, RseqU64
 pub use histogram::{Histogram, HistogramLayout};
 pub use list::{List, ListSlot};
 pub use node::Node;
-pub use rseq::{PopOutcome, Registrar, Rseq};
+pub use rseq::{PopOutcome, Rseq};
 pub use txn::{Commit, apply_exclusive};
 pub use words::{Copying, WordError, Words};
 

@@ -7,15 +7,6 @@ use crate::node::Node;
 use crate::register;
 use crate::txn::Commit;
 
-/// The component that registers threads with the kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Registrar {
-    /// libc registers every thread when it starts.
-    Libc,
-    /// This crate registers each thread that asks for it.
-    Own,
-}
-
 /// How an attempt to take a node from a list ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "the node is on no list any more"]
@@ -43,8 +34,8 @@ impl Rseq {
     /// another architecture, on a kernel without rseq(2), under valgrind or qemu-user, or in a thread that other code
     /// has registered.
     ///
-    /// If [`registrar`](Rseq::registrar) is [`Registrar::Own`], each other thread calls
-    /// [`register_thread`](Rseq::register_thread) once, on its slow path. Until then it takes its fallback.
+    /// Each other thread calls [`register_thread`](Rseq::register_thread) once, on its slow path. Without libc's
+    /// registration, it takes its fallback until then.
     ///
     /// Lock-free in itself, but it looks symbols up in libc: **not** async-signal-safe. Call it once, early.
     pub fn detect() -> Option<Rseq> {
@@ -70,14 +61,7 @@ impl Rseq {
         unsafe { register::tell(symbols) };
     }
 
-    /// Returns the component that registers threads.
-    ///
-    /// Wait-free, async-signal-safe.
-    pub fn registrar(self) -> Registrar {
-        if register::is_own(self.0) { Registrar::Own } else { Registrar::Libc }
-    }
-
-    /// Registers the calling thread if this crate is the registrar, and returns whether the thread is registered now.
+    /// Registers the calling thread unless libc registers threads, and returns whether the thread is registered now.
     /// It stays false in a thread that is ending, or that other code has registered. The registration ends with the
     /// thread.
     ///

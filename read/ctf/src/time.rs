@@ -28,13 +28,6 @@ impl Correction {
     pub fn drift(&self) -> f64 {
         self.drift as f64 / (1u64 << DRIFT_BITS) as f64
     }
-
-    /// Converts a time to the other host's clock. The result saturates at the bounds of an `i64`.
-    pub fn corrected_ns(&self, ns: i64) -> i64 {
-        let scale =
-            Scale { frequency_hz: 1_000_000_000, offset_ns: 0, at_ns: 0, drift: 0, plain_ns: None }.corrected(self);
-        scale.within(i128::from(ns) + scale.offset_ns)
-    }
 }
 
 /// Conversion of clock ticks to nanoseconds.
@@ -62,8 +55,8 @@ impl Scale {
         Scale { frequency_hz: hz, offset_ns, at_ns: 0, drift: 0, plain_ns: None }.with_plain()
     }
 
-    /// Returns this conversion with a correction applied.
-    pub(crate) fn corrected(self, correction: &Correction) -> Scale {
+    /// Returns this conversion with a correction applied: it then gives times of the other host's clock.
+    pub fn corrected(self, correction: &Correction) -> Scale {
         let Correction { at_ns, offset_ns, drift } = *correction;
         let offset_ns = self.offset_ns + i128::from(offset_ns);
         Scale { offset_ns, at_ns: at_ns.saturating_add(correction.offset_ns), drift, ..self }.with_plain()
@@ -166,13 +159,15 @@ mod tests {
         let corrected = Scale::of(&clock).corrected(&correction);
         for (ticks, expected) in [(1_000, 500), (1_000_001_000, 1_000_020_500), (0, -501)] {
             assert_eq!(corrected.epoch_ns(ticks), start_ns + expected, "{ticks}");
-            assert_eq!(correction.corrected_ns(Scale::of(&clock).epoch_ns(ticks)), start_ns + expected, "{ticks}");
         }
         let most = Correction { at_ns: i64::MIN, offset_ns: i64::MAX, drift: i64::MAX };
         assert_eq!(Scale::of(&clock).corrected(&most).epoch_ns(u64::MAX), i64::MAX);
         let least = Correction { at_ns: i64::MAX, offset_ns: i64::MIN, drift: i64::MIN };
-        assert_eq!(least.corrected_ns(i64::MIN), i64::MAX);
-        assert_eq!(Correction::default().corrected_ns(7), 7);
+        assert_eq!(
+            Scale::of(&Clock { offset_s: i64::MIN / 1_000_000_000, ..clock.clone() }).corrected(&least).epoch_ns(0),
+            i64::MAX
+        );
+        assert_eq!(Scale::of(&clock).corrected(&Correction::default()), Scale::of(&clock));
     }
 
     #[test]

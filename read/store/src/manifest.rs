@@ -157,11 +157,6 @@ impl Manifest {
         let bytes = STANDARD.decode(text).failed(no_schema)?;
         root_as_schema(&bytes).failed(no_schema).map(|schema| Arc::new(fb_to_schema(schema)))
     }
-
-    /// Returns the files of a table.
-    pub fn files_of<'m>(&'m self, table: &'m str) -> impl Iterator<Item = &'m FileOf> {
-        self.files.iter().filter(move |file| file.table == table)
-    }
 }
 
 /// Returns a schema in the form of [`ClassOf::schema`].

@@ -362,11 +362,6 @@ pub struct CClass {
 }
 
 impl CClass {
-    /// Returns a class that is not enabled and in no session.
-    pub const fn unused() -> CClass {
-        CClass { enabled: AtomicI32::new(0), id: AtomicU32::new(CLASS_ID_NONE) }
-    }
-
     /// Returns the address of a class's description. `class` must be derived from a pointer to both.
     pub fn description(class: *const CClass) -> *const u8 {
         class.wrapping_add(1).cast()

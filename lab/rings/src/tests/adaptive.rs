@@ -34,8 +34,8 @@ fn operation() -> impl Strategy<Value = Operation> {
 }
 
 fn run(driver: impl DriverSide, device: impl DeviceSide, size: u16, limits: [u16; 2], operations: Vec<Operation>) {
-    let mut driver = AdaptiveDriver::new(driver).with_limit(limits[0]);
-    let mut device = AdaptiveDevice::new(device, size).with_limit(limits[1]);
+    let mut driver = AdaptiveDriver::with_limit(driver, limits[0]);
+    let mut device = AdaptiveDevice::with_limit(device, limits[1]);
     let mut chain = Chain::default();
     // Numbers of buffers offered, popped, offered back and taken. They are also the buffers' names, since the device
     // keeps the order here.
@@ -48,7 +48,7 @@ fn run(driver: impl DriverSide, device: impl DeviceSide, size: u16, limits: [u16
     // Whether the driver has just taken a buffer, and may not know yet that it was the last.
     let mut is_unaware = false;
     for operation in operations {
-        let (before, was_idle) = (driver.held(), driver.side().in_flight() == 0);
+        let (before, was_idle) = (driver.side().unpublished(), driver.side().in_flight() == 0);
         is_unaware &= !matches!(operation, Operation::Offer | Operation::Take);
         match operation {
             Operation::Offer => {
@@ -56,12 +56,12 @@ fn run(driver: impl DriverSide, device: impl DeviceSide, size: u16, limits: [u16
                 match found {
                     Ok(is_published) => {
                         offered += 1;
-                        assert_eq!(is_published, driver.held() == 0);
+                        assert_eq!(is_published, driver.side().unpublished() == 0);
                         vain = if is_published { 0 } else { vain };
                     }
                     Err(error) => {
                         assert!(matches!(error, RingError::Full { .. }) && offered - taken == u64::from(size));
-                        assert_eq!(driver.held(), 0, "whoever finds it full holds nothing back");
+                        assert_eq!(driver.side().unpublished(), 0, "whoever finds it full holds nothing back");
                         vain = 0;
                     }
                 }
@@ -79,19 +79,19 @@ fn run(driver: impl DriverSide, device: impl DeviceSide, size: u16, limits: [u16
                 None => {
                     vain = if before > 0 { vain + 1 } else { 0 };
                     if vain >= PATIENCE || was_idle {
-                        assert_eq!(driver.held(), 0, "found nothing {vain} times");
+                        assert_eq!(driver.side().unpublished(), 0, "found nothing {vain} times");
                     }
-                    vain = if driver.held() == 0 { 0 } else { vain };
+                    vain = if driver.side().unpublished() == 0 { 0 } else { vain };
                 }
             },
             Operation::Flush => {
                 driver.flush();
-                assert_eq!(driver.held(), 0);
+                assert_eq!(driver.side().unpublished(), 0);
                 vain = 0;
             }
             Operation::Arm => {
                 driver.arm_interrupt();
-                assert_eq!(driver.held(), 0);
+                assert_eq!(driver.side().unpublished(), 0);
                 vain = 0;
             }
             Operation::Pop => {
@@ -100,26 +100,33 @@ fn run(driver: impl DriverSide, device: impl DeviceSide, size: u16, limits: [u16
                     popped += 1;
                     held.push_back(chain.clone());
                 } else {
-                    assert_eq!(popped, offered - u64::from(driver.held()), "all that was published is popped");
-                    assert_eq!(device.held(), 0, "whoever finds nothing holds nothing back");
+                    assert_eq!(
+                        popped,
+                        offered - u64::from(driver.side().unpublished()),
+                        "all that was published is popped"
+                    );
+                    assert_eq!(device.side().unpublished(), 0, "whoever finds nothing holds nothing back");
                 }
             }
             Operation::OfferUsed => {
                 if let Some(chain) = held.pop_front() {
                     let is_published = device.offer_used(&chain, 0);
                     returned += 1;
-                    assert_eq!(is_published, device.held() == 0);
+                    assert_eq!(is_published, device.side().unpublished() == 0);
                 }
             }
             Operation::FlushUsed => device.flush(),
             Operation::ArmNotification => {
                 device.arm_notification();
-                assert_eq!(device.held(), 0);
+                assert_eq!(device.side().unpublished(), 0);
             }
         }
-        assert!(driver.held() < limits[0] && device.held() < limits[1]);
+        assert!(driver.side().unpublished() < limits[0] && device.side().unpublished() < limits[1]);
         let is_idle = driver.side().in_flight() == 0;
-        assert!(!is_idle || is_unaware || u64::from(driver.held()) < expected, "held while the device has nothing");
+        assert!(
+            !is_idle || is_unaware || u64::from(driver.side().unpublished()) < expected,
+            "held while the device has nothing"
+        );
     }
     // If both sides poll and do nothing else, everything is published.
     for _ in 0..2 * u32::from(PATIENCE) + 4 * u32::from(size) + 8 {
@@ -144,7 +151,7 @@ fn a_driver_waiting_for_four_gets_them_with_the_fourth() {
     let memory = Memory::new(split::size_bytes(16).unwrap());
     let bus = memory.split_bus(16);
     let mut driver: AdaptiveDriver<split::Driver<_>> =
-        AdaptiveDriver::new(split::Driver::new(bus, 16, Features::default()).unwrap()).with_limit(8);
+        AdaptiveDriver::with_limit(split::Driver::new(bus, 16, Features::default()).unwrap(), 8);
     let mut device: split::Device<_> = split::Device::new(bus, 16, Features::default()).unwrap();
     let mut chain = Chain::default();
     let mut give_back = |driver: &mut AdaptiveDriver<_>, count| {
@@ -168,7 +175,7 @@ fn a_driver_waiting_for_four_gets_them_with_the_fourth() {
     // A shorter burst is held until the next call. Its length is what the driver expects from then on.
     assert!(!offer(&mut driver));
     assert!(driver.take_used().unwrap().is_none());
-    assert_eq!(driver.held(), 0);
+    assert_eq!(driver.side().unpublished(), 0);
     give_back(&mut driver, 1);
     assert!(offer(&mut driver));
 }

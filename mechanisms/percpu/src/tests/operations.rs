@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
 
 use super::*;
-use crate::{List, ListSlot, Node, PopOutcome, Registrar};
+use crate::{List, ListSlot, Node, PopOutcome};
 
 /// The words of one CPU that all workers and handlers change: the CPU's stride.
 #[repr(C)]
@@ -497,14 +497,14 @@ fn a_killed_process_leaves_whole_lists() {
 #[test]
 fn each_thread_has_one_rseq_area_for_every_registrar() {
     let Some(rseq) = rseq() else { return };
-    assert_eq!(Rseq::of_libc().is_some(), rseq.registrar() == Registrar::Libc);
+    let is_of_libc = Rseq::of_libc().is_some();
     assert!(rseq.register_thread());
     assert_eq!(Rseq::detect().map(Rseq::offset), Some(rseq.offset()));
     let other = std::thread::spawn(move || {
         let is_registered = rseq.cpu_id().is_some();
         (is_registered, rseq.register_thread(), rseq.cpu_id().is_some())
     });
-    assert_eq!(other.join().unwrap(), (rseq.registrar() == Registrar::Libc, true, true));
+    assert_eq!(other.join().unwrap(), (is_of_libc, true, true));
 }
 
 /// Three processes add to shared words; each records the additions that it has begun and completed. One is killed.

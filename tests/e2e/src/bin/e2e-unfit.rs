@@ -3,8 +3,9 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicI32, AtomicU32};
 
-use dormouse_abi::class::{CClass, CLASS_ID_MAX, Kind};
+use dormouse_abi::class::{CClass, CLASS_ID_MAX, CLASS_ID_NONE, Kind};
 use dormouse_abi::environment::ENV_SESSION;
 use dormouse_abi::message::{Edge, Preamble, VERSION};
 use dormouse_abi::site::EventRecord;
@@ -41,8 +42,9 @@ fn class(provider: &str, event: &str, fields: &[(&str, u8)]) -> *const CClass {
     // Built of words, because a class begins with atomics.
     let words: Vec<u32> = description.chunks(4).map(word).collect();
     let class = words.leak().as_mut_ptr().cast::<CClass>();
+    let unused = CClass { enabled: AtomicI32::new(0), id: AtomicU32::new(CLASS_ID_NONE) };
     // SAFETY: the words begin with room for a class.
-    unsafe { class.write(CClass::unused()) };
+    unsafe { class.write(unused) };
     class
 }
 
