@@ -11,9 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use dormouse_ctf::{Event, Merge, Notice, Position, Problem, Selection, StatedLosses, Writers};
+use dormouse_ctf::{Event, Merge, Notice, Position, Problem, Selection, Writers};
 
 use crate::horizon::Horizon;
+use crate::state::State;
 use crate::{Bounds, Error, TraceFiles};
 
 /// Time between two rounds: short enough that a user does not notice it, and long against the cost of opening.
@@ -84,8 +85,7 @@ struct Progress {
     left: u64,
     started: Instant,
     horizon: Horizon,
-    writers: Writers,
-    losses: StatedLosses,
+    state: State,
     /// Time of the latest event that was shown, in nanoseconds since the epoch.
     latest_ns: Option<i64>,
     /// Number of events that were shown after events of later times.
@@ -104,8 +104,7 @@ impl<'d> Follower<'d> {
             left: options.count_max,
             started: Instant::now(),
             horizon: Horizon::new(options.delay),
-            writers: Writers::default(),
-            losses: StatedLosses::default(),
+            state: State::default(),
             latest_ns: None,
             late_count: 0,
             is_damaged: false,
@@ -139,7 +138,7 @@ impl<'d> Follower<'d> {
             return Ok(());
         }
         let next = reopen(self.dir, is_interrupted)?;
-        self.progress.writers.reopened(self.files.traces().zip(next.traces()));
+        self.progress.state.writers.reopened(self.files.traces().zip(next.traces()));
         self.files = next;
         Ok(())
     }
@@ -156,7 +155,7 @@ impl<'d> Follower<'d> {
 
     /// Returns the losses in words, if there are any and events were not selected by time.
     pub fn losses(&mut self) -> Option<String> {
-        let Progress { losses, positions, .. } = &mut self.progress;
+        let Progress { state: State { losses, .. }, positions, .. } = &mut self.progress;
         let lost = losses.sum(positions.values().map(Position::events_discarded));
         let is_any = !self.bounds.are_set() && (lost > 0 || !losses.uncounted.is_empty());
         is_any.then(|| losses.told(lost))
@@ -253,15 +252,12 @@ impl Progress {
                 // This event and the remaining ones of all streams are left for a later round.
                 Ok(event) if event.time_ns.is_some_and(|ns| ns > until_ns) => break,
                 Ok(event) => {
-                    if let Some(record) = event.state_record() {
-                        self.losses.note(&record);
-                        self.writers.note(&event, &record);
-                    }
-                    if bounds.have(&event) && selection.wants(&event, &mut self.writers) {
+                    self.state.note(&event);
+                    if bounds.have(&event) && selection.wants(&event, &mut self.state.writers) {
                         self.left -= 1;
                         self.late_count += u64::from(event.time_ns < self.latest_ns);
                         self.latest_ns = self.latest_ns.max(event.time_ns);
-                        show.event(&event, &mut self.writers);
+                        show.event(&event, &mut self.state.writers);
                     }
                 }
                 Err(notice) => {

@@ -23,6 +23,8 @@
 //!   [`TraceFiles::names`], then by position.
 //! * All commands share one loop, [`Reading`]: it separates selected events from others, finds out which process and
 //!   thread wrote each, and collects errors and the losses in the selected time range.
+//! * [`State`] is the account of the state streams, losses and processes. Consumers that keep more decode the records
+//!   again: a timeline its tracks' names and its checkpoints, an analysis the programs that were replaced.
 //! * A [`Follower`] reads a trace while it is recorded. A [`ParallelFormatter`] uses several threads to format events
 //!   that are read in order; a [`LineOrder`] holds back lines, to print them in reverse, or only the last ones, or
 //!   both.
@@ -51,6 +53,7 @@ mod ordered_pool;
 mod parallel_formatter;
 mod parts;
 mod reading;
+mod state;
 mod streams;
 mod traces;
 
@@ -65,4 +68,5 @@ pub use ordered_pool::OrderedPool;
 pub use parallel_formatter::ParallelFormatter;
 pub use parts::{Part, Parts};
 pub use reading::{Item, ReadSummary, Reading};
+pub use state::State;
 pub use traces::{Events, TraceFiles};

@@ -52,7 +52,7 @@ impl LostWithin {
     /// Returns the report of losses, after everything was read, and the number of lost events. `losses`: losses of the
     /// whole trace from state streams.
     pub(crate) fn told(&self, files: &TraceFiles, losses: StatedLosses, is_damaged: bool) -> (Option<String>, u64) {
-        let mut losses = if self.is_whole() { losses } else { files.stated_losses().of_a_part() };
+        let mut losses = if self.is_whole() { losses } else { files.state().losses.of_a_part() };
         if is_damaged {
             losses.add(DAMAGED, 0);
         }

@@ -1,9 +1,10 @@
 //! The one loop in which traces are read: selected events, other events, notices.
 
 use dormouse_ctf::stream::Block;
-use dormouse_ctf::{Event, Notice, Problem, Selection, StatedLosses, StreamReader, Writers};
+use dormouse_ctf::{Event, Notice, Problem, Selection, StreamReader, Writers};
 
 use crate::lost::LostWithin;
+use crate::state::State;
 use crate::{Bounds, Events, TraceFiles};
 
 /// Maximum number of warnings that are kept one by one.
@@ -18,8 +19,7 @@ pub struct Reading<'f> {
     selection: Selection,
     bounds: Bounds,
     is_all: bool,
-    writers: Writers,
-    losses: StatedLosses,
+    state: State,
     part: LostWithin,
     wrong: Wrong,
     /// Index files that cannot be used to find the begin, one line each.
@@ -86,8 +86,7 @@ impl<'f> Reading<'f> {
             selection,
             part: LostWithin::new(&bounds),
             bounds,
-            writers: Writers::default(),
-            losses: StatedLosses::default(),
+            state: State::default(),
             wrong: Wrong::default(),
             index_notes,
         }
@@ -95,7 +94,7 @@ impl<'f> Reading<'f> {
 
     /// Limits the memory for names of processes to `bytes`. Names beyond it are not kept.
     pub fn limit_names(&mut self, bytes: usize) {
-        self.writers.limit(bytes);
+        self.state.writers.limit(bytes);
     }
 
     /// Returns the selection of events by class and value.
@@ -133,13 +132,11 @@ impl<'f> Reading<'f> {
     pub fn next_item(&mut self) -> Option<Item<'_>> {
         Some(match self.events.next_event()? {
             Ok(event) => {
-                if event.is_state() {
-                    note_state(&event, &mut self.losses, &mut self.writers);
-                }
-                let is_wanted =
-                    self.is_all || (self.bounds.have(&event) && self.selection.wants(&event, &mut self.writers));
+                self.state.note(&event);
+                let writers = &mut self.state.writers;
+                let is_wanted = self.is_all || (self.bounds.have(&event) && self.selection.wants(&event, writers));
                 match is_wanted {
-                    true => Item::Wanted(event, &mut self.writers),
+                    true => Item::Wanted(event, writers),
                     false => Item::Other(event),
                 }
             }
@@ -150,8 +147,8 @@ impl<'f> Reading<'f> {
         })
     }
 
-    /// Reads to the end. Passes the selected events, all state records, and the errors and losses to `take`, and calls
-    /// `progress` after each item that was read.
+    /// Reads to the end. Passes the selected events, and the errors and losses to `take`, and calls `progress` after
+    /// each item that was read.
     pub fn each_wanted(
         &mut self,
         mut take: impl FnMut(Result<Event<'_>, Notice>),
@@ -160,7 +157,6 @@ impl<'f> Reading<'f> {
         while let Some(item) = self.next_item() {
             match item {
                 Item::Wanted(event, _) => take(Ok(event)),
-                Item::Other(event) if event.is_state() => take(Ok(event)),
                 Item::Other(_) => {}
                 Item::Notice(notice) => take(Err(notice)),
             }
@@ -203,17 +199,8 @@ impl<'f> Reading<'f> {
         let is_damaged = !wrong.is_empty() || !missing.is_empty();
         let more = (more > 0).then(|| format!("{more} warnings more"));
         let warnings = self.files.left_out.iter().cloned().chain(wrong).chain(more).chain(missing).collect();
-        let (losses, events_lost) = self.part.told(self.files, self.losses, is_damaged);
+        let (losses, events_lost) = self.part.told(self.files, self.state.losses, is_damaged);
         ReadSummary { warnings, losses, events_lost }
-    }
-}
-
-/// State records are rare.
-#[cold]
-fn note_state(event: &Event<'_>, losses: &mut StatedLosses, writers: &mut Writers) {
-    if let Some(record) = event.state_record() {
-        losses.note(&record);
-        writers.note(event, &record);
     }
 }
 
@@ -226,7 +213,7 @@ mod tests {
 
     /// Events that are not selected take time, but are not passed on.
     #[test]
-    fn selected_events_state_records_and_notices_are_passed_on_in_order() {
+    fn selected_events_and_notices_are_passed_on_in_order() {
         let mut trace = TraceBuilder::new();
         let [wanted, other] = ["wanted", "other"].map(|name| trace.class("app", name, &[]));
         let stream = trace.stream(0);
@@ -247,6 +234,6 @@ mod tests {
             passed.push(next.map_or(0, |event| event.timestamp));
         };
         reading.each_wanted(take, |_| steps += 1);
-        assert_eq!((passed.as_slice(), steps), ([2, 3, 0, 9].as_slice(), 6));
+        assert_eq!((passed.as_slice(), steps), ([2, 0, 9].as_slice(), 6));
     }
 }

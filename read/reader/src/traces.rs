@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use dormouse_ctf::stats::{Collector, Tally};
-use dormouse_ctf::{Correction, Merge, StatedLosses, Stats, StreamReader, Trace, TraceRef};
+use dormouse_ctf::{Correction, Merge, Stats, StreamReader, Trace, TraceRef};
 
 use crate::extent::{WINDOW_BYTES, Window};
 use crate::find::{Found, find};
@@ -284,19 +284,6 @@ impl TraceFiles {
     /// Returns the time of the last event, see [`StreamReader::end_ns`].
     pub fn end_ns(&self) -> Option<i64> {
         self.readers().filter_map(|(_, reader)| reader.end_ns()).max()
-    }
-
-    /// Returns the losses that the state streams report, up to their ends.
-    pub fn stated_losses(&self) -> StatedLosses {
-        let mut losses = StatedLosses::default();
-        let readers = (0..self.streams.len()).filter(|index| self.is_state(*index)).map(|index| self.reader(index));
-        let mut events = Merge::new(readers);
-        while let Some(item) = events.next_event() {
-            if let Some(record) = item.ok().and_then(|event| event.state_record()) {
-                losses.note(&record);
-            }
-        }
-        losses
     }
 
     /// Returns the missing parts of traces whose [`TraceFiles::events`] were read to the end, one line each; nothing if

@@ -179,6 +179,7 @@ pub fn find_keys(
 pub struct KeySurvey {
     bound: Bound,
     picker: Picker,
+    /// Writers, of which only the ids are needed.
     writers: Writers,
     /// Trace of each stream.
     traces: Vec<usize>,
@@ -237,8 +238,7 @@ impl KeySurvey {
             candidates.insert(pair, candidate);
         }
         let traces = traces_of_streams.into_iter().collect();
-        let mut writers = Writers::default();
-        writers.limit(memory_bytes / 4);
+        let writers = Writers::default();
         let room = Room::new(memory_bytes / 4 * 3);
         Ok(KeySurvey { bound, picker, writers, traces, candidates, lost: 0, room })
     }
@@ -252,10 +252,6 @@ impl KeySurvey {
     }
 
     fn event(&mut self, event: &Event<'_>) {
-        if let Some(record) = event.state_record() {
-            self.writers.note(event, &record);
-            return;
-        }
         let Some(kind) = self.bound.kind_by_class.get(&std::ptr::from_ref(event.class).addr()) else { return };
         let roles = &self.bound.kinds[*kind].roles;
         if !roles.iter().any(|role| self.candidates.contains_key(&role.pair)) {
