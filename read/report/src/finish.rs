@@ -191,7 +191,7 @@ impl Contents {
         let span = self.span();
         let mut left_out = LeftOut::default();
         let order = order(&self.items, Item::owner);
-        let summary = summary::of(&self.items, &order, span);
+        let (summary, density) = summary::of(&self.items, &order, span);
         let mut is_kept = vec![false; self.items.len()];
         summary.kept.iter().for_each(|number| is_kept[*number as usize] = true);
         let mut rows = self.rows(&order, false, &is_kept, span.0, &mut left_out.too_deep);
@@ -199,7 +199,7 @@ impl Contents {
         rows.extend(self.rows(&by_cpu, true, &is_kept, span.0, &mut left_out.too_many_on_cpu));
         let slices = self.items.iter().filter(|item| item.kind == Kind::Slice).count() as u64;
         let instants = self.items.len() as u64 - slices;
-        Picture { span, rows, summary, density: self.density(span), slices, instants, left_out, is_served: false }
+        Picture { span, rows, summary, density, slices, instants, left_out, is_served: false }
     }
 
     /// Writes the page of a picture.
@@ -334,17 +334,6 @@ impl Contents {
         (begin, end.abs_diff(begin).max(1))
     }
 
-    fn density(&self, span: (i64, u64)) -> Vec<u32> {
-        let mut bins = vec![0_u32; DENSITY_BINS];
-        for item in &self.items {
-            let since = u128::from(item.begin_ns.abs_diff(span.0));
-            let bin = (since * DENSITY_BINS as u128 / u128::from(span.1)) as usize;
-            let bin = &mut bins[bin.min(DENSITY_BINS - 1)];
-            *bin = bin.saturating_add(1);
-        }
-        bins
-    }
-
     /// Returns the rows of all threads or of all CPUs. `begin_ns`: begin of the report; `is_kept`: by number of the
     /// item. Slices on lanes are not in rows of CPUs: a task that no thread runs all the time is on none.
     fn rows(&self, order: &[u32], is_cpu: bool, is_kept: &[bool], begin_ns: i64, left_out: &mut u64) -> Vec<RowOf> {
@@ -404,7 +393,7 @@ impl Contents {
     pub fn beside(self) -> Beside {
         let span = self.span();
         let order = order(&self.items, Item::owner);
-        let Summary { nodes, nodes_left_out, .. } = summary::of(&self.items, &order, span);
+        let (Summary { nodes, nodes_left_out, .. }, _) = summary::of(&self.items, &order, span);
         let since = |ns: Option<i64>, without: u64| ns.map_or(without, |ns| since_ns(ns, span.0).min(span.1));
         let losses = self.losses.iter().map(|loss| LostBeside {
             begin: since(loss.begin_ns, 0),

@@ -16,13 +16,13 @@ use dormouse_analysis::timeline::{
 use dormouse_ctf::{Event, Notice};
 
 use crate::contents::Kind;
-use crate::finish::{DENSITY_BINS, DEPTH_OF_THREAD, LeftOut, Picture, RowOf, RowPlace};
+use crate::finish::{DEPTH_OF_THREAD, LeftOut, Picture, RowOf, RowPlace};
 use crate::gather::key_of;
 use crate::levels::Entry;
 use crate::rows::Rows;
 use crate::scene::{Scene, key};
 use crate::stacks::{DEPTH_OF_CPU, Level, STACKS_OF_CPU, Stacks};
-use crate::summary::Running;
+use crate::summary::Tables;
 
 /// Default memory of a survey.
 pub const MEMORY_BYTES: u64 = 512 << 20;
@@ -147,7 +147,7 @@ pub struct Surveyed {
     pub(crate) span: u64,
     pub(crate) rows: Vec<RowOf>,
     pub(crate) resolution: u64,
-    running: Running,
+    tables: Tables,
     slices: u64,
     instants: u64,
     left_out: LeftOut,
@@ -158,7 +158,7 @@ pub struct Surveyed {
 struct Overview {
     scene: Scene,
     rows: Rows,
-    running: Running,
+    tables: Tables,
     cpu_rows: CpuRows,
     begin_ns: Option<i64>,
     /// End of the last item, in nanoseconds since `begin_ns`.
@@ -181,7 +181,7 @@ impl Survey {
         let overview = Overview {
             scene,
             rows: Rows::new((memory_bytes / ENTRIES_SHARE / ENTRY_BYTES) as usize),
-            running: Running::default(),
+            tables: Tables::default(),
             cpu_rows: CpuRows::default(),
             begin_ns: None,
             end: 0,
@@ -250,7 +250,7 @@ impl Survey {
         let lost = self.timeline.lost();
         let totals = self.timeline.finish(&mut self.overview);
         let totals = Totals { items_not_kept: self.overview.losses_not_kept, ..totals };
-        let Overview { scene, rows, running, begin_ns, end, slices, instants, too_deep, too_many_on_cpu, .. } =
+        let Overview { scene, rows, tables, begin_ns, end, slices, instants, too_deep, too_many_on_cpu, .. } =
             self.overview;
         let (rows, resolution) = rows.finish();
         let left_out = LeftOut { too_deep, too_many_on_cpu, resolution_ns: resolution, ..LeftOut::default() };
@@ -259,19 +259,8 @@ impl Survey {
             None => (0, 1),
         };
         let checkpoints = self.checkpoints;
-        let surveyed = Surveyed {
-            scene,
-            checkpoints,
-            lost,
-            begin_ns,
-            span,
-            rows,
-            resolution,
-            running,
-            slices,
-            instants,
-            left_out,
-        };
+        let surveyed =
+            Surveyed { scene, checkpoints, lost, begin_ns, span, rows, resolution, tables, slices, instants, left_out };
         (surveyed, totals)
     }
 }
@@ -297,7 +286,7 @@ impl Surveyed {
     /// Returns the picture that the page shows.
     pub(crate) fn picture(&mut self) -> Picture {
         let rows = self.rows.iter().map(|row| RowOf { place: row.place, entries: row.entries.clone() }).collect();
-        let (summary, density) = std::mem::take(&mut self.running).finish(self.span, DENSITY_BINS);
+        let (summary, density) = std::mem::take(&mut self.tables).finish(self.span);
         let left_out = std::mem::take(&mut self.left_out);
         let (slices, instants) = (self.slices, self.instants);
         let span = (self.begin_ns, self.span);
@@ -312,11 +301,11 @@ impl Overview {
 
     fn put(&mut self, drawn: Drawn) {
         for (place, mut entry) in drawn.into_iter().flatten() {
-            entry.is_kept = place.kind == Kind::Slice && self.running.is_slow(&entry);
+            entry.is_kept = place.kind == Kind::Slice && self.tables.is_slow(&entry);
             self.end = self.end.max(entry.begin.saturating_add(entry.duration));
             if self.rows.push(place, &entry) {
-                let running = &self.running;
-                self.rows.coarsen(|entry| running.is_slow(entry));
+                let tables = &self.tables;
+                self.rows.coarsen(|entry| tables.is_slow(entry));
             }
         }
     }
@@ -331,7 +320,7 @@ impl Sink for Overview {
 
     fn begin(&mut self, begin: &Begin<'_>) -> Held {
         self.begin_ns(begin.ns);
-        self.running.begin(begin.track, begin.id, begin.name);
+        self.tables.begin(begin.track, begin.id, begin.name);
         let cpu = self.scene.cpu(begin.event.stream, begin.cpu);
         self.cpu_rows.begin(&self.scene, begin, cpu)
     }
@@ -345,7 +334,7 @@ impl Sink for Overview {
         let (thread, is_lane) =
             self.scene.place(end.track).map_or((0, false), |place| (place.thread, place.lane.is_some()));
         let (begin, duration) = (since(end.begin_ns, begin_ns), end.ns.abs_diff(end.begin_ns));
-        self.running.end((end.track, end.id), end.name, thread, begin, duration);
+        self.tables.end((end.track, end.id), end.name, (thread, None), begin, duration);
         self.slices += 1;
         self.too_deep += u64::from(drawn[0].is_none());
         self.too_many_on_cpu += u64::from(drawn[1].is_none() && !is_lane);
@@ -357,7 +346,7 @@ impl Sink for Overview {
         let begin_ns = self.begin_ns(event.ns);
         let cpu = self.scene.cpu(event.event.stream, event.cpu);
         self.instants += 1;
-        self.running.instant(event.name, since(event.ns, begin_ns));
+        self.tables.instant(event.name, since(event.ns, begin_ns));
         self.put(instant(&self.scene, begin_ns, event, cpu));
     }
 
