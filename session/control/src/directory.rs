@@ -9,12 +9,12 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Component, Path, PathBuf};
 
 use dormouse_abi::environment::{self, UNHEARD_EXTENSION};
-use dormouse_transport::{Deadline, Error as Failure, try_connect};
+use dormouse_transport::{Deadline, try_connect};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use crate::error::Error;
+use crate::error::{Error, Problem, Refusal};
 
 /// Environment variable of tools: a further directory in which they look for sockets, for programs that have another
 /// `XDG_RUNTIME_DIR`.
@@ -39,7 +39,8 @@ pub fn socket_dir() -> PathBuf {
 /// its path. A missing file is created with zeroes.
 ///
 /// # Errors
-/// One line, if the directory or the file does not belong to this user alone, or the file has another size.
+/// [`Error::OwnDirectory`], [`Error::Directory`], [`Error::File`]: the directory or the file does not belong to this user
+/// alone, or the file has another size.
 pub fn user_file(name: &str, size_bytes: u64) -> Result<(File, PathBuf), Error> {
     user_file_in(&socket_dir(), name, size_bytes)
 }
@@ -47,25 +48,31 @@ pub fn user_file(name: &str, size_bytes: u64) -> Result<(File, PathBuf), Error> 
 fn user_file_in(dir: &Path, name: &str, size_bytes: u64) -> Result<(File, PathBuf), Error> {
     let directory = SocketDirectory::create(dir)?;
     let path = directory.path_of(name);
-    let failed = |what: &dyn std::fmt::Display| Error::from(format!("cannot use {}: {what}", path.display()));
+    match private_file(&directory, name, size_bytes) {
+        Ok(file) => Ok((file, path)),
+        Err(problem) => Err(Error::File { path, problem }),
+    }
+}
+
+fn private_file(directory: &SocketDirectory, name: &str, size_bytes: u64) -> Result<File, Problem> {
     // With `NONBLOCK`, opening a FIFO or a device does not block.
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match rustix::fs::openat(&directory.fd, name, flags, Mode::RUSR | Mode::WUSR) {
         Ok(fd) => File::from(fd),
-        Err(Errno::LOOP) => return Err(failed(&"it is a symbolic link; remove it")),
-        Err(error) => return Err(failed(&error)),
+        Err(Errno::LOOP) => return Err(Problem::Link),
+        Err(errno) => return Err(errno.into()),
     };
-    let stat = rustix::fs::fstat(&file).map_err(|error| failed(&error))?;
+    let stat = rustix::fs::fstat(&file)?;
     let is_own = stat.st_uid == directory.uid && stat.st_mode & 0o077 == 0;
     if !FileType::from_raw_mode(stat.st_mode).is_file() || !is_own {
-        return Err(failed(&"it is no file that this user alone can read and write; remove it"));
+        return Err(Problem::NotPrivate);
     }
     match stat.st_size as u64 {
-        0 => file.set_len(size_bytes).map_err(|error| failed(&error))?,
-        len if len != size_bytes => return Err(failed(&"it is of another size than Dormouse makes it; remove it")),
+        0 => file.set_len(size_bytes).map_err(Problem::System)?,
+        len if len != size_bytes => return Err(Problem::OtherSize),
         _ => {}
     }
-    Ok((file, path))
+    Ok(file)
 }
 
 /// Returns the directories where sockets of a user's programs and sessions may be. Ignores what programs say, in their
@@ -113,12 +120,15 @@ impl SocketDirectory {
     /// Opens a directory of `uid` or root. Returns `None` if it does not exist.
     ///
     /// # Errors
-    /// One line with the reason.
+    /// [`Error::Directory`].
     pub fn open(path: &Path, uid: u32) -> Result<Option<SocketDirectory>, Error> {
         SocketDirectory::open_from(rustix::fs::open("/", ROOT_FLAGS, Mode::empty()), path, path.into(), uid)
     }
 
-    /// Opens a directory below a process's own root.
+    /// Opens a directory below a process's own root, like [`SocketDirectory::open`].
+    ///
+    /// # Errors
+    /// [`Error::Directory`].
     pub fn open_in(root: &ProcessRoot, path: &Path, uid: u32) -> Result<Option<SocketDirectory>, Error> {
         SocketDirectory::open_from(rustix::io::dup(&root.fd), path, root.path_of(path), uid)
     }
@@ -130,23 +140,24 @@ impl SocketDirectory {
         name: PathBuf,
         uid: u32,
     ) -> Result<Option<SocketDirectory>, Error> {
-        let failed =
-            |what: String| Error::from(format!("cannot use the directory of sockets {}: {what}", name.display()));
+        let failed = |problem| Err(Error::Directory { path: name.clone(), problem });
         let fd = match root.and_then(|root| walk(root, path, OFlags::RDONLY | OFlags::DIRECTORY)) {
             Ok(fd) => fd,
             Err(Errno::NOENT) => return Ok(None),
             Err(Errno::LOOP | Errno::NOTDIR) => {
-                return Err(failed("it, or what leads to it, is a symbolic link".into()));
+                return failed(Problem::LinkOnTheWay);
             }
-            Err(error) => return Err(failed(error.to_string())),
+            Err(errno) => return failed(errno.into()),
         };
-        let stat = rustix::fs::fstat(&fd).map_err(|error| failed(error.to_string()))?;
+        let stat = match rustix::fs::fstat(&fd) {
+            Ok(stat) => stat,
+            Err(errno) => return failed(errno.into()),
+        };
         if stat.st_uid != uid && stat.st_uid != 0 {
-            let remedy = "remove it as that user or as root, or set XDG_RUNTIME_DIR to a directory of user";
-            return Err(failed(format!("user {} has made it; {remedy} {uid}", stat.st_uid)));
+            return failed(Problem::OfOtherUser { owner: stat.st_uid, user: uid });
         }
         if stat.st_mode & 0o022 != 0 {
-            return Err(failed("others may write to it; `chmod go-w` mends that".into()));
+            return failed(Problem::OpenToOthers);
         }
         Ok(Some(SocketDirectory { fd, path: name, uid: stat.st_uid }))
     }
@@ -154,18 +165,20 @@ impl SocketDirectory {
     /// Opens the calling user's directory, and creates it if it does not exist.
     ///
     /// # Errors
-    /// One line with the reason.
+    /// [`Error::OwnDirectory`], [`Error::Directory`].
     pub fn create(path: &Path) -> Result<SocketDirectory, Error> {
-        let failed = |error: String| {
-            let text = "set XDG_RUNTIME_DIR to a directory of your own";
-            Error::from(format!("cannot make the session's socket in {}: {error}; {text}", path.display()))
-        };
+        let failed = |problem| Error::OwnDirectory { path: path.into(), problem };
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
         // If something exists that is not a directory, such as a symbolic link, it is reported below.
-        made.or_else(|error| if path.symlink_metadata().is_ok() { Ok(()) } else { Err(failed(error.to_string())) })?;
+        made.or_else(
+            |error| if path.symlink_metadata().is_ok() { Ok(()) } else { Err(failed(Problem::System(error))) },
+        )?;
         let uid = rustix::process::geteuid().as_raw();
-        let directory = SocketDirectory::open(&resolved(path), uid)?.ok_or_else(|| failed("it is gone".into()))?;
-        if directory.uid == uid { Ok(directory) } else { Err(failed("it is root's".into())) }
+        match SocketDirectory::open(&resolved(path), uid)? {
+            None => Err(failed(Problem::Gone)),
+            Some(directory) if directory.uid != uid => Err(failed(Problem::OfRoot)),
+            Some(directory) => Ok(directory),
+        }
     }
 
     /// Returns the path of a name in it.
@@ -192,11 +205,11 @@ impl SocketDirectory {
     /// replaced meanwhile.
     fn find(&self, name: &str, uids: &[u32]) -> Result<OwnedFd, Refusal> {
         if name.contains('/') {
-            return Err(Refusal::Unfit("it is no name".into()));
+            return Err(Refusal::NotAName);
         }
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&self.fd, name, flags, Mode::empty())?;
-        check_socket(&rustix::fs::fstat(&file)?, uids).map_err(Refusal::Unfit)?;
+        check_socket(&rustix::fs::fstat(&file)?, uids)?;
         Ok(file)
     }
 
@@ -269,48 +282,15 @@ fn by_descriptor(fd: &impl AsFd, name: &str) -> String {
     format!("/proc/self/fd/{}{}{name}", fd.as_fd().as_raw_fd(), if name.is_empty() { "" } else { "/" })
 }
 
-/// Why a socket was not connected to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Refusal {
-    /// It does not meet the requirements.
-    Unfit(String),
-    /// It belongs to another process, which has the same id in another PID namespace.
-    Namesake,
-    /// The transport failed.
-    Failed(Failure),
-}
-
-impl std::fmt::Display for Refusal {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Refusal::Unfit(text) => f.write_str(text),
-            Refusal::Namesake => f.write_str("it is another process's, with the same id in another PID namespace"),
-            Refusal::Failed(failure) => failure.fmt(f),
-        }
-    }
-}
-
-impl From<Failure> for Refusal {
-    fn from(failure: Failure) -> Refusal {
-        Refusal::Failed(failure)
-    }
-}
-
-impl From<Errno> for Refusal {
-    fn from(errno: Errno) -> Refusal {
-        Refusal::Failed(Failure::System(errno))
-    }
-}
-
 /// Checks that a file is a socket of one of these users to which no other user may connect.
-fn check_socket(stat: &Stat, uids: &[u32]) -> Result<(), String> {
+fn check_socket(stat: &Stat, uids: &[u32]) -> Result<(), Refusal> {
     if !FileType::from_raw_mode(stat.st_mode).is_socket() {
-        return Err("it is no socket".into());
+        return Err(Refusal::NotASocket);
     }
     if !uids.contains(&stat.st_uid) {
-        return Err(format!("it belongs to user {}", stat.st_uid));
+        return Err(Refusal::OfUser(stat.st_uid));
     }
-    if stat.st_mode & 0o022 != 0 { Err("others may connect to it".into()) } else { Ok(()) }
+    if stat.st_mode & 0o022 != 0 { Err(Refusal::OpenToOthers) } else { Ok(()) }
 }
 
 const ROOT_FLAGS: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -408,7 +388,7 @@ mod tests {
     }
 
     fn open(path: &Path) -> Result<Option<SocketDirectory>, String> {
-        SocketDirectory::open(path, me()).map_err(String::from)
+        SocketDirectory::open(path, me()).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -459,7 +439,8 @@ mod tests {
         symlink("/outside/dormouse", inside.join("tmp/dormouse-7")).unwrap();
         let fd = rustix::fs::open(&inside, ROOT_FLAGS, Mode::empty()).unwrap();
         let root = ProcessRoot { fd, pid: 7 };
-        let open = |path: &str| SocketDirectory::open_in(&root, Path::new(path), me()).map_err(String::from);
+        let open =
+            |path: &str| SocketDirectory::open_in(&root, Path::new(path), me()).map_err(|error| error.to_string());
         let found = open("/run/dormouse").unwrap().unwrap();
         assert_eq!(found.path_of("x"), Path::new("/proc/7/root/run/dormouse/x"));
         let identity = |stat: Stat| (stat.st_dev, stat.st_ino);
@@ -539,7 +520,8 @@ mod tests {
     fn a_file_of_all_sessions_is_private_to_its_user() {
         let place = tempfile::tempdir().unwrap();
         let path = |name: &str| place.path().join(name);
-        let open = |name: &str| user_file_in(place.path(), name, 100).map(|(file, _)| file).map_err(String::from);
+        let open =
+            |name: &str| user_file_in(place.path(), name, 100).map(|(file, _)| file).map_err(|error| error.to_string());
         for _ in 0..2 {
             let found = open("disk").unwrap().metadata().unwrap();
             assert_eq!((found.len(), found.mode() & 0o777), (100, 0o600));

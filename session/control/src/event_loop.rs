@@ -58,7 +58,7 @@ impl SessionListener {
     /// Makes the socket, in a directory that belongs to this user alone.
     ///
     /// # Errors
-    /// One line with the reason.
+    /// The errors of [`SocketDirectory::create`]; [`Error::Listen`], [`Error::TooManySessions`].
     pub fn create(dir: &Path) -> Result<SessionListener, Error> {
         let directory = SocketDirectory::create(dir)?;
         directory.sweep(SWEPT_COUNT_MAX);
@@ -69,11 +69,11 @@ impl SessionListener {
     /// Takes over the socket at this path, which another process has made and this one has inherited.
     ///
     /// # Errors
-    /// One line with the reason.
+    /// The errors of [`SocketDirectory::create`]; [`Error::Unnamed`].
     pub fn inherited(path: &Path, listener: OwnedFd) -> Result<SessionListener, Error> {
         let (dir, name) = (path.parent(), path.file_name().and_then(|name| name.to_str()));
         let (Some(dir), Some(name)) = (dir, name) else {
-            return Err("the session's socket has no name".to_string().into());
+            return Err(Error::Unnamed);
         };
         Ok(SessionListener::of(SocketDirectory::create(dir)?, name.into(), listener, false))
     }
@@ -134,7 +134,7 @@ impl SessionServer {
     /// later.
     ///
     /// # Errors
-    /// One line with the reason.
+    /// [`Error::Serve`], [`Error::Thread`].
     pub fn start(
         listening: SessionListener,
         service: Arc<impl Service>,
@@ -143,16 +143,15 @@ impl SessionServer {
         descriptors_kept: u64,
     ) -> Result<SessionServer, Error> {
         let SessionListener { directory, name, listener, .. } = listening;
-        let failed = |error: Errno| Error::from(format!("cannot serve the session's socket: {error}"));
-        let end = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
+        let end = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Error::Serve)?;
         let others = descriptors_kept + (CLIENT_COUNT_MAX + THREAD_COUNT_MAX) as u64;
         let server =
             Server::new(service, processes, may_be_stopped, processes_max(descriptors_max(), others), Instant::now());
         let path = directory.path_of(&name);
         let shared = Arc::new(Shared { directory, name, end, stopper: Mutex::default() });
-        let serving = EventLoop::new(server, listener, Arc::clone(&shared)).map_err(failed)?;
+        let serving = EventLoop::new(server, listener, Arc::clone(&shared)).map_err(Error::Serve)?;
         let thread = std::thread::Builder::new().name("dormouse-serve".into()).spawn(move || serving.run());
-        Ok(SessionServer { path, shared, thread: Some(thread.map_err(no_thread)?) })
+        Ok(SessionServer { path, shared, thread: Some(thread.map_err(Error::Thread)?) })
     }
 
     /// Returns the path where programs join.
@@ -202,11 +201,6 @@ impl Drop for SessionServer {
     }
 }
 
-/// Returns the error for a thread that could not be created.
-pub fn no_thread(error: std::io::Error) -> Error {
-    format!("cannot start a thread: {error}; is the limit of processes (ulimit -u) reached?").into()
-}
-
 /// Returns a listening socket and its name.
 fn session_socket(directory: &SocketDirectory) -> Result<(OwnedFd, String), Error> {
     let pid = std::process::id();
@@ -216,13 +210,10 @@ fn session_socket(directory: &SocketDirectory) -> Result<(OwnedFd, String), Erro
             Ok(listener) => return Ok((listener, name)),
             // The name belongs to another session of this process, or was left by a process of the same id.
             Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {}
-            Err(error) => {
-                let (path, text) = (directory.path_of(&name), "set XDG_RUNTIME_DIR to a directory of your own");
-                return Err(format!("cannot make the session's socket {}: {error}; {text}", path.display()).into());
-            }
+            Err(error) => return Err(Error::Listen { path: directory.path_of(&name), error }),
         }
     }
-    Err("there are too many sessions".to_string().into())
+    Err(Error::TooManySessions)
 }
 
 struct EventLoop<S: Service> {
@@ -410,7 +401,7 @@ impl<S: Service> EventLoop<S> {
                 self.answering.push(thread);
             }
             // Does not block: there is room for a line in the socket's buffer.
-            Err(error) => Answer::refusal(edge, no_thread(error).into()).tell(socket),
+            Err(error) => Answer::refusal(edge, Error::Thread(error).to_string()).tell(socket),
         }
     }
 

@@ -16,7 +16,7 @@
 //! # The modules
 //! A module uses only modules above it or to its left.
 //! ```text
-//!   error · process · limits      reasons as one line; what the kernel tells about processes; descriptors
+//!   error · process · limits      errors; what the kernel tells about processes; descriptors
 //!   peer · directory              the process at the other end; directories of sockets, checked and opened once
 //!   processes · members           processes that have joined; processes that have a session's memory mapped
 //!   allowance                     limit of triggered snapshots
@@ -61,8 +61,8 @@ mod tests;
 mod unheard;
 
 pub use directory::{ENV_SOCKET_DIR, socket_dir, user_file};
-pub use error::Error;
-pub use event_loop::{SessionListener, SessionServer, no_thread};
+pub use error::{Error, Problem, Refusal};
+pub use event_loop::{SessionListener, SessionServer};
 pub use limits::{raise_descriptor_limit, restore_descriptor_limit};
 pub use members::MappedFile;
 pub use process::{Stat, boot, is_dead, is_image, open, pid_in_namespace, pid_namespace, process_name, start_of};

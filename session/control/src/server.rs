@@ -17,7 +17,6 @@ use dormouse_abi::message::{
 use dormouse_transport::{Conversation, Deadline, Error as Failure, Incoming, Outgoing, Peer};
 
 use crate::allowance::Allowance;
-use crate::error::Error;
 use crate::limits;
 use crate::peer;
 use crate::process::process_name;
@@ -92,12 +91,12 @@ pub trait Service: Send + Sync + 'static {
     ///
     /// # Errors
     /// One line with the reason.
-    fn snapshot(&self, wanted: &Take) -> Result<Snapshot, Error>;
+    fn snapshot(&self, wanted: &Take) -> Result<Snapshot, String>;
     /// Sets the budget, unless `bytes` is 0, and returns the budget's state. May wait for memory.
     ///
     /// # Errors
     /// One line with the reason.
-    fn budget(&self, bytes: u64) -> Result<BudgetState, Error>;
+    fn budget(&self, bytes: u64) -> Result<BudgetState, String>;
     /// Fills in the parts of a status that the server does not know: classes, disk. May wait for a disk.
     fn describe(&self, status: &mut Status);
 }
@@ -405,7 +404,7 @@ impl<S: Service> Server<S> {
                 self.later(Edge::ToolOwner, THREAD_COUNT_MAX, move || {
                     Answer::Tool(match service.budget(bytes) {
                         Ok(state) => OwnerToTool::BudgetIs { state },
-                        Err(error) => OwnerToTool::Error { text: error.into() },
+                        Err(text) => OwnerToTool::Error { text },
                     })
                 })
             }
@@ -469,7 +468,7 @@ impl<S: Service> Server<S> {
             match (taken, edge) {
                 (Ok(snapshot), Edge::ProgramOwner) => Answer::Program(OwnerToProgram::Snapshotted { snapshot }),
                 (Ok(snapshot), _) => Answer::Tool(OwnerToTool::Snapshotted { snapshot }),
-                (Err(error), edge) => Answer::refusal(edge, error.into()),
+                (Err(text), edge) => Answer::refusal(edge, text),
             }
         });
         if matches!(reply, Reply::Now(_)) {

@@ -19,7 +19,6 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use crate::directory::within;
-use crate::error::Error;
 use crate::process;
 use crate::processes::{NewProcess, Processes};
 use crate::server::{CLIENT_COUNT_MAX, Counts, Joining, Next, PATIENCE, Server, Service, THREAD_COUNT_MAX, Take};
@@ -79,11 +78,11 @@ impl Service for Noted {
     fn leave(&self, ended: &dyn Fn() -> Vec<u16>) {
         assert!(!ended().contains(&0));
     }
-    fn snapshot(&self, wanted: &Take) -> Result<Snapshot, Error> {
+    fn snapshot(&self, wanted: &Take) -> Result<Snapshot, String> {
         assert!(wanted.dir.as_ref().is_none_or(|dir| dir.is_absolute()));
         Err("none".to_string().into())
     }
-    fn budget(&self, _bytes: u64) -> Result<BudgetState, Error> {
+    fn budget(&self, _bytes: u64) -> Result<BudgetState, String> {
         Err("none".to_string().into())
     }
     fn describe(&self, status: &mut Status) {

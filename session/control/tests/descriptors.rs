@@ -8,7 +8,7 @@ use std::time::Duration;
 use dormouse_abi::message::{
     BudgetState, OwnerToProgram, OwnerToTool, ProgramToOwner, Question, Snapshot, Status, ToolToOwner,
 };
-use dormouse_control::{Counts, Error, Joining, NewProcess, Processes, Service, SessionListener, SessionServer, Take};
+use dormouse_control::{Counts, Joining, NewProcess, Processes, Service, SessionListener, SessionServer, Take};
 use dormouse_transport::{Conversation, Deadline};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -48,10 +48,10 @@ impl Service for Nothing {
     fn leave(&self, ended: &dyn Fn() -> Vec<u16>) {
         self.left.fetch_add(ended().len() as u64, Ordering::Relaxed);
     }
-    fn snapshot(&self, _wanted: &Take) -> Result<Snapshot, Error> {
+    fn snapshot(&self, _wanted: &Take) -> Result<Snapshot, String> {
         Err("none".to_string().into())
     }
-    fn budget(&self, _bytes: u64) -> Result<BudgetState, Error> {
+    fn budget(&self, _bytes: u64) -> Result<BudgetState, String> {
         Err("none".to_string().into())
     }
     fn describe(&self, _status: &mut Status) {}

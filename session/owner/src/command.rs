@@ -14,14 +14,14 @@ use std::time::{Duration, Instant};
 use dormouse_abi::environment::{ENV_MEMORY, ENV_SESSION, memory_name};
 use dormouse_abi::requests::Requests;
 use dormouse_abi::trigger::{ENV_SNAPSHOT_ON, Trigger};
-use dormouse_control::{no_thread, restore_descriptor_limit};
+use dormouse_control::restore_descriptor_limit;
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::low_level::siginfo::{Cause, Origin, Sent};
 
 use crate::begin::Entrance;
-use crate::error::Error;
+use crate::error::{Error, no_thread};
 
 /// File name of the library that traces libc's functions in unmodified programs.
 pub const LIBC_LIBRARY: &str = "libdormouse_libc.so";

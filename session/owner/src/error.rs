@@ -1,3 +1,8 @@
-//! Why something cannot be done: one line, as in `dormouse-control`.
+//! Why something cannot be done: one line, as in `dormouse-tools`.
 
-pub use dormouse_control::Error;
+pub use dormouse_tools::Error;
+
+/// Returns the error for a thread that could not be started.
+pub(crate) fn no_thread(error: std::io::Error) -> Error {
+    dormouse_control::Error::Thread(error).into()
+}

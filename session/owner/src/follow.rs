@@ -17,10 +17,9 @@ use std::time::{Duration, Instant};
 
 use dormouse_abi::message::{ProgramToTool, ToolToProgram};
 use dormouse_abi::text::printable;
-use dormouse_control::no_thread;
 use dormouse_tools::{Descendants, Program, ProgramError, Wait, has_tracepoints};
 
-use crate::error::Error;
+use crate::error::{Error, no_thread};
 use crate::service::Shared;
 use crate::summary::Executed;
 

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use dormouse_abi::environment::{ENV_MEMORY, ENV_SESSION, memory_name};
 use dormouse_abi::message::{ProgramToTool, ToolToProgram};
-use dormouse_control::{Processes, SessionListener, SessionServer, is_dead, no_thread, process_name};
+use dormouse_control::{Processes, SessionListener, SessionServer, is_dead, process_name};
 use dormouse_format::{Cause, Losses};
 use dormouse_tools::{Program, ProgramError};
 
@@ -20,7 +20,7 @@ use crate::begin::{NewSession, SessionParts};
 use crate::command::inheritable;
 use crate::drain::{self, DrainResult, Drainer};
 use crate::end::{Deadline, END_MAX, since};
-use crate::error::Error;
+use crate::error::{Error, no_thread};
 use crate::fault;
 use crate::follow;
 use crate::followed::FollowedProcesses;

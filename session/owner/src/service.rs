@@ -13,7 +13,6 @@ use dormouse_control::{
 use dormouse_format::{Cause, StateRecord};
 
 use crate::announced::refusal_of;
-use crate::error::Error;
 use crate::followed::FollowedProcesses;
 use crate::memory::SessionMemory;
 use crate::register::{RegisterReader, SessionRefs};
@@ -111,12 +110,12 @@ impl Service for Shared {
     }
 
     /// Snapshots are taken one at a time, because each makes room for all retained pages.
-    fn snapshot(&self, wanted: &Take) -> Result<Snapshot, Error> {
+    fn snapshot(&self, wanted: &Take) -> Result<Snapshot, String> {
         let _turn = self.memory.turn();
-        snapshot::take(&self.memory, &self.trace, wanted, || self.look())
+        Ok(snapshot::take(&self.memory, &self.trace, wanted, || self.look())?)
     }
 
-    fn budget(&self, bytes: u64) -> Result<BudgetState, Error> {
+    fn budget(&self, bytes: u64) -> Result<BudgetState, String> {
         if bytes != 0 {
             self.memory.resize(bytes)?;
         }

@@ -11,11 +11,11 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use dormouse_control::{is_dead, no_thread, open, start_of};
+use dormouse_control::{is_dead, open, start_of};
 use dormouse_tools::{Program, ProgramError};
 
 use crate::command::on_ending_signals;
-use crate::error::Error;
+use crate::error::{Error, no_thread};
 use crate::inheritance::{Inheritance, Joined, OwnerMessage, SupervisorMessage, from_line, to_line};
 use crate::owner::Session;
 

@@ -28,12 +28,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use dormouse_control::{no_thread, open, start_of};
+use dormouse_control::{open, start_of};
 use dormouse_tools::ProgramError;
 use rustix::process::{Signal, pidfd_send_signal};
 
 use crate::begin::{Entrance, NewSession};
-use crate::error::Error;
+use crate::error::{Error, no_thread};
 use crate::inheritance::{Inheritance, Joined, OwnerMessage, Recording, SupervisorMessage, from_line, to_line};
 use crate::ledger::Ledger;
 use crate::notify;

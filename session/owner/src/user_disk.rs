@@ -56,7 +56,7 @@ impl UserDisk {
     pub(crate) fn claim(bytes_max: u64, bytes: u64) -> Result<UserDisk, Error> {
         let failed = |text: String| Error::from(format!("cannot keep --disk-max-user: {text}"));
         let (file, path) =
-            user_file("disk", (PLACE_COUNT * PLACE_BYTES) as u64).map_err(|error| failed(error.into()))?;
+            user_file("disk", (PLACE_COUNT * PLACE_BYTES) as u64).map_err(|error| failed(error.to_string()))?;
         UserDisk::claim_in(file, bytes_max, bytes).map_err(|what| failed(format!("{}: {what}", path.display())))
     }
 

@@ -15,6 +15,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use crate::error::Error;
 use dormouse_abi::class::{
     Announcement, CClass, CLASS_ID_NONE, ClassDecl, FIELD_COUNT_MAX, FieldType, LABELLED, Labels, NAME_LEN_MAX,
     is_labelled, is_name, rust_event,
@@ -22,7 +23,6 @@ use dormouse_abi::class::{
 use dormouse_abi::site::{
     EVENTS_SECTION, EventRecord, SITE_BRANCH, SITE_FORM_MASK, SITE_INDIRECT, SITES_SECTION, SiteRecord,
 };
-use dormouse_control::Error;
 
 use crate::elf::{self, Elf, Image, Section, u64_at};
 use crate::executable::{Command, interpreter};

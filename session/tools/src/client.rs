@@ -9,10 +9,11 @@ use dormouse_abi::message::{
 };
 use dormouse_transport::{Conversation, Deadline, Peer};
 
+use crate::error::Error;
 use crate::program::Program;
 use crate::reason::ProgramError;
 use dormouse_control::directory::{SocketDirectory, directories_named, directories_of, owner_of, within};
-use dormouse_control::{ENDS_WITH_COMMAND, Error, Take};
+use dormouse_control::{ENDS_WITH_COMMAND, Take};
 
 /// How long the asker waits: the owner may have to find memory, write to a disk, and serve earlier clients.
 const PATIENCE: Duration = Duration::from_secs(60);

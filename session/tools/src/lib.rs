@@ -46,6 +46,7 @@ mod call;
 mod classes;
 mod client;
 mod elf;
+mod error;
 mod executable;
 mod facts;
 mod program;
@@ -58,6 +59,7 @@ pub use classes::{FileClass, classes_of_command, classes_of_file};
 pub use client::{
     SessionSocket, all_sessions, ask_for_budget, ask_for_snapshot, ask_for_status, find_session, stop_session,
 };
+pub use error::Error;
 pub use executable::Privileges;
 pub use facts::DirectoryObstacle;
 pub use program::{Program, Wait};

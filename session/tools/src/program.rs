@@ -10,14 +10,15 @@ use dormouse_transport::{Conversation, Deadline, Error as Failure, Peer};
 use rustix::io::Errno;
 
 use crate::call::{Cost, PATIENCE_FOR_MOMENT, cheapest_thread, send};
+use crate::error::Error;
 use crate::facts::{inner_directories, is_running, listener_of, names_otherwise};
 use crate::reason::{
     ProgramError, Silence, TriedSockets, Unreachable, WhyUnreachable, why_none, why_silent, why_unreachable,
 };
-use dormouse_control::Error;
-use dormouse_control::directory::{ProcessRoot, Refusal, SocketDirectory, directories_of, directory_besides};
+use dormouse_control::directory::{ProcessRoot, SocketDirectory, directories_of, directory_besides};
 use dormouse_control::peer;
 use dormouse_control::process::{self, Identity, Stat, image_place, is_dead};
+use dormouse_control::{Error as SocketError, Refusal};
 
 /// Maximum duration of a program's answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -188,11 +189,11 @@ impl Program {
     }
 
     /// Adds its sockets in a directory.
-    fn look_into(&mut self, directory: Result<Option<SocketDirectory>, Error>, tried: &mut TriedSockets) {
+    fn look_into(&mut self, directory: Result<Option<SocketDirectory>, SocketError>, tried: &mut TriedSockets) {
         let directory = match directory {
             Ok(Some(directory)) => Arc::new(directory),
             Ok(None) => return,
-            Err(error) => return tried.directories_unfit.push(error.into()),
+            Err(error) => return tried.directories_unfit.push(error.to_string()),
         };
         let mut names = directory.names();
         names.retain(|name| self.identity.may_have(name));
@@ -229,7 +230,7 @@ impl Program {
         if seen.pid.is_some_and(|pid| pid != self.pid && Identity::of(pid).is_some_and(|other| other.may_have(name))) {
             return Err(Refusal::Namesake);
         }
-        seen.check(self.pid, &self.identity).map_err(Refusal::Unfit)?;
+        seen.check(self.pid, &self.identity).map_err(Refusal::OtherListener)?;
         Ok(socket)
     }
 

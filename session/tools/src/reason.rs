@@ -8,11 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use dormouse_control::directory::{Refusal, SocketDirectory, directories_of, within};
+use dormouse_control::Refusal;
+use dormouse_control::directory::{SocketDirectory, directories_of, within};
 use dormouse_transport::Deadline;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use crate::error::Error;
 use crate::executable::{Command, Executable, Kind, Privileges};
 use crate::facts::{DirectoryObstacle, Process, process_of_thread};
 
@@ -239,9 +241,15 @@ impl From<Box<Unreachable>> for ProgramError {
     }
 }
 
+impl From<Error> for ProgramError {
+    fn from(error: Error) -> ProgramError {
+        ProgramError::Failed(error.into())
+    }
+}
+
 impl From<dormouse_control::Error> for ProgramError {
     fn from(error: dormouse_control::Error) -> ProgramError {
-        ProgramError::Failed(error.into())
+        ProgramError::Failed(error.to_string())
     }
 }
 
