@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
+use dormouse_testing::programs::build;
 use serde_json::Value;
 
 use crate::DORMOUSE;
@@ -12,31 +13,7 @@ use crate::DORMOUSE;
 /// The traced program belongs to another package: cargo does not build it for this one's tests.
 fn traced() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| {
-        let profile = Path::new(DORMOUSE).parent().expect("a program lies in a directory");
-        if std::env::var_os("DORMOUSE_BUILT").is_some() {
-            return profile.join("e2e-traced");
-        }
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut build = Command::new(cargo);
-        build.args([
-            "build",
-            "--offline",
-            "--quiet",
-            "--package",
-            "dormouse-e2e",
-            "--bin",
-            "e2e-traced",
-            "--target-dir",
-        ]);
-        build.arg(profile.parent().expect("a profile lies in a target directory"));
-        if profile.ends_with("release") {
-            build.arg("--release");
-        }
-        let status = build.current_dir(env!("CARGO_MANIFEST_DIR")).status().expect("cargo runs");
-        assert!(status.success(), "the traced program is built");
-        profile.join("e2e-traced")
-    })
+    PATH.get_or_init(|| build(&["dormouse-e2e", "--bin", "e2e-traced"]).join("e2e-traced"))
 }
 
 /// Records the program into `trace`, and returns the summary's losses: all of them, and those of each class.

@@ -12,7 +12,8 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use dormouse_testing::c_programs::{dormouse, install, pkg_config, stdout, succeed};
+use dormouse_testing::c_programs::{install, pkg_config, stdout, succeed};
+use dormouse_testing::programs::dormouse;
 use dormouse_testing::{Lack, has_part, skip_part};
 
 /// Returns the prefix where libdormouse is installed, once for all tests.

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
-use dormouse_testing::c_programs::{dormouse, install, pkg_config, stdout, succeed};
+use dormouse_testing::c_programs::{install, pkg_config, stdout, succeed};
+use dormouse_testing::programs::dormouse;
 use dormouse_testing::{Lack, has, has_target, include_dirs, skip, wait_until};
 
 /// Returns the prefix where libdormouse is installed, once for all tests.

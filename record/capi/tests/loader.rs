@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use dormouse_testing::c_programs::{dormouse, install, pkg_config, stdout, succeed};
+use dormouse_testing::c_programs::{install, pkg_config, stdout, succeed};
+use dormouse_testing::programs::dormouse;
 
 /// Maximum time of a wait. Only a hang takes as long; even the first file of a session on a busy disk does not.
 const PATIENCE: Duration = Duration::from_secs(300);

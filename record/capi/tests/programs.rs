@@ -16,7 +16,8 @@ use dormouse_abi::site::EventRecord;
 use dormouse_ctf::{Merge, Metadata, Notice, Problem, StreamReader, Value};
 use dormouse_testing::{Lack, has, has_part, skip_part};
 
-use dormouse_testing::c_programs::{dormouse, install, pkg_config, stdout, succeed};
+use dormouse_testing::c_programs::{install, pkg_config, stdout, succeed};
+use dormouse_testing::programs::dormouse;
 
 const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"];
 

@@ -7,7 +7,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use dormouse_testing::c_programs::{self, succeed};
+use dormouse_testing::c_programs::{install, succeed};
+use dormouse_testing::programs::dormouse;
 use dormouse_testing::{has_part, include_dirs};
 use tempfile::TempDir;
 
@@ -17,7 +18,7 @@ const WARNINGS: [&str; 5] = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wer
 /// this test.
 fn installed() -> &'static (PathBuf, PathBuf) {
     static INSTALLED: OnceLock<(PathBuf, PathBuf)> = OnceLock::new();
-    INSTALLED.get_or_init(|| (c_programs::install("tunables-prefix"), c_programs::dormouse().into()))
+    INSTALLED.get_or_init(|| (install("tunables-prefix"), dormouse().into()))
 }
 
 /// Returns the installed pairs of C and C++ compilers.

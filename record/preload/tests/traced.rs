@@ -10,25 +10,14 @@ use std::sync::OnceLock;
 
 use dormouse_abi::page::CPU_UNKNOWN;
 use dormouse_ctf::{Merge, Metadata, StreamReader, Value};
+use dormouse_testing::programs::build;
 use dormouse_testing::{Lack, has, skip};
 
 /// Returns the directory that cargo has built into; the command and the library are built once.
 fn built() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
-        let test = std::env::current_exe().unwrap();
-        let profile_dir = test.parent().unwrap().parent().unwrap().to_owned();
-        let profile = match profile_dir.file_name().unwrap().to_str().unwrap() {
-            "debug" => "dev",
-            other => other,
-        };
-        // Unless `cargo xtask test` has built them.
-        if std::env::var_os("DORMOUSE_BUILT").is_none() {
-            let mut build = Command::new(env!("CARGO"));
-            build.args(["build", "--quiet", "-p", "dormouse-cli", "-p", "dormouse-preload", "--profile", profile]);
-            build.arg("--target-dir").arg(profile_dir.parent().unwrap());
-            assert!(build.current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap().success());
-        }
+        let profile_dir = build(&["dormouse-cli", "--package", "dormouse-preload"]);
         assert!(profile_dir.join("libdormouse_libc.so").is_file());
         profile_dir
     })

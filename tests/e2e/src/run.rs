@@ -10,6 +10,8 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use dormouse_ctf::{Format, Metadata, MetadataOptions};
+use dormouse_testing::programs::build;
+pub use dormouse_testing::programs::dormouse;
 use dormouse_testing::{Lack, skip_part};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tempfile::TempDir;
@@ -19,41 +21,6 @@ use crate::trace::Trace;
 
 /// Watchdog: nothing that a test runs takes longer unless it hangs, not even on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(600);
-
-/// Returns the directory that the test's own profile builds to (`target/debug`, `target/release`).
-fn profile_dir() -> PathBuf {
-    let test = std::env::current_exe().expect("a test has a path");
-    test.ancestors().nth(2).expect("a test lies in deps/ of its profile").into()
-}
-
-/// Whether the whole workspace has been built, as `cargo xtask test` does: then nothing has to be built here.
-fn is_built() -> bool {
-    std::env::var_os("DORMOUSE_BUILT").is_some()
-}
-
-/// Builds a package, or a target of it, in the test's own profile, and returns the output directory.
-fn build(package: &[&str]) -> PathBuf {
-    let profile = profile_dir();
-    if is_built() {
-        return profile;
-    }
-    let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
-    let mut command = Command::new(cargo);
-    command.args(["build", "--offline", "--quiet", "--package"]).args(package).arg("--target-dir");
-    command.arg(profile.parent().expect("a profile lies in a target directory"));
-    if profile.ends_with("release") {
-        command.arg("--release");
-    }
-    let output = command.current_dir(env!("CARGO_MANIFEST_DIR")).output().expect("cargo runs");
-    assert!(output.status.success(), "cannot build {package:?}: {}", String::from_utf8_lossy(&output.stderr));
-    profile
-}
-
-/// Returns the command `dormouse`, built once.
-pub fn dormouse() -> &'static Path {
-    static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| build(&["dormouse-cli"]).join("dormouse"))
-}
 
 /// Returns the command `dormouse`, after building the programs beside it that `dormouse vring` and `dormouse pages`
 /// run, once.

@@ -1,8 +1,9 @@
-//! What the tests of C and C++ programs compile and link with, and the command that traces them.
+//! What the tests of C and C++ programs compile and link with.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::OnceLock;
+
+use crate::programs::profile_dir;
 
 /// Installs the libraries into a directory with this name below the target directory, which is emptied first. Returns
 /// its path.
@@ -12,14 +13,8 @@ use std::sync::OnceLock;
 pub fn install(name: &str) -> PathBuf {
     let prefix = profile_dir().with_file_name("tmp").join(name);
     let _ = std::fs::remove_dir_all(&prefix);
-    dormouse_install::install_libraries(profile_dir(), &prefix).unwrap();
+    dormouse_install::install_libraries(&profile_dir(), &prefix).unwrap();
     prefix
-}
-
-/// Returns the directory that cargo has built into with the profile of this test.
-fn profile_dir() -> &'static Path {
-    static DIR: OnceLock<PathBuf> = OnceLock::new();
-    DIR.get_or_init(|| std::env::current_exe().unwrap().ancestors().nth(2).unwrap().into())
 }
 
 /// Runs a command, and returns what it printed.
@@ -49,27 +44,4 @@ pub fn pkg_config(prefix: &Path, arguments: &[&str]) -> Vec<String> {
     let mut command = Command::new("pkg-config");
     command.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig")).args(arguments);
     stdout(&succeed(&mut command)).split_whitespace().map(String::from).collect()
-}
-
-/// Returns the path of the command `dormouse`, built with the profile of this test, because it belongs to another
-/// package.
-///
-/// # Panics
-/// If it does not build.
-pub fn dormouse() -> &'static Path {
-    static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| {
-        let profile_dir = profile_dir();
-        // Unless `cargo xtask test` has built it.
-        if std::env::var_os("DORMOUSE_BUILT").is_none() {
-            succeed(
-                Command::new(env!("CARGO"))
-                    .args(["build", "--quiet", "--package", "dormouse-cli", "--target-dir"])
-                    .arg(profile_dir.parent().unwrap())
-                    .args(profile_dir.ends_with("release").then_some("--release"))
-                    .current_dir(env!("CARGO_MANIFEST_DIR")),
-            );
-        }
-        profile_dir.join("dormouse")
-    })
 }

@@ -24,6 +24,7 @@ pub mod commands;
 pub mod lttng;
 pub mod manual;
 pub mod mutations;
+pub mod programs;
 pub mod terminal;
 
 /// Environment variable that names the file to which skips are appended. Without it, they are only printed.
