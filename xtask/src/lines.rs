@@ -68,6 +68,27 @@ const FORMER: [(&str, &str); 28] = [
     ("testing/", "tests/support/"),
 ];
 
+/// Files of a room that became rooms of their own, and the rooms.
+const SPLIT: [(&str, &str); 17] = [
+    ("read/ctf/src/loss.rs", "session/format/"),
+    ("read/ctf/src/metadata/json/value.rs", "session/format/"),
+    ("read/ctf/src/metadata/json/write.rs", "session/format/"),
+    ("read/ctf/src/metadata/write.rs", "session/format/"),
+    ("read/ctf/src/packet.rs", "session/format/"),
+    ("read/ctf/src/state.rs", "session/format/"),
+    ("read/ctf/src/totals.rs", "session/format/"),
+    ("read/ctf/src/text/", "read/print/"),
+    ("read/reader/src/dir.rs", "read/directory/"),
+    ("session/control/src/call.rs", "session/tools/"),
+    ("session/control/src/client.rs", "session/tools/"),
+    ("session/control/src/executable.rs", "session/tools/"),
+    ("session/control/src/facts.rs", "session/tools/"),
+    ("session/control/src/program.rs", "session/tools/"),
+    ("session/control/src/tunable.rs", "session/tools/"),
+    ("session/control/src/unjoined.rs", "session/tools/"),
+    ("session/control/src/why.rs", "session/tools/"),
+];
+
 /// Folders of the mechanisms in the former layout.
 const MECHANISMS: [&str; 5] = ["backing/", "imv/", "percpu/", "relay/", "vring/"];
 /// Rooms in the folder of another room.
@@ -81,6 +102,10 @@ fn room(path: &str) -> String {
         Some((rest, now)) => format!("{now}{rest}"),
         None if MECHANISMS.iter().any(|name| path.starts_with(name)) => format!("mechanisms/{path}"),
         None => path.to_string(),
+    };
+    let path = match SPLIT.iter().find_map(|(former, now)| Some((path.strip_prefix(former)?, now))) {
+        Some((rest, now)) => format!("{now}{rest}"),
+        None => path,
     };
     let mut parts: Vec<&str> = path.split('/').collect();
     let file = parts.pop().unwrap_or_default();
@@ -446,6 +471,16 @@ fn f() {}
         ] {
             assert_eq!(room(former), room(now), "{former}");
         }
+        for (former, now) in [
+            ("ctf/src/packet.rs", "session/format/src/packet.rs"),
+            ("read/ctf/src/metadata/write.rs", "session/format/src/metadata/tsdl.rs"),
+            ("read/ctf/src/text/mod.rs", "read/print/src/events/mod.rs"),
+            ("read/reader/src/dir.rs", "read/directory/src/dir.rs"),
+            ("session/control/src/why.rs", "session/tools/src/reason.rs"),
+        ] {
+            assert_eq!(room(former), room(now), "{former}");
+        }
+        assert_eq!(room("read/ctf/src/plan/packet.rs"), "read/ctf");
         assert_eq!(room("vring/vhost/src/back.rs"), "mechanisms/vring/vhost");
         assert_eq!(room("cli/src/main.rs"), "cli");
         assert_eq!(room("consumer/src/drain.rs"), "session/owner");
