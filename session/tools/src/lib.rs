@@ -16,6 +16,7 @@
 //! A module uses only those that stand above it, or to its left.
 //! ```text
 //!   elf                     segments and sections of a file
+//!   error                   a reason as one line
 //!   executable · classes    what a program's file says; its event classes
 //!   call                    which thread of a program is sent the signal that makes the program create a socket
 //!   facts                   what can be seen of a process that does not answer
