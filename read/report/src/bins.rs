@@ -1,5 +1,7 @@
-//! Data that tables and comparisons share: bins of durations, and nodes of call trees.
+//! Data that tables and comparisons share: bins of time and durations, and nodes of call trees.
 
+/// Number of bins in the overview of the whole time.
+pub(crate) const DENSITY_BINS: usize = 512;
 /// Bins per factor of two in durations.
 pub(crate) const BINS_AN_OCTAVE: u64 = 4;
 

@@ -22,8 +22,6 @@ use crate::summary::{self, BINS_AN_OCTAVE, Node, Row, Summary, TIME_BINS};
 
 /// Maximum depth of a thread's rows. Slices that are nested deeper are counted.
 pub(crate) const DEPTH_OF_THREAD: usize = 128;
-/// Number of bins in the overview of the whole time.
-pub(crate) const DENSITY_BINS: usize = 512;
 /// Percentage of the page's size that the timeline may take before fields are added. The second applies if items must
 /// be merged, which drops their fields.
 const TIMELINE_PERCENT: u64 = 60;

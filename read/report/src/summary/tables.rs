@@ -7,8 +7,8 @@ use dormouse_analysis::{Distribution, Number, QuickMap};
 
 use super::trees::Trees;
 use super::{Row, SLOWEST, Summary, TIME_BINS, bin};
+use crate::bins::DENSITY_BINS;
 use crate::columns;
-use crate::finish::DENSITY_BINS;
 use crate::levels::Entry;
 
 /// Bin of instants, which have no duration.
