@@ -80,10 +80,10 @@ impl Service for Noted {
     }
     fn snapshot(&self, wanted: &Take) -> Result<Snapshot, String> {
         assert!(wanted.dir.as_ref().is_none_or(|dir| dir.is_absolute()));
-        Err("none".to_string().into())
+        Err("none".to_string())
     }
     fn budget(&self, _bytes: u64) -> Result<BudgetState, String> {
-        Err("none".to_string().into())
+        Err("none".to_string())
     }
     fn describe(&self, status: &mut Status) {
         status.classes = 7;

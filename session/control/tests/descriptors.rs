@@ -49,10 +49,10 @@ impl Service for Nothing {
         self.left.fetch_add(ended().len() as u64, Ordering::Relaxed);
     }
     fn snapshot(&self, _wanted: &Take) -> Result<Snapshot, String> {
-        Err("none".to_string().into())
+        Err("none".to_string())
     }
     fn budget(&self, _bytes: u64) -> Result<BudgetState, String> {
-        Err("none".to_string().into())
+        Err("none".to_string())
     }
     fn describe(&self, _status: &mut Status) {}
 }

@@ -112,9 +112,9 @@ impl OfName {
 /// Steps of time, and the number of items in each step of the overview.
 #[derive(Debug)]
 enum Steps {
-    /// Those of the report: the length of its time, in nanoseconds, is known.
+    /// Steps of a time whose length is known, in nanoseconds.
     Known { span: u64, density: Vec<u32> },
-    /// Those of a time whose length is not known yet. A step has `part_ns` nanoseconds.
+    /// Steps of a time whose length is not known yet. A step has `part_ns` nanoseconds.
     Growing { part_ns: u64, density: Vec<u32> },
 }
 
