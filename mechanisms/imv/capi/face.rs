@@ -21,7 +21,7 @@ pub(crate) fn errno_of(answer: Result<(), Error>) -> c_int {
         Err(Error::Reentered) => -libc::EDEADLK,
         Err(Error::TooManyObjects) => -libc::ENOSPC,
         Err(Error::Unbalanced) => -libc::EINVAL,
-        Err(Error::Asleep | Error::Stale | Error::Elsewhere) => -libc::EACCES,
+        Err(Error::Unpatched | Error::Stale | Error::Elsewhere) => -libc::EACCES,
     }
 }
 

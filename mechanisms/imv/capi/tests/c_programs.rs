@@ -10,6 +10,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dormouse_testing::c_programs::{install, pkg_config, stdout, succeed};
+use dormouse_testing::code::{has_memory_operand, listed_functions};
 use dormouse_testing::{Lack, has, has_part, has_target, include_dirs, is_installed, skip_part};
 
 fn prefix() -> &'static Path {
@@ -446,6 +447,37 @@ fn sites_are_the_instructions_that_are_promised() {
             }
             let expected = std::fs::read_to_string(&golden).unwrap();
             assert_eq!(found, expected, "{compiler} {flags}; DORMOUSE_BLESS=1 accepts what the first compiler gives");
+        }
+    }
+}
+
+#[test]
+fn a_patched_branch_reads_no_data() {
+    if !has("objdump") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("branches");
+    for compiler in ["gcc", "clang"].into_iter().filter(|compiler| has_part(compiler)) {
+        for flags in ["-O1", "-O2", "-O3 -fno-pic -no-pie"] {
+            let mut command = Command::new(compiler);
+            command.args(words(flags)).args(["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-o"]).arg(&program);
+            command.args([source("branches.c"), source("sites_exported.c")]);
+            command.args(pkg_config(prefix(), &["--cflags", "--libs", "dormouse-imv"]));
+            succeed(command.arg(format!("-Wl,-rpath,{}", prefix().join("lib").display())));
+            let functions = listed_functions(directory.path(), &stdout(&succeed(&mut Command::new(&program))));
+            assert_eq!(functions.len(), 8);
+            for (name, instructions) in functions {
+                let what = format!("{compiler} {flags}, {name}: {instructions:?}");
+                assert!(!instructions.iter().any(|text| has_memory_operand(text)), "{what}");
+                let falls_through = name.contains("unlikely") == name.ends_with("dormant");
+                assert_eq!(instructions.iter().any(|text| text == "nopl 0x0(%rax,%rax,1)"), falls_through, "{what}");
+                // gcc's code is the branch and the answer; clang before 17 also tests a register.
+                if compiler == "gcc" {
+                    let tests = instructions.iter().filter(|text| text.starts_with('j') && *text != "jmp").count();
+                    assert_eq!(tests, 0, "{what}");
+                }
+            }
         }
     }
 }

@@ -84,8 +84,8 @@ struct dormouse_imv_state {
  * the new one.
  *
  * Errors: -EDEADLK  called by a signal handler that interrupted an update of the same thread; nothing was changed
- *         -EACCES   program text can no longer be written, and some site has an old value or is still dormant: no value was
- *                   changed, all keys were
+ *         -EACCES   program text can no longer be written, and some site has an old value or gives a key's former answer:
+ *                   no value was changed, all keys were
  *         -EINVAL   a key was disabled more often than enabled, and left out, but all other changes are made; or an operation
  *                   or a size is unknown or a variable is not aligned to its size, and nothing was changed
  * MT-safe, blocking, async-signal-safe.
@@ -372,13 +372,13 @@ DORMOUSE_I_STATIC_ASSERT(DORMOUSE_X86_VALUE_LEN == 8 && DORMOUSE_X86_GATED_IMMED
     extern struct dormouse_static_key name##__key_exported __asm__(DORMOUSE_I_EXPORTED_KEY(name)) DORMOUSE_I_EXPORTED; \
     static struct dormouse_static_key_import name DORMOUSE_I_SLOT = { &name##__key_exported }
 
-/* Whether the branch is taken, with a hint for the placement of its code: a jump is taken when the key is enabled. */
+/* Whether the branch is taken. An unlikely one is a nop while the key is disabled and a jump while it is enabled, a likely
+ * one the opposite. */
 #define DORMOUSE_STATIC_BRANCH_UNLIKELY(key) DORMOUSE_I_KEY_BRANCH(key, 0)
 #define DORMOUSE_STATIC_BRANCH_LIKELY(key) DORMOUSE_I_KEY_BRANCH(key, 1)
-#define DORMOUSE_I_KEY_BRANCH(key, expected)                                                                           \
-    (DORMOUSE_I_STATIC_BRANCH(                                                                                         \
-         *(key), sizeof *(key) == sizeof(struct dormouse_static_key) ? DORMOUSE_SITE_BRANCH : DORMOUSE_SITE_INDIRECT,  \
-         DORMOUSE_I_KEY_OF(key), expected, "") != 0)
+#define DORMOUSE_I_KEY_BRANCH(key, is_likely)                                                                          \
+    (DORMOUSE_I_STATIC_BRANCH(*(key), sizeof *(key) != sizeof(struct dormouse_static_key), DORMOUSE_I_KEY_OF(key),      \
+                              is_likely) != 0)
 
 /* A key counts the users that have enabled it: increment and enable are the same operation. 0 or a negative errno. */
 #define DORMOUSE_STATIC_BRANCH_ENABLE(key) dormouse_static_key_enable(DORMOUSE_I_KEY_OF(key))

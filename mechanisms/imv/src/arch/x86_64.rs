@@ -1,4 +1,4 @@
-//! x86-64: a branch is `jmp rel32` or, if dormant, a `nop` of five bytes; a value is a load or a move of an immediate,
+//! x86-64: a branch is `jmp rel32` or a `nop` of five bytes; a value is a load or a move of an immediate,
 //! eight bytes long in both states.
 
 use core::arch::asm;
@@ -57,7 +57,7 @@ pub(crate) fn publish_store(store: Store) {
 pub(crate) fn next_store(site: Site, bytes_only: bool) -> Option<Store> {
     let wanted = site.wanted();
     match site.form() {
-        Form::Branch => branch_store(site, wanted != 0),
+        Form::Branch | Form::DirectBranch => branch_store(site),
         Form::Value if bytes_only => None,
         Form::Value => {
             let seen = site.bytes();
@@ -84,7 +84,7 @@ pub(crate) fn next_store(site: Site, bytes_only: bool) -> Option<Store> {
 pub(crate) fn is_stale(site: Site) -> bool {
     let wanted = site.wanted();
     match site.form() {
-        Form::Branch => wanted != 0 && matches!(site.bytes::<1>()[0], X86_TEST | NOP),
+        Form::Branch | Form::DirectBranch => branch_answer(site).is_some_and(|answer| answer != (wanted != 0)),
         Form::Value => {
             let seen = site.bytes();
             is_immediate(seen) && immediate_instruction(seen, wanted as u32) != Some(seen)
@@ -97,18 +97,42 @@ pub(crate) fn is_stale(site: Site) -> bool {
 pub(crate) fn is_in_line(site: Site) -> bool {
     !is_stale(site)
         && match site.form() {
-            Form::Branch => site.bytes() == if site.wanted() != 0 { jump(site) } else { X86_NOP },
+            Form::Branch | Form::DirectBranch => site.bytes() == wanted_branch(site),
             Form::Value => is_immediate(site.bytes()),
             Form::GatedValue => site.bytes::<1>()[0] == X86_TEST,
         }
 }
 
-/// First byte of a dormant branch.
+/// First byte of a branch that falls through.
 const NOP: u8 = X86_NOP[0];
 
-/// Returns the bytes of `jmp slow`.
+/// Returns the bytes of `jmp target`.
 fn jump(site: Site) -> [u8; X86_BRANCH_LEN] {
-    with_opcode(X86_JMP, (site.slow.wrapping_sub(site.address + X86_BRANCH_LEN) as u32).to_le_bytes())
+    with_opcode(X86_JMP, (site.target.wrapping_sub(site.address + X86_BRANCH_LEN) as u32).to_le_bytes())
+}
+
+/// Returns the bytes of a branch in the state that its key requires.
+fn wanted_branch(site: Site) -> [u8; X86_BRANCH_LEN] {
+    if (site.wanted() != 0) == site.is_likely() { X86_NOP } else { jump(site) }
+}
+
+/// Returns the answer that is in a branch's instruction; `None` if it jumps to the slow path, which reads the key.
+fn branch_answer(site: Site) -> Option<bool> {
+    let seen: [u8; X86_BRANCH_LEN] = site.bytes();
+    match seen[0] {
+        X86_TEST | NOP => Some(site.is_likely()),
+        _ if site.form() == Form::DirectBranch && seen == jump(site) => Some(!site.is_likely()),
+        _ => None,
+    }
+}
+
+/// Whether the next store to a branch lets threads into the code of an enabled key without a load of the key. (If
+/// enabled means a jump, two rounds precede it.)
+pub(crate) fn opens_at_once(site: Site) -> bool {
+    site.form() == Form::DirectBranch
+        && site.is_likely()
+        && site.wanted() != 0
+        && matches!(site.bytes::<1>(), [X86_JMP])
 }
 
 fn with_opcode(opcode: u8, rest: [u8; 4]) -> [u8; X86_BRANCH_LEN] {
@@ -119,15 +143,15 @@ fn with_opcode(opcode: u8, rest: [u8; 4]) -> [u8; X86_BRANCH_LEN] {
 /// Returns the next store of a branch:
 ///
 /// ```text
-///   nop = 0F 1F 44 00 00 ◀──first byte──▶ A9 1F 44 00 00 ◀──other bytes──▶ A9 distance ◀──first byte──▶ E9 distance = jmp slow
-///                                                      test eax, …
+///   nop = 0F 1F 44 00 00 ◀──first byte──▶ A9 1F 44 00 00 ◀──other bytes──▶ A9 distance ◀──first byte──▶ E9 distance = jmp target
+///                                                      test eax, …                        ◀─── born: E9 distance = jmp slow
 /// ```
 /// In each state the five bytes are one instruction, and each step changes its first byte or an immediate that has no
 /// effect. So the other bytes may change one by one, a writer of single bytes is enough, and the site may span two
 /// cache lines. Every core serialises between two steps.
-fn branch_store(site: Site, armed: bool) -> Option<Store> {
+fn branch_store(site: Site) -> Option<Store> {
     let seen: [u8; X86_BRANCH_LEN] = site.bytes();
-    let wanted = if armed { jump(site) } else { X86_NOP };
+    let wanted = wanted_branch(site);
     let [opcode, ..] = seen;
     let rest = |bytes: [u8; X86_BRANCH_LEN]| *bytes.last_chunk::<4>().expect("shorter than a branch");
     if seen == wanted {
@@ -137,7 +161,9 @@ fn branch_store(site: Site, armed: bool) -> Option<Store> {
     } else if opcode == X86_TEST {
         Some(Store::Loose(site.address + 1, rest(wanted)))
     } else {
-        (seen == X86_NOP || seen == jump(site)).then_some(Store::Byte(site.address, X86_TEST))
+        // A direct branch may also be as it was born. Its record does not contain the distance of its slow path.
+        let is_born = site.form() == Form::DirectBranch && opcode == X86_JMP;
+        (seen == X86_NOP || seen == jump(site) || is_born).then_some(Store::Byte(site.address, X86_TEST))
     }
 }
 
@@ -184,14 +210,12 @@ fn immediate_instruction(bytes: [u8; X86_VALUE_LEN], value: u32) -> Option<[u8; 
     Some(patched)
 }
 
-/// The gate of this architecture. Flags are clobbered, because a site is a `test` between its two states.
+/// The gate of this architecture. Flags are clobbered, because a site is a `test` between two states.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __gate {
-    ($key:path, $announcement:tt, $operands:tt) => {
-        $crate::__patched_gate!(
-            $key, { ".byte 0xe9", ".long {slow} - 3f", "3:", }, $announcement, $operands, (nomem, nostack)
-        )
+    ($form:tt $gate:tt) => {
+        $crate::__patched_gate!($form $gate { ".byte 0xe9", ".long {slow} - 3f", "3:", } (nomem, nostack))
     };
 }
 
