@@ -3,7 +3,7 @@
 use core::ffi::{c_char, c_int, c_void};
 
 use dormouse_abi::site::SiteRecord;
-use dormouse_imv::{Change, Error, StaticKey};
+use dormouse_imv::{Change, DeferredKey, Error, StaticKey};
 
 /// `struct dormouse_imv_state`. Texts are NUL-terminated, and truncated if they are too long.
 #[repr(C)]
@@ -53,6 +53,32 @@ pub extern "C" fn dormouse_static_key_enable(key: &'static StaticKey) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_static_key_disable(key: &'static StaticKey) -> c_int {
     errno_of(dormouse_imv::disable(key))
+}
+
+/// [`DeferredKey::enable`]; returns 0 or a negative errno.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_static_key_deferred_enable(deferred: &'static DeferredKey) -> c_int {
+    errno_of(deferred.enable())
+}
+
+/// [`DeferredKey::disable`]; returns 0 or a negative errno.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_static_key_deferred_disable(deferred: &'static DeferredKey, now_ns: u64) -> c_int {
+    errno_of(deferred.disable(now_ns))
+}
+
+/// [`DeferredKey::expire`]; returns 0 or a negative errno, and stores what is left of the period, or 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_static_key_deferred_expire(
+    deferred: &'static DeferredKey,
+    now_ns: u64,
+    left_ns: Option<&mut u64>,
+) -> c_int {
+    let answer = deferred.expire(now_ns);
+    if let Some(left_ns) = left_ns {
+        *left_ns = answer.ok().flatten().unwrap_or(0);
+    }
+    errno_of(answer.map(|_| ()))
 }
 
 /// [`dormouse_imv::update`]; returns 0 or a negative errno.

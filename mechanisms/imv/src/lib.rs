@@ -31,6 +31,7 @@
 //! | --- | --- | --- | --- |
 //! | a branch that is seldom taken | `static KEY: StaticKey` | [`static_branch!`] | [`enable`], [`disable`] |
 //! | a branch that is usually taken | the same | [`static_branch_likely!`] | the same |
+//! | a key whose users come and go | [`DeferredKey`] | like its key | [`DeferredKey::enable`], … |
 //! | a value | [`imv!`] | [`imv_read!`] | [`Imv::set`] |
 //! | several changes at once | | | [`update`] |
 //! | a setting that operators change | [`tunable!`] for a key or a value | like the key or value | `dormouse imv set`, [`set_tunables`] |
@@ -170,6 +171,7 @@
 
 mod arch;
 mod code_writer;
+mod deferral;
 mod filter;
 mod records;
 mod registry;
@@ -188,6 +190,7 @@ use core::sync::atomic::{AtomicI32, Ordering};
 #[doc(hidden)]
 pub use arch::is_same_text;
 pub use code_writer::CodeWriter;
+pub use deferral::DeferredKey;
 pub use dormouse_abi::site::TunableRecord;
 pub use dormouse_abi::tunable::{TunableRange, TunableValue, Unfit};
 pub use filter::is_filtered;
@@ -222,7 +225,14 @@ impl StaticKey {
         StaticKey { enabled: AtomicI32::new(1) }
     }
 
-    /// Whether the key is enabled. Wait-free; async-signal-safe.
+    /// Returns the number of users that have enabled the key. Wait-free; async-signal-safe.
+    pub fn count(&self) -> u32 {
+        // Relaxed: the number says nothing about other data.
+        self.enabled.load(Ordering::Relaxed).unsigned_abs()
+    }
+
+    /// Whether the key is enabled, by a load of it: for code that runs too seldom to have a site, and before the
+    /// constructors. Wait-free; async-signal-safe.
     #[inline(always)]
     pub fn is_enabled(&self) -> bool {
         // (A) pairs with (B) in `update`.

@@ -67,6 +67,18 @@ struct dormouse_imv_change {
 #define DORMOUSE_IMV_OPERATION_ENABLE 1
 #define DORMOUSE_IMV_OPERATION_DISABLE 2
 
+/*
+ * The users of a key that is disabled only when it has had none for a period. DEFINE_STATIC_KEY_DEFERRED defines it. Fields
+ * are private.
+ */
+struct dormouse_static_key_deferred {
+    struct dormouse_static_key *key;
+    uint64_t period_ns;     /* time that the key stays enabled without users, in nanoseconds */
+    uint64_t idle_since_ns; /* time at which the last user left */
+    uint32_t users;         /* number of users */
+    uint32_t is_holding;    /* 1 while the key is enabled on behalf of the users */
+};
+
 /* The state of the library. */
 struct dormouse_imv_state {
     char writer[16];  /* way in which sites are written: unprobed, mprotect, procmem, none */
@@ -95,6 +107,24 @@ int dormouse_imv_update(struct dormouse_imv_change *changes, size_t count);
 /* Sets a variable of `size_bytes` bytes, aligned to its size, to the bytes at `value`. Errors and properties are
  * those of dormouse_imv_update(). */
 int dormouse_imv_set(void *variable, const void *value, size_t size_bytes);
+
+/*
+ * Add a user of a deferred key, and remove one. The first user enables the key, unless it is still enabled on behalf of
+ * former users; removing one changes nothing, but begins the period if it was the last. `now_ns` is the time, in
+ * nanoseconds of a clock that never goes back.
+ *
+ * Errors: those of dormouse_static_key_enable(), and -EACCES if another library has the sites. MT-safe, blocking,
+ * async-signal-safe.
+ */
+int dormouse_static_key_deferred_enable(struct dormouse_static_key_deferred *deferred);
+int dormouse_static_key_deferred_disable(struct dormouse_static_key_deferred *deferred, uint64_t now_ns);
+
+/*
+ * Disables a deferred key if it has had no user for the whole period, and stores the time that the period still takes, in
+ * nanoseconds, or 0, if left_ns is not NULL. UINT64_MAX as the time ends any period. The program calls it from a loop or
+ * timer of its own. Errors and properties are those of the functions above.
+ */
+int dormouse_static_key_deferred_expire(struct dormouse_static_key_deferred *deferred, uint64_t now_ns, uint64_t *left_ns);
 
 /* Stores the state of the library. Errors: -EDEADLK, as for dormouse_imv_update(). MT-safe, blocking,
  * async-signal-safe. */
@@ -136,6 +166,28 @@ static inline int dormouse_imv_update(struct dormouse_imv_change *changes, size_
         answer = error ? error : answer;
     }
     return answer;
+}
+
+/* Changes cost nothing here, so nothing is deferred. */
+static inline int dormouse_static_key_deferred_enable(struct dormouse_static_key_deferred *deferred)
+{
+    return dormouse_static_key_enable(deferred->key);
+}
+
+static inline int dormouse_static_key_deferred_disable(struct dormouse_static_key_deferred *deferred, uint64_t now_ns)
+{
+    (void)now_ns;
+    return dormouse_static_key_disable(deferred->key);
+}
+
+static inline int dormouse_static_key_deferred_expire(struct dormouse_static_key_deferred *deferred, uint64_t now_ns,
+                                                      uint64_t *left_ns)
+{
+    (void)deferred;
+    (void)now_ns;
+    if (left_ns)
+        *left_ns = 0;
+    return 0;
 }
 
 static inline int dormouse_imv_status(struct dormouse_imv_state *state)
@@ -384,6 +436,14 @@ DORMOUSE_I_STATIC_ASSERT(DORMOUSE_X86_VALUE_LEN == 8 && DORMOUSE_X86_GATED_IMMED
 #define DORMOUSE_STATIC_BRANCH_ENABLE(key) dormouse_static_key_enable(DORMOUSE_I_KEY_OF(key))
 #define DORMOUSE_STATIC_BRANCH_DISABLE(key) dormouse_static_key_disable(DORMOUSE_I_KEY_OF(key))
 
+/* Whether a key is enabled, and the number of users that have enabled it, by a load of the key. */
+#define DORMOUSE_STATIC_KEY_ENABLED(key) (DORMOUSE_STATIC_KEY_COUNT(key) > 0)
+#define DORMOUSE_STATIC_KEY_COUNT(key) __atomic_load_n(&DORMOUSE_I_KEY_OF(key)->enabled, __ATOMIC_ACQUIRE)
+
+/* Defines the deferral of this object's key for this unit: it stays enabled for a period without users. */
+#define DORMOUSE_DEFINE_STATIC_KEY_DEFERRED(name, key, period_ns)                                                      \
+    static struct dormouse_static_key_deferred name = { &key, period_ns, 0, 0, 0 }
+
 #ifndef DORMOUSE_NO_SHORT_NAMES
 #define DEFINE_IMV(type, name) DORMOUSE_DEFINE_IMV(type, name)
 #define DEFINE_STATIC_IMV(type, name) DORMOUSE_DEFINE_STATIC_IMV(type, name)
@@ -406,6 +466,13 @@ DORMOUSE_I_STATIC_ASSERT(DORMOUSE_X86_VALUE_LEN == 8 && DORMOUSE_X86_GATED_IMMED
 #define static_branch_likely(key) DORMOUSE_STATIC_BRANCH_LIKELY(key)
 #define static_branch_enable(key) DORMOUSE_STATIC_BRANCH_ENABLE(key)
 #define static_branch_disable(key) DORMOUSE_STATIC_BRANCH_DISABLE(key)
+#define static_key_enabled(key) DORMOUSE_STATIC_KEY_ENABLED(key)
+#define static_key_count(key) DORMOUSE_STATIC_KEY_COUNT(key)
+#define DEFINE_STATIC_KEY_DEFERRED(name, key, period_ns) DORMOUSE_DEFINE_STATIC_KEY_DEFERRED(name, key, period_ns)
+#define static_branch_deferred_inc(deferred) dormouse_static_key_deferred_enable(deferred)
+#define static_branch_deferred_dec(deferred, now_ns) dormouse_static_key_deferred_disable(deferred, now_ns)
+#define static_key_deferred_expire(deferred, now_ns, left_ns)                                                          \
+    dormouse_static_key_deferred_expire(deferred, now_ns, left_ns)
 #define static_branch_inc(key) DORMOUSE_STATIC_BRANCH_ENABLE(key)
 #define static_branch_dec(key) DORMOUSE_STATIC_BRANCH_DISABLE(key)
 #endif

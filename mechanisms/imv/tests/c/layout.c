@@ -29,6 +29,7 @@ int main(void)
     SIZE(dormouse_static_key);
     SIZE(dormouse_static_key_import);
     SIZE(dormouse_imv_change);
+    SIZE(dormouse_static_key_deferred);
     static const unsigned char nop[DORMOUSE_X86_BRANCH_LEN] = DORMOUSE_X86_NOP;
     printf("jmp %d\ntest %d\n", DORMOUSE_X86_JMP, DORMOUSE_X86_TEST);
     printf("nop [%d, %d, %d, %d, %d]\nbranch_len %d\n", nop[0], nop[1], nop[2], nop[3], nop[4], DORMOUSE_X86_BRANCH_LEN);
