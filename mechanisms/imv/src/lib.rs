@@ -109,7 +109,9 @@
 //! * *A negative answer orders nothing*, like a relaxed load.
 //! * *Set*: the variable is set, then the instructions, then the barrier. Until it returns, a thread may read the old
 //!   value or the new one, at each site separately; afterwards the new one. Reads are relaxed: a value orders no other
-//!   data, so data that belongs to it needs an ordering of its own.
+//!   data, so data that belongs to it needs an ordering of its own. References are the exception: what one refers to is
+//!   visible to a thread that reads it, by the load (F) of a variable that was set after a fence (G), or by a barrier (I)
+//!   before the store and a compiler fence behind the instruction (H).
 //! * *If text cannot be written any more*, sites as they were born and announced gates still follow their variables, but
 //!   an announced gate that is dormant does not open. Any other site that gives the former answer makes the update fail:
 //!   with [`Error::Unpatched`] for a key, with [`Error::Stale`] for a value.
@@ -145,7 +147,10 @@
 //!   through `/proc/self/mem`), and values are loads. Elsewhere, and with the feature `generic`, gates read their key, values are loads,
 //!   and there are no sites.
 //! * In Rust, a key or value and its sites are in one object (program or shared library); C can share them between
-//!   objects.
+//!   objects. Each Rust object that uses this crate contains a copy of it, with a registry of its own, and a change made
+//!   by one copy does not reach the sites that another has registered: Rust has no stable ABI by which they could share
+//!   one. Objects of C use the registry of one library, libdormouse_imv or libdormouse. So a Rust library shares a setting
+//!   by a function that changes it.
 //! * A Rust crate of type `dylib` exports its statics, which the linker then refuses in records; link it with
 //!   `-Bsymbolic`.
 //!   `rlib`, `cdylib`, `staticlib` and programs need no option.

@@ -3,7 +3,7 @@
 use core::cell::{Cell, UnsafeCell};
 use core::ffi::c_int;
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering, fence};
 
 use dormouse_abi::site::{SiteRecord, TunableRecord};
 use dormouse_locks::{OwnerLock, Rank, Reentered};
@@ -279,7 +279,7 @@ pub struct Change {
     address: usize,
     /// The value, in the lowest bytes.
     bits: u64,
-    /// `SET`, `ENABLE` or `DISABLE`.
+    /// `SET`, `PUBLISH`, `ENABLE` or `DISABLE`.
     operation: u32,
     /// Size of the value, in bytes.
     size_bytes: u32,
@@ -289,6 +289,8 @@ pub struct Change {
 
 /// [`Change::operation`]: the variable is set to a value.
 const SET: u32 = 0;
+/// [`Change::operation`]: the variable is set to a reference, whose target becomes visible first.
+const PUBLISH: u32 = 3;
 /// [`Change::operation`]: the key's count is incremented.
 const ENABLE: u32 = 1;
 /// [`Change::operation`]: the key's count is decremented.
@@ -306,13 +308,23 @@ impl Change {
     /// # Safety
     /// If the change is [valid](Change::is_valid), the variable stays loaded, and only this crate changes it.
     pub const unsafe fn value(address: usize, size_bytes: usize, bits: u64) -> Change {
-        Change { address, bits, operation: SET, size_bytes: size_bytes as u32, former: Cell::new(0) }
+        // SAFETY: the caller guarantees what `value_of_kind` requires.
+        unsafe { Change::value_of_kind(address, size_bytes, bits, false) }
+    }
+
+    /// Returns the change that sets a value, which may be a reference to data that becomes visible first.
+    ///
+    /// # Safety
+    /// The conditions of [`Change::value`].
+    pub(crate) const unsafe fn value_of_kind(address: usize, size_bytes: usize, bits: u64, publishes: bool) -> Change {
+        let operation = if publishes { PUBLISH } else { SET };
+        Change { address, bits, operation, size_bytes: size_bytes as u32, former: Cell::new(0) }
     }
 
     /// Whether the operation and the size are known and the variable is aligned, for a change that C made.
     pub fn is_valid(&self) -> bool {
         let size_bytes = match self.operation {
-            SET => self.size_bytes as usize,
+            SET | PUBLISH => self.size_bytes as usize,
             ENABLE | DISABLE => size_of::<StaticKey>(),
             _ => return false,
         };
@@ -333,7 +345,7 @@ impl Change {
 
     /// Returns the variable and its new value, if the change is to a value.
     fn value_change(&self) -> Option<(Variable<'_>, u64)> {
-        if self.operation != SET {
+        if !matches!(self.operation, SET | PUBLISH) {
             return None;
         }
         // SAFETY: the caller of `Change::value`, or of `update` in C, guarantees that the variable stays loaded, is
@@ -359,7 +371,7 @@ pub fn update(changes: &[Change]) -> Result<(), Error> {
         0 => Ok(()),
         libc::EDEADLK => Err(Error::Reentered),
         libc::EINVAL => Err(Error::Unbalanced),
-        _ if changes.iter().any(|change| change.operation == SET) => Err(Error::Stale),
+        _ if changes.iter().any(|change| change.value_change().is_some()) => Err(Error::Stale),
         _ => Err(Error::Unpatched),
     }
 }
@@ -402,6 +414,7 @@ impl Registry {
     {
         let mut unbalanced = false;
         let mut turned = false;
+        let mut publishes = false;
         for change in changes() {
             if let Some((key, difference)) = change.key_change() {
                 let count = key.enabled.load(Ordering::Relaxed);
@@ -417,11 +430,20 @@ impl Registry {
             } else if let Some((variable, bits)) = change.value_change() {
                 let former = variable.load();
                 change.former.set(former);
+                if change.operation == PUBLISH {
+                    // (G) pairs with (F): what the value refers to is visible to a thread that loads the variable.
+                    fence(Ordering::Release);
+                    publishes |= bits != former;
+                }
                 variable.store(bits);
                 turned |= variable.load() != former;
             }
         }
         if turned {
+            // (I) pairs with (H): what a value refers to is visible to a thread that executes its new instruction.
+            if publishes && self.ladder.writer != CodeWriter::None && !synchronise_cores() {
+                self.ladder.refuse(BARRIER_REFUSED);
+            }
             let all = 0..self.object_count;
             let concerned = |address| changes().any(|change| change.address == address);
             if !self.patch(all.clone(), concerned) {

@@ -66,6 +66,7 @@ struct dormouse_imv_change {
 #define DORMOUSE_IMV_OPERATION_SET 0
 #define DORMOUSE_IMV_OPERATION_ENABLE 1
 #define DORMOUSE_IMV_OPERATION_DISABLE 2
+#define DORMOUSE_IMV_OPERATION_PUBLISH 3 /* like SET, and what was written before is visible to readers of the new value */
 
 /*
  * The users of a key that is disabled only when it has had none for a period. DEFINE_STATIC_KEY_DEFERRED defines it. Fields
@@ -160,7 +161,7 @@ static inline int dormouse_imv_update(struct dormouse_imv_change *changes, size_
     for (size_t index = 0; index < count; index++) {
         struct dormouse_imv_change *change = &changes[index];
         struct dormouse_static_key *key = (struct dormouse_static_key *)change->variable;
-        int error = change->operation == DORMOUSE_IMV_OPERATION_SET
+        int error = change->operation == DORMOUSE_IMV_OPERATION_SET || change->operation == DORMOUSE_IMV_OPERATION_PUBLISH
                         ? dormouse_imv_set(change->variable, &change->bits, change->size_bytes)
                         : dormouse_i_static_key_count(key, change->operation == DORMOUSE_IMV_OPERATION_ENABLE ? 1 : -1);
         answer = error ? error : answer;
@@ -171,12 +172,18 @@ static inline int dormouse_imv_update(struct dormouse_imv_change *changes, size_
 /* Changes cost nothing here, so nothing is deferred. */
 static inline int dormouse_static_key_deferred_enable(struct dormouse_static_key_deferred *deferred)
 {
+    (void)__atomic_add_fetch(&deferred->users, 1, __ATOMIC_RELAXED);
     return dormouse_static_key_enable(deferred->key);
 }
 
 static inline int dormouse_static_key_deferred_disable(struct dormouse_static_key_deferred *deferred, uint64_t now_ns)
 {
+    uint32_t users = __atomic_load_n(&deferred->users, __ATOMIC_RELAXED);
     (void)now_ns;
+    do {
+        if (users == 0)
+            return -EINVAL;
+    } while (!__atomic_compare_exchange_n(&deferred->users, &users, users - 1, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
     return dormouse_static_key_disable(deferred->key);
 }
 
