@@ -115,6 +115,15 @@ pub unsafe extern "C" fn dormouse_imv_set(variable: *mut c_void, value: *const c
     unsafe { dormouse_imv_update(&change, 1) }
 }
 
+/// Whether there are sites of a variable or key, and all agree with it; returns 0, 1 or a negative errno.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_imv_is_patched(variable: *const c_void) -> c_int {
+    match dormouse_imv::sites_of(variable.addr()) {
+        Ok(count) => (count.sites > 0 && count.patched == count.sites).into(),
+        Err(error) => errno_of(Err(error)),
+    }
+}
+
 /// [`dormouse_imv::status`]; returns 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_imv_status(state: &mut State) -> c_int {

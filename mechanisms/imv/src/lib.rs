@@ -33,6 +33,7 @@
 //! | a branch that is usually taken | the same | [`static_branch_likely!`] | the same |
 //! | a key whose users come and go | [`DeferredKey`] | like its key | [`DeferredKey::enable`], … |
 //! | a value | [`imv!`] | [`imv_read!`] | [`Imv::set`] |
+//! | a call of a function that changes | [`static_call!`] | `name::call` | `name::update` |
 //! | several changes at once | | | [`update`] |
 //! | a setting that operators change | [`tunable!`] for a key or a value | like the key or value | `dormouse imv set`, [`set_tunables`] |
 //!
@@ -51,6 +52,9 @@
 //!
 //!   value of 1,    born     3E.. 8B /r          mov r32, [variable]   (or movzx, movsx)
 //!   2, 4 bytes     patched  3E.. REX C7 imm32   mov r32, imm32
+//!
+//!   call           born     E9 rel32            jmp slow, which jumps to the address in the variable
+//!                  patched  E9 rel32            jmp function                 one store of the aligned word that contains it
 //!
 //!   value of       born     E9 rel32  B8+r 0    jmp slow, which loads the variable and jumps past the mov
 //!   8 bytes        patched  A9 rel32  B8+r imm  test eax, imm32; mov r64, imm64
@@ -123,7 +127,7 @@
 //!
 //! # Code writers
 //!
-//! | writer | gates | values of 1, 2, 4 bytes | values of 8 bytes |
+//! | writer | gates | values of 1, 2, 4 bytes, calls | values of 8 bytes |
 //! | --- | --- | --- | --- |
 //! | mprotect | patched | patched | patched |
 //! | procmem (text may not be made writable) | patched | loads | read by the gate's slow path |
@@ -175,6 +179,7 @@
 #![cfg_attr(not(test), no_std)]
 
 mod arch;
+mod call;
 mod code_writer;
 mod deferral;
 mod filter;
@@ -201,7 +206,8 @@ pub use dormouse_abi::tunable::{TunableRange, TunableValue, Unfit};
 pub use filter::is_filtered;
 pub use registry::{
     Change, ForeignUpdate, SiteCount, Status, disable, enable, ensure_registered, hand_over, key_sites,
-    register_object, register_tunables, status, unregister_object, unregister_tunables, update, visit_key_sites,
+    register_object, register_tunables, sites_of, status, unregister_object, unregister_tunables, update,
+    visit_key_sites,
 };
 pub use segment::{LoadedSegment, visit_segment};
 pub use site::OBJECT_COUNT_MAX;

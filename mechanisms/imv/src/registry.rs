@@ -513,8 +513,8 @@ pub fn key_sites(key: &StaticKey) -> Result<SiteCount, Error> {
     sites_of(core::ptr::from_ref(key).addr())
 }
 
-/// Counts the sites of a key or value by its address.
-pub(crate) fn sites_of(address: usize) -> Result<SiteCount, Error> {
+/// Counts the sites of a key or value by its address. Errors: [`Error::Reentered`]. Blocking; async-signal-safe.
+pub fn sites_of(address: usize) -> Result<SiteCount, Error> {
     with(|registry| registry.sites_of(address))
 }
 

@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use dormouse_abi::site::{
-    SITE_BRANCH, SITE_DIRECT_BRANCH, SITE_FORM_MASK, SITE_INDIRECT, SITE_LIKELY, SITE_SIGNED, SITE_VALUE,
+    SITE_BRANCH, SITE_CALL, SITE_DIRECT_BRANCH, SITE_FORM_MASK, SITE_INDIRECT, SITE_LIKELY, SITE_SIGNED, SITE_VALUE,
     SITE_WIDTH_SHIFT, SiteRecord,
 };
 
@@ -11,7 +11,8 @@ use dormouse_abi::site::{
 pub const OBJECT_COUNT_MAX: usize = 1024;
 
 /// Bits of a record's kind that this version understands.
-const KNOWN_KIND_BITS: u32 = SITE_FORM_MASK | 3 << SITE_WIDTH_SHIFT | SITE_SIGNED | SITE_INDIRECT | SITE_LIKELY;
+const KNOWN_KIND_BITS: u32 =
+    SITE_FORM_MASK | 3 << SITE_WIDTH_SHIFT | SITE_SIGNED | SITE_INDIRECT | SITE_LIKELY | SITE_CALL;
 
 /// The form of a site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +25,8 @@ pub(crate) enum Form {
     Value,
     /// A gate before an instruction with an immediate.
     GatedValue,
+    /// The entry of a static call.
+    Call,
 }
 
 /// A value's variable. All access is relaxed: a value orders no other data, so code that sets it orders the data that
@@ -88,7 +91,7 @@ impl Variable<'_> {
     }
 }
 
-/// Addresses of a site, of its key or variable, and of the code to which it jumps if it is a patched branch.
+/// Addresses of a site, of its key or variable, and of the code to which a patched branch, or a call as it was born, jumps.
 #[derive(Clone, Copy)]
 pub(crate) struct Site {
     pub(crate) address: usize,
@@ -116,6 +119,9 @@ impl Site {
     }
 
     pub(crate) fn form(self) -> Form {
+        if self.kind == SITE_CALL {
+            return Form::Call;
+        }
         match self.kind & SITE_FORM_MASK {
             SITE_BRANCH => Form::Branch,
             SITE_DIRECT_BRANCH => Form::DirectBranch,

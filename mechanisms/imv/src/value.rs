@@ -242,6 +242,13 @@ impl<T: Value> Imv<T> {
         unsafe { Change::value_of_kind(self.address(), size_of::<T>(), value.to_bits(), T::PUBLISHES) }
     }
 
+    /// Returns the change to a value, after which a thread that has read it sees what was written before the change.
+    #[doc(hidden)]
+    pub fn to_published(&'static self, value: T) -> Change {
+        // SAFETY: the variable is static, and `Imv` gives no other code access to it.
+        unsafe { Change::value_of_kind(self.address(), size_of::<T>(), value.to_bits(), true) }
+    }
+
     /// Counts its sites. Errors: [`Error::Reentered`]. Blocking; async-signal-safe.
     pub fn sites(&self) -> Result<SiteCount, Error> {
         crate::registry::sites_of(self.address())

@@ -9,8 +9,8 @@ use std::sync::Mutex;
 
 use dormouse_abi::site::{EVENTS_SECTION, EventRecord, SITES_SECTION, SiteRecord};
 use dormouse_abi::site::{
-    SITE_BRANCH, SITE_DIRECT_BRANCH, SITE_FORM_MASK, SITE_GATED_VALUE, SITE_INDIRECT, SITE_LIKELY, SITE_SIGNED,
-    SITE_VALUE, SITE_WIDTH_SHIFT,
+    SITE_BRANCH, SITE_CALL, SITE_DIRECT_BRANCH, SITE_FORM_MASK, SITE_GATED_VALUE, SITE_INDIRECT, SITE_LIKELY,
+    SITE_SIGNED, SITE_VALUE, SITE_WIDTH_SHIFT,
 };
 use dormouse_abi::site::{X86_BRANCH_LEN, X86_GATED_IMMEDIATE_OFFSET, X86_JMP, X86_NOP, X86_TEST, X86_VALUE_LEN};
 use dormouse_imv::{
@@ -268,7 +268,7 @@ fn the_c_header_is_the_twin_of_the_rust_layout() {
          jmp {X86_JMP}\ntest {X86_TEST}\nnop {X86_NOP:?}\nbranch_len {X86_BRANCH_LEN}\n\
          value_len {X86_VALUE_LEN}\ngated {X86_GATED_IMMEDIATE_OFFSET}\n\
          forms {SITE_FORM_MASK} {SITE_BRANCH} {SITE_VALUE} {SITE_GATED_VALUE} {SITE_DIRECT_BRANCH}\n\
-         bits {SITE_WIDTH_SHIFT} {SITE_SIGNED} {SITE_INDIRECT} {SITE_LIKELY}\n\
+         bits {SITE_WIDTH_SHIFT} {SITE_SIGNED} {SITE_INDIRECT} {SITE_LIKELY}\ncall {SITE_CALL}\n\
          sites {SITES_SECTION}\nevents {EVENTS_SECTION}\n",
         size_of::<SiteRecord>(),
         offset_of!(SiteRecord, site),

@@ -16,6 +16,10 @@
 //!   gated    born          E9 dd dd dd dd  REX B8+r 0 (imm64) jmp slow path, which reads the variable
 //!   value    patched       A9 dd dd dd dd  REX B8+r imm64     test eax, imm32; mov r64, imm64
 //!                                                   └ aligned to 8
+//!
+//!   call     born          E9 dd dd dd dd .. .. ..           jmp slow path, which jumps to the address in the variable
+//!            patched       E9 ff ff ff ff .. .. ..           jmp function
+//!                          └─ eight bytes, aligned to 8 ─┘
 //! ```
 //! On AArch64 there are branches only: `b slow` when born, `b target` when it jumps, `nop` when it falls through.
 
@@ -47,7 +51,8 @@ pub struct SiteRecord {
     /// Address of the key or variable minus the address of this field; with [`SITE_INDIRECT`], that of a word that
     /// contains the key's address.
     pub key: i32,
-    /// Address to which a patched branch jumps minus the address of this field. Zero for other forms.
+    /// Address to which a patched branch jumps, or of a call's slow path, minus the address of this field. Zero for
+    /// values.
     pub target: i32,
 }
 
@@ -69,6 +74,9 @@ pub const SITE_SIGNED: u32 = 1 << 4;
 pub const SITE_INDIRECT: u32 = 1 << 5;
 /// Bit of [`SiteRecord::kind`] of a direct branch: it falls through while the key is enabled, and jumps while it is disabled.
 pub const SITE_LIKELY: u32 = 1 << 6;
+/// [`SiteRecord::kind`] of the entry of a static call, whose variable holds the address of a function. (The form is that of a
+/// direct branch, so that versions which know neither skip both; the width is that of an address.)
+pub const SITE_CALL: u32 = 1 << 7 | 3 << SITE_WIDTH_SHIFT | SITE_DIRECT_BRANCH;
 
 /// Size of the part of a value's instruction that is replaced at once, in bytes.
 pub const X86_VALUE_LEN: usize = 8;

@@ -11,6 +11,10 @@
  *     imv_set(batch_size, 64);                             while other threads execute the reads
  *     static_branch_enable(&audit);
  *
+ *     DEFINE_STATIC_CALL(handle, plain);
+ *     static_call(handle)(request);                        a direct call of the function that is current
+ *     static_call_update(handle, traced);
+ *
  *                                     in this object                     in another object
  *     in one unit                     DEFINE_IMV(type, name) = value;    EXPORT_IMV_SYMBOL(name) beside its definition
  *     in one unit, private to it      DEFINE_STATIC_IMV(type, name) = value;
@@ -127,6 +131,10 @@ int dormouse_static_key_deferred_disable(struct dormouse_static_key_deferred *de
  */
 int dormouse_static_key_deferred_expire(struct dormouse_static_key_deferred *deferred, uint64_t now_ns, uint64_t *left_ns);
 
+/* Returns 1 if there are sites of the variable or key, and the instructions of all agree with it, otherwise 0 or -EDEADLK.
+ * MT-safe, blocking, async-signal-safe. */
+int dormouse_imv_is_patched(const void *variable);
+
 /* Stores the state of the library. Errors: -EDEADLK, as for dormouse_imv_update(). MT-safe, blocking,
  * async-signal-safe. */
 int dormouse_imv_status(struct dormouse_imv_state *state);
@@ -158,6 +166,7 @@ static inline int dormouse_imv_set(void *variable, const void *value, size_t siz
 static inline int dormouse_imv_update(struct dormouse_imv_change *changes, size_t count)
 {
     int answer = 0;
+    __atomic_thread_fence(__ATOMIC_RELEASE);
     for (size_t index = 0; index < count; index++) {
         struct dormouse_imv_change *change = &changes[index];
         struct dormouse_static_key *key = (struct dormouse_static_key *)change->variable;
@@ -167,6 +176,12 @@ static inline int dormouse_imv_update(struct dormouse_imv_change *changes, size_
         answer = error ? error : answer;
     }
     return answer;
+}
+
+static inline int dormouse_imv_is_patched(const void *variable)
+{
+    (void)variable;
+    return 0;
 }
 
 /* Changes cost nothing here, so nothing is deferred. */
@@ -206,6 +221,13 @@ static inline int dormouse_imv_status(struct dormouse_imv_state *state)
 }
 
 #endif
+
+/* Sets a pointer; what was written before is visible to code that uses its new value. */
+static inline int dormouse_i_publish(void *variable, uintptr_t address)
+{
+    struct dormouse_imv_change change = {variable, address, DORMOUSE_IMV_OPERATION_PUBLISH, sizeof(address), 0};
+    return dormouse_imv_update(&change, 1);
+}
 
 /* Returns the variable: the symbol itself or, if imported, the address that it contains. */
 static inline void *dormouse_i_variable(void *symbol, int is_import)
@@ -416,6 +438,64 @@ DORMOUSE_I_STATIC_ASSERT(DORMOUSE_X86_VALUE_LEN == 8 && DORMOUSE_X86_GATED_IMMED
 
 #endif
 
+/*
+ * A static call: DEFINE_STATIC_CALL(name, function) in one unit, DECLARE_STATIC_CALL(name, function) in others of the object;
+ * `function` gives the type. static_call(name)(arguments) calls the current function: a direct call of an entry that
+ * jumps to it. static_call_update(name, other) exchanges it by one store, and what was written before is visible to the
+ * new function. While text cannot be written, or if the function is more than 2 GiB away, the entry jumps through the
+ * variable; static_call_is_direct(name) tells. A call is not an address constant: take that of a function instead.
+ *
+ *   name__call:   jmp function                 eight bytes, aligned to 8
+ *                 jmp *name__call_target       born, and out of reach
+ */
+#define DORMOUSE_I_CALL_TARGET(name) #name "__call_target"
+#define DORMOUSE_I_NAME_CALL(name, function)                                                                           \
+    typedef __typeof__(function) name##__call_type DORMOUSE_I_UNUSED;                                                  \
+    extern name##__call_type *name##__call_target __asm__(DORMOUSE_I_CALL_TARGET(name)) DORMOUSE_I_HIDDEN
+#ifdef DORMOUSE_I_X86_64
+#define DORMOUSE_DECLARE_STATIC_CALL(name, function)                                                                   \
+    DORMOUSE_I_NAME_CALL(name, function);                                                                              \
+    extern name##__call_type name##__call __asm__(#name "__call") DORMOUSE_I_HIDDEN
+#define DORMOUSE_DEFINE_STATIC_CALL(name, function)                                                                    \
+    DORMOUSE_DECLARE_STATIC_CALL(name, function);                                                                      \
+    __attribute__((used)) name##__call_type *name##__call_target = function;                                           \
+    __asm__(".pushsection .text.dormouse_call_" #name ",\"ax\",@progbits\n\t"                                          \
+            ".balign 8\n\t"                                                                                            \
+            ".globl " #name "__call\n\t"                                                                               \
+            ".hidden " #name "__call\n\t"                                                                              \
+            ".type " #name "__call, @function\n"                                                                       \
+            #name "__call:\n\t"                                                                                        \
+            ".byte 0xe9\n\t"                                                                                           \
+            ".long 3\n\t"                                                                                              \
+            ".byte 0xcc, 0xcc, 0xcc\n\t"                                                                               \
+            "jmp *" DORMOUSE_I_CALL_TARGET(name) "(%rip)\n\t"                                                          \
+            ".size " #name "__call, . - " #name "__call\n\t"                                                           \
+            ".popsection\n\t"                                                                                          \
+            ".pushsection dormouse_sites,\"aR\",@progbits\n\t"                                                         \
+            ".balign 8\n\t"                                                                                            \
+            ".long " #name "__call - .\n\t"                                                                            \
+            ".long 143\n\t"                                                                                            \
+            ".long " DORMOUSE_I_CALL_TARGET(name) " - .\n\t"                                                           \
+            ".long " #name "__call + 8 - .\n\t"                                                                        \
+            ".popsection")
+#define DORMOUSE_STATIC_CALL(name) (name##__call)
+DORMOUSE_I_STATIC_ASSERT(DORMOUSE_SITE_CALL == 143, "");
+#else
+#define DORMOUSE_DECLARE_STATIC_CALL(name, function) DORMOUSE_I_NAME_CALL(name, function)
+#define DORMOUSE_DEFINE_STATIC_CALL(name, function)                                                                    \
+    DORMOUSE_DECLARE_STATIC_CALL(name, function);                                                                      \
+    name##__call_type *name##__call_target = function
+#define DORMOUSE_STATIC_CALL(name) (__atomic_load_n(&name##__call_target, __ATOMIC_ACQUIRE))
+#endif
+
+/* 0 or a negative errno, like dormouse_imv_set(). */
+#define DORMOUSE_STATIC_CALL_UPDATE(name, function)                                                                    \
+    __extension__({                                                                                                    \
+        name##__call_type *dormouse_i_function = (function);                                                           \
+        dormouse_i_publish((void *)&name##__call_target, (uintptr_t)dormouse_i_function);                              \
+    })
+#define DORMOUSE_STATIC_CALL_IS_DIRECT(name) (dormouse_imv_is_patched((void *)&name##__call_target) > 0)
+
 #define DORMOUSE_DECLARE_STATIC_KEY(name) extern struct dormouse_static_key name DORMOUSE_I_HIDDEN
 #define DORMOUSE_DEFINE_STATIC_KEY_FALSE(name)                                                                         \
     DORMOUSE_DECLARE_STATIC_KEY(name);                                                                                 \
@@ -469,6 +549,11 @@ DORMOUSE_I_STATIC_ASSERT(DORMOUSE_X86_VALUE_LEN == 8 && DORMOUSE_X86_GATED_IMMED
 #define DECLARE_STATIC_KEY(name) DORMOUSE_DECLARE_STATIC_KEY(name)
 #define EXPORT_STATIC_KEY(name) DORMOUSE_EXPORT_STATIC_KEY(name)
 #define IMPORT_STATIC_KEY(name) DORMOUSE_IMPORT_STATIC_KEY(name)
+#define DEFINE_STATIC_CALL(name, function) DORMOUSE_DEFINE_STATIC_CALL(name, function)
+#define DECLARE_STATIC_CALL(name, function) DORMOUSE_DECLARE_STATIC_CALL(name, function)
+#define static_call(name) DORMOUSE_STATIC_CALL(name)
+#define static_call_update(name, function) DORMOUSE_STATIC_CALL_UPDATE(name, function)
+#define static_call_is_direct(name) DORMOUSE_STATIC_CALL_IS_DIRECT(name)
 #define static_branch_unlikely(key) DORMOUSE_STATIC_BRANCH_UNLIKELY(key)
 #define static_branch_likely(key) DORMOUSE_STATIC_BRANCH_LIKELY(key)
 #define static_branch_enable(key) DORMOUSE_STATIC_BRANCH_ENABLE(key)

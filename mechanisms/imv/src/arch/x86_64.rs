@@ -4,8 +4,8 @@
 use core::arch::asm;
 
 use dormouse_abi::site::{
-    SITE_GATED_VALUE, SITE_SIGNED, SITE_VALUE, SITE_WIDTH_SHIFT, X86_BRANCH_LEN, X86_GATED_IMMEDIATE_OFFSET, X86_JMP,
-    X86_NOP, X86_TEST, X86_VALUE_LEN,
+    SITE_CALL, SITE_GATED_VALUE, SITE_SIGNED, SITE_VALUE, SITE_WIDTH_SHIFT, X86_BRANCH_LEN, X86_GATED_IMMEDIATE_OFFSET,
+    X86_JMP, X86_NOP, X86_TEST, X86_VALUE_LEN,
 };
 
 use crate::site::{Form, Site, Store};
@@ -58,10 +58,15 @@ pub(crate) fn next_store(site: Site, bytes_only: bool) -> Option<Store> {
     let wanted = site.wanted();
     match site.form() {
         Form::Branch | Form::DirectBranch => branch_store(site),
-        Form::Value if bytes_only => None,
+        Form::Value | Form::Call if bytes_only => None,
         Form::Value => {
             let seen = site.bytes();
             let patched = immediate_instruction(seen, wanted as u32)?;
+            (seen != patched).then(|| Store::Double(site.address, u64::from_le_bytes(patched)))
+        }
+        Form::Call => {
+            let seen = site.bytes();
+            let patched = call_entry(site, seen)?;
             (seen != patched).then(|| Store::Double(site.address, u64::from_le_bytes(patched)))
         }
         Form::GatedValue => {
@@ -90,6 +95,10 @@ pub(crate) fn is_stale(site: Site) -> bool {
             is_immediate(seen) && immediate_instruction(seen, wanted as u32) != Some(seen)
         }
         Form::GatedValue => site.bytes::<1>()[0] == X86_TEST && immediate_behind(site) != wanted,
+        Form::Call => {
+            let seen = site.bytes();
+            !jumps_to(site, seen, site.target) && call_entry(site, seen) != Some(seen)
+        }
     }
 }
 
@@ -100,6 +109,7 @@ pub(crate) fn is_in_line(site: Site) -> bool {
             Form::Branch | Form::DirectBranch => site.bytes() == wanted_branch(site),
             Form::Value => is_immediate(site.bytes()),
             Form::GatedValue => site.bytes::<1>()[0] == X86_TEST,
+            Form::Call => jumps_to(site, site.bytes(), site.wanted() as usize),
         }
 }
 
@@ -167,6 +177,30 @@ fn branch_store(site: Site) -> Option<Store> {
     }
 }
 
+/// Size of a call's entry, which is replaced at once, in bytes.
+const CALL_LEN: usize = 8;
+
+/// Returns the bytes of a call's entry that jumps to the function, or, if that is out of reach, to the slow path, which
+/// loads its address; `None` if the entry is not as this crate makes it. Only the distance changes, in one aligned word.
+fn call_entry(site: Site, seen: [u8; CALL_LEN]) -> Option<[u8; CALL_LEN]> {
+    if !site.address.is_multiple_of(CALL_LEN) || seen[0] != X86_JMP {
+        return None;
+    }
+    let next = site.address + X86_BRANCH_LEN;
+    let distance_to = |address: usize| i32::try_from(address.wrapping_sub(next) as isize).ok();
+    let distance = distance_to(site.wanted() as usize).or_else(|| distance_to(site.target))?;
+    let mut patched = seen;
+    patched[1..X86_BRANCH_LEN].copy_from_slice(&distance.to_le_bytes());
+    Some(patched)
+}
+
+/// Whether a call's entry jumps to an address.
+fn jumps_to(site: Site, seen: [u8; CALL_LEN], address: usize) -> bool {
+    let [opcode, a, b, c, d, ..] = seen;
+    let distance = i32::from_le_bytes([a, b, c, d]) as isize;
+    opcode == X86_JMP && (site.address + X86_BRANCH_LEN).wrapping_add_signed(distance) == address
+}
+
 fn immediate_behind(site: Site) -> u64 {
     let all: [u8; X86_GATED_IMMEDIATE_OFFSET + 8] = site.bytes();
     u64::from_le_bytes(*all.last_chunk().expect("longer than 8"))
@@ -209,6 +243,36 @@ fn immediate_instruction(bytes: [u8; X86_VALUE_LEN], value: u32) -> Option<[u8; 
     patched[4..].copy_from_slice(&value.to_le_bytes());
     Some(patched)
 }
+
+/// The entry of a static call: a function without a prologue, which jumps to another of the same type.
+///
+/// ```text
+///   site:  E9 (slow - next)  3 bytes that are never executed      born       E9 (function - next)      patched
+///   slow:  jmp [target]
+///   section dormouse_sites += { site - ., SITE_CALL, target - ., slow - . }
+/// ```
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __call_entry {
+    ($target:path, ($($argument:ident: $type:ty),*) $(-> $result:ty)?) => {
+        #[unsafe(naked)]
+        extern "C" fn entry($($argument: $type),*) $(-> $result)? {
+            ::core::arch::naked_asm!(
+                ".balign 8",
+                "2:",
+                ".byte 0xe9",
+                ".long 4f - 3f",
+                "3:",
+                ".byte 0xcc, 0xcc, 0xcc",
+                "4:",
+                "jmp qword ptr [rip + {target}]",
+                $crate::__site_record!("143", "{target}", "4b - ."),
+                target = sym $target,
+            )
+        }
+    };
+}
+const _: () = assert!(SITE_CALL == 143);
 
 /// The gate of this architecture. Flags are clobbered, because a site is a `test` between two states.
 #[doc(hidden)]

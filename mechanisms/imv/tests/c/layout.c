@@ -38,6 +38,7 @@ int main(void)
            DORMOUSE_SITE_GATED_VALUE, DORMOUSE_SITE_DIRECT_BRANCH);
     printf("bits %d %d %d %d\n", DORMOUSE_SITE_WIDTH_SHIFT, DORMOUSE_SITE_SIGNED, DORMOUSE_SITE_INDIRECT,
            DORMOUSE_SITE_LIKELY);
+    printf("call %d\n", DORMOUSE_SITE_CALL);
     printf("sites %s\nevents %s\n", DORMOUSE_SITES_SECTION, DORMOUSE_EVENTS_SECTION);
     return 0;
 }

@@ -16,6 +16,10 @@
  *   gated    born          E9 dd dd dd dd  REX B8+r 0 (imm64) jmp slow path, which reads the variable
  *   value    patched       A9 dd dd dd dd  REX B8+r imm64     test eax, imm32; mov r64, imm64
  *                                                   + aligned to 8
+ *
+ *   call     born          E9 dd dd dd dd .. .. ..           jmp slow path, which jumps to the address in the variable
+ *            patched       E9 ff ff ff ff .. .. ..           jmp function
+ *                          +- eight bytes, aligned to 8 -+
  */
 #ifndef DORMOUSE_ABI_SITE_H
 #define DORMOUSE_ABI_SITE_H
@@ -53,6 +57,8 @@
 #define DORMOUSE_SITE_INDIRECT 32
 /* ... a direct branch falls through while the key is enabled, and jumps while it is disabled. */
 #define DORMOUSE_SITE_LIKELY 64
+/* dormouse_site_record.kind of the entry of a static call, whose variable holds the address of a function. */
+#define DORMOUSE_SITE_CALL 143
 
 /* Size of the part of a value's instruction that is replaced at once, in bytes. */
 #define DORMOUSE_X86_VALUE_LEN 8
@@ -64,7 +70,7 @@ struct dormouse_site_record {
     int32_t site;   /* address of the site, or of a gated value's gate, minus the address of this field */
     uint32_t kind;  /* DORMOUSE_SITE_... */
     int32_t key;    /* address of the key or variable, or of the word that holds it, minus the address of this field */
-    int32_t target; /* address to which a patched branch jumps minus the address of this field; zero for other forms */
+    int32_t target; /* address to which a patched branch jumps, or of a call's slow path, minus this field's; zero for values */
 };
 
 /* Announces one event class of an object. 16 bytes. May be repeated; readers drop repetitions. */
