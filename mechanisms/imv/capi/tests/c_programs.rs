@@ -481,3 +481,41 @@ fn a_patched_branch_reads_no_data() {
         }
     }
 }
+
+/// What both examples print, up to the waiting time.
+const PHASES: &str = "off: 8000 jobs, 0 measured\nevery job: 8000 jobs, 8000 measured\n\
+                      one of 16: 8000 jobs, 500 measured\noff again: 8000 jobs, 0 measured\nmean waiting time: ";
+
+fn assert_is_profile(printed: &str) {
+    let time = printed.strip_prefix(PHASES).and_then(|rest| rest.strip_suffix(" ns\n"));
+    assert!(time.is_some_and(|time| time.parse::<u64>().is_ok()), "{printed}");
+}
+
+#[test]
+fn the_thread_pool_is_profiled_while_it_runs() {
+    let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("thread_pool");
+    for compiler in ["gcc", "clang"].into_iter().filter(|compiler| has_part(compiler)) {
+        let mut command = Command::new(compiler);
+        command
+            .args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-pthread", "-o"])
+            .arg(&program);
+        command.arg(crate_dir.join("examples/thread_pool.c"));
+        command.args(pkg_config(prefix(), &["--cflags", "--libs", "dormouse-imv"]));
+        succeed(command.arg(format!("-Wl,-rpath,{}", prefix().join("lib").display())));
+        for writer in ["mprotect", "none"] {
+            assert_is_profile(&stdout(&succeed(Command::new(&program).env("DORMOUSE_IMV_WRITER", writer))));
+        }
+    }
+    let target_dir = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    let mut build = Command::new(env!("CARGO"));
+    build.args(["build", "--quiet", "--offline", "--example", "thread_pool", "--target-dir"]).arg(target_dir);
+    succeed(build.current_dir(crate_dir));
+    assert_is_profile(&stdout(&succeed(&mut Command::new(target_dir.join("debug/examples/thread_pool")))));
+    // The README shows what they print.
+    let readme = std::fs::read_to_string(crate_dir.join("README.md")).unwrap();
+    let shown: String =
+        readme.lines().skip_while(|line| !line.starts_with("off: ")).take(5).map(|line| format!("{line}\n")).collect();
+    assert_is_profile(&shown);
+}
