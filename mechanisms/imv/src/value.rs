@@ -97,32 +97,52 @@ unsafe impl Value for f64 {
     }
 }
 
-macro_rules! pointers {
-    ($($type:ty, $publishes:literal $(, $bound:path)?;)*) => {$(
-        // SAFETY: an address of 4 or 8 bytes, which is null only for `None` and null pointers. A reference's target may be
-        // shared, and what a pointer points to is accessed by unsafe code only.
-        unsafe impl<T: 'static $(+ $bound)?> Value for $type {
-            const PUBLISHES: bool = $publishes;
-            fn to_bits(self) -> u64 {
-                // SAFETY: the types of this macro have the layout of a pointer.
-                let pointer = unsafe { core::mem::transmute::<Self, *mut T>(self) };
-                pointer.expose_provenance() as u64
-            }
-            #[inline(always)]
-            unsafe fn from_bits(bits: u64) -> Self {
-                let pointer = core::ptr::with_exposed_provenance_mut::<T>(bits as usize);
-                // SAFETY: the caller guarantees that the bits are those of a value of this type, which has the layout of a
-                // pointer.
-                unsafe { core::mem::transmute::<*mut T, Self>(pointer) }
-            }
-        }
-    )*};
+// SAFETY: an address of 4 or 8 bytes. What it points to is accessed by unsafe code only.
+unsafe impl<T: 'static> Value for *mut T {
+    fn to_bits(self) -> u64 {
+        self.expose_provenance() as u64
+    }
+    #[inline(always)]
+    unsafe fn from_bits(bits: u64) -> *mut T {
+        core::ptr::with_exposed_provenance_mut(bits as usize)
+    }
 }
-pointers! {
-    *mut T, false;
-    *const T, false;
-    &'static T, true, Sync;
-    Option<&'static T>, true, Sync;
+
+// SAFETY: an address of 4 or 8 bytes. What it points to is accessed by unsafe code only.
+unsafe impl<T: 'static> Value for *const T {
+    fn to_bits(self) -> u64 {
+        self.expose_provenance() as u64
+    }
+    #[inline(always)]
+    unsafe fn from_bits(bits: u64) -> *const T {
+        core::ptr::with_exposed_provenance(bits as usize)
+    }
+}
+
+// SAFETY: an address of 4 or 8 bytes, never null, of something that all threads may share.
+unsafe impl<T: Sync + 'static> Value for &'static T {
+    const PUBLISHES: bool = true;
+    fn to_bits(self) -> u64 {
+        core::ptr::from_ref(self).expose_provenance() as u64
+    }
+    #[inline(always)]
+    unsafe fn from_bits(bits: u64) -> &'static T {
+        // SAFETY: the caller guarantees that the bits are those of a reference that lives for ever.
+        unsafe { &*core::ptr::with_exposed_provenance::<T>(bits as usize) }
+    }
+}
+
+// SAFETY: an address of 4 or 8 bytes of something that all threads may share, or null, which is `None`.
+unsafe impl<T: Sync + 'static> Value for Option<&'static T> {
+    const PUBLISHES: bool = true;
+    fn to_bits(self) -> u64 {
+        self.map_or(0, Value::to_bits)
+    }
+    #[inline(always)]
+    unsafe fn from_bits(bits: u64) -> Option<&'static T> {
+        // SAFETY: the caller guarantees that the bits are those of a reference that lives for ever, or 0.
+        unsafe { core::ptr::with_exposed_provenance::<T>(bits as usize).as_ref() }
+    }
 }
 
 macro_rules! function_pointers {
