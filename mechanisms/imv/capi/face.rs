@@ -3,7 +3,7 @@
 use core::ffi::{c_char, c_int, c_void};
 
 use dormouse_abi::site::SiteRecord;
-use dormouse_imv::{Change, Error, StaticKey};
+use dormouse_imv::{Change, DeferredKey, Error, StaticKey};
 
 /// `struct dormouse_imv_state`. Texts are NUL-terminated, and truncated if they are too long.
 #[repr(C)]
@@ -21,7 +21,7 @@ pub(crate) fn errno_of(answer: Result<(), Error>) -> c_int {
         Err(Error::Reentered) => -libc::EDEADLK,
         Err(Error::TooManyObjects) => -libc::ENOSPC,
         Err(Error::Unbalanced) => -libc::EINVAL,
-        Err(Error::Asleep | Error::Stale | Error::Elsewhere) => -libc::EACCES,
+        Err(Error::Unpatched | Error::Stale | Error::Elsewhere) => -libc::EACCES,
     }
 }
 
@@ -53,6 +53,32 @@ pub extern "C" fn dormouse_static_key_enable(key: &'static StaticKey) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_static_key_disable(key: &'static StaticKey) -> c_int {
     errno_of(dormouse_imv::disable(key))
+}
+
+/// [`DeferredKey::enable`]; returns 0 or a negative errno.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_static_key_deferred_enable(deferred: &'static DeferredKey) -> c_int {
+    errno_of(deferred.enable())
+}
+
+/// [`DeferredKey::disable`]; returns 0 or a negative errno.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_static_key_deferred_disable(deferred: &'static DeferredKey, now_ns: u64) -> c_int {
+    errno_of(deferred.disable(now_ns))
+}
+
+/// [`DeferredKey::expire`]; returns 0 or a negative errno, and stores what is left of the period, or 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_static_key_deferred_expire(
+    deferred: &'static DeferredKey,
+    now_ns: u64,
+    left_ns: Option<&mut u64>,
+) -> c_int {
+    let answer = deferred.expire(now_ns);
+    if let Some(left_ns) = left_ns {
+        *left_ns = answer.ok().flatten().unwrap_or(0);
+    }
+    errno_of(answer.map(|_| ()))
 }
 
 /// [`dormouse_imv::update`]; returns 0 or a negative errno.
@@ -87,6 +113,15 @@ pub unsafe extern "C" fn dormouse_imv_set(variable: *mut c_void, value: *const c
     let change = unsafe { Change::value(variable.addr(), size_bytes, u64::from_le_bytes(bits)) };
     // SAFETY: one change, of a variable for which the caller guarantees that.
     unsafe { dormouse_imv_update(&change, 1) }
+}
+
+/// Whether there are sites of a variable or key, and all agree with it; returns 0, 1 or a negative errno.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_imv_is_patched(variable: *const c_void) -> c_int {
+    match dormouse_imv::sites_of(variable.addr()) {
+        Ok(count) => (count.sites > 0 && count.patched == count.sites).into(),
+        Err(error) => errno_of(Err(error)),
+    }
 }
 
 /// [`dormouse_imv::status`]; returns 0 or a negative errno.

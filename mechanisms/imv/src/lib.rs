@@ -13,10 +13,11 @@
 //! ```text
 //!    text of the object                                 registry (one per copy of this crate)
 //!   ┌───────────────────────────────┐                  ┌─────────────────────────────────────┐
-//!   │ gate  .. 1F E9|A9 dd dd dd dd │◀──┐              │ object: sites, text segment         │
+//!   │ gate  0F|A9|E9 .. .. .. ..    │◀──┐              │ object: sites, text segment         │
 //!   │ next  …program continues      │   │  register    │ object: …                           │
 //!   │       mov eax, 16             │◀─┐│  ┌──────────▶│ writer: mprotect, procmem, none     │
 //!   │       ⋮                       │  ││  │           └─────────────────────────────────────┘
+//!   │ target  …behind the gate      │  ││  │
 //!   │ slow  KEY.enabled > 0 ?       │  ││  │
 //!   └───────────────────────────────┘  ││  │
 //!    section dormouse_sites, read-only ││  │
@@ -29,7 +30,10 @@
 //! | purpose | define | read | change |
 //! | --- | --- | --- | --- |
 //! | a branch that is seldom taken | `static KEY: StaticKey` | [`static_branch!`] | [`enable`], [`disable`] |
+//! | a branch that is usually taken | the same | [`static_branch_likely!`] | the same |
+//! | a key whose users come and go | [`DeferredKey`] | like its key | [`DeferredKey::enable`], … |
 //! | a value | [`imv!`] | [`imv_read!`] | [`Imv::set`] |
+//! | a call of a function that changes | [`static_call!`] | `name::call` | `name::update` |
 //! | several changes at once | | | [`update`] |
 //! | a setting that operators change | [`tunable!`] for a key or a value | like the key or value | `dormouse imv set`, [`set_tunables`] |
 //!
@@ -39,23 +43,34 @@
 //!
 //! ```text
 //!   branch         born     E9 rel32            jmp slow                     as linked; also if text cannot be written
-//!                  dormant  0F 1F 44 00 00      nop                          set by the registry while the key is disabled
 //!                  between  A9 any four bytes   test eax, imm32              set by the registry between two states
-//!                  armed    E9 rel32            jmp slow                     set by the registry while the key is enabled
+//!     unlikely     dormant  0F 1F 44 00 00      nop                          set by the registry while the key is disabled
+//!                  armed    E9 rel32            jmp target                   set by the registry while the key is enabled
+//!     likely       dormant  E9 rel32            jmp target                   set by the registry while the key is disabled
+//!                  armed    0F 1F 44 00 00      nop                          set by the registry while the key is enabled
+//!     announced    like an unlikely one, but `slow` is its target: while it is armed it reads its key
 //!
 //!   value of 1,    born     3E.. 8B /r          mov r32, [variable]   (or movzx, movsx)
 //!   2, 4 bytes     patched  3E.. REX C7 imm32   mov r32, imm32
+//!
+//!   call           born     E9 rel32            jmp slow, which jumps to the address in the variable
+//!                  patched  E9 rel32            jmp function                 one store of the aligned word that contains it
 //!
 //!   value of       born     E9 rel32  B8+r 0    jmp slow, which loads the variable and jumps past the mov
 //!   8 bytes        patched  A9 rel32  B8+r imm  test eax, imm32; mov r64, imm64
 //! ```
 //!
+//! `slow` reads the key and goes to the block or past it. `target` is what the `nop` does not lead to: the block, or what
+//! is past it. So a patched branch reads no data. The record contains the target; the distance of `slow` is only in the
+//! instruction as linked, because the registry never restores that. (A copy of this crate that does not know such
+//! records skips them, and their sites stay as they were born.)
+//!
 //! Only the owner of the registry's lock changes a site. Each step replaces a whole instruction by a whole instruction,
 //! and is followed by a barrier:
 //!
 //! * A *branch* takes three steps, through the intermediate state: its first byte makes it a `test` of five bytes; the
-//!   other four bytes, which are now an immediate without effect, become those of the next state (the record contains
-//!   the jump's distance); and the first byte makes it that state. So a CPU that fetches at any moment decodes an
+//!   other four bytes, which are now an immediate without effect, become those of the next state; and the first byte
+//!   makes it that state. So a CPU that fetches at any moment decodes an
 //!   instruction of five bytes, at any place in a cache line. Any writer can do it, and a `nop` takes no execution unit
 //!   of a CPU.
 //! * A *value's instruction* ends on eight aligned bytes that contain everything that changes, and is written by one
@@ -65,19 +80,45 @@
 //!
 //! # Ordering
 //!
-//! A site that reads its variable is always correct. For the other sites:
+//! A site that reads its variable is always correct. For the other sites, the *barrier*,
+//! `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)`, makes every running thread of the process execute a memory barrier and a
+//! core-serialising instruction; threads that are not running execute both before they return to user mode. So after the
+//! barrier that follows a store, no thread executes the old instruction any more; and code that a thread reaches only by
+//! an instruction that was stored after a barrier sees all that was written before that barrier.
 //!
-//! * *Enable*: the key is set, then the bytes are stored. After each store, `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)` makes every
-//!   running thread of the process execute a core-serialising instruction; threads that are not running execute one
-//!   before they return to user mode. When the call returns, no thread can execute the old instruction any more.
-//! * *Disable*: the key is cleared first, so gates answer `false` from then on; patching only makes them faster.
-//! * *Set*: the variable is set, then the instructions, then that barrier. Until it returns, a thread may read the old
+//! ```text
+//!   enable        key := enabled                                      a born or announced gate opens
+//!                 a likely branch:     barrier; E9 → A9               opens
+//!                                      barrier; other bytes; barrier; A9 → nop
+//!                 an unlikely branch:  nop → A9; barrier; other bytes; barrier; A9 → E9      opens
+//!                 barrier; return
+//!   disable       key := disabled                                     a born or announced gate closes
+//!                 a likely branch:     nop → A9; barrier; other bytes; barrier; A9 → E9      closes
+//!                 an unlikely branch:  E9 → A9                        closes
+//!                                      barrier; other bytes; barrier; A9 → nop
+//!                 barrier; return
+//! ```
+//!
+//! * *When an update has returned*, every execution of a gate gives the new answer, in every thread: the store that opens
+//!   or closes it is followed by a barrier. *Until then*, each execution separately may give the old answer or the new
+//!   one: different gates of one key change at different times, and a thread may see the new answer at one and then the
+//!   old answer at another. A thread that entered the block before its key was disabled stays in it for as long as the
+//!   block takes, also after [`disable`] has returned: before what the block uses is freed, such threads must be waited
+//!   for by other means.
+//! * *Data that was prepared before [`enable`]* is visible to code behind the gate. On the way through `slow` the load of
+//!   the key is an acquire (A), and the store is a release (B). Without that load, a barrier lies between the preparation
+//!   and the store that opens the gate: for an unlikely branch the barriers of its first two steps, for a likely one, and
+//!   on AArch64, a barrier before the first step (E). A fence behind the gate (D) keeps the compiler from moving accesses
+//!   to before it.
+//! * *A negative answer orders nothing*, like a relaxed load.
+//! * *Set*: the variable is set, then the instructions, then the barrier. Until it returns, a thread may read the old
 //!   value or the new one, at each site separately; afterwards the new one. Reads are relaxed: a value orders no other
-//!   data, so data that belongs to it needs an ordering of its own.
-//! * If a program's text cannot be written, or a site runs before the constructor, the site reads the variable and is
-//!   correct.
-//! * The slow block's load of a key is an acquire (A) and the store is a release (B): what was prepared before
-//!   [`enable`] is visible to code behind the gate.
+//!   data, so data that belongs to it needs an ordering of its own. References are the exception: what one refers to is
+//!   visible to a thread that reads it, by the load (F) of a variable that was set after a fence (G), or by a barrier (I)
+//!   before the store and a compiler fence behind the instruction (H).
+//! * *If text cannot be written any more*, sites as they were born and announced gates still follow their variables, but
+//!   an announced gate that is dormant does not open. Any other site that gives the former answer makes the update fail:
+//!   with [`Error::Unpatched`] for a key, with [`Error::Stale`] for a value.
 //!
 //! Without that barrier (Linux before 4.16, some sandboxes and emulators) nothing is written at all: Intel's manual
 //! (volume 3, "Handling Self- and Cross-Modifying Code") requires a serialising instruction on each CPU after the
@@ -86,7 +127,7 @@
 //!
 //! # Code writers
 //!
-//! | writer | gates | values of 1, 2, 4 bytes | values of 8 bytes |
+//! | writer | gates | values of 1, 2, 4 bytes, calls | values of 8 bytes |
 //! | --- | --- | --- | --- |
 //! | mprotect | patched | patched | patched |
 //! | procmem (text may not be made writable) | patched | loads | read by the gate's slow path |
@@ -99,18 +140,21 @@
 //!
 //! # Cost
 //!
-//! Dormant gate: a `nop` of five bytes, no data access, no branch; the compiler assumes that the flags change. Armed: a
-//! jump, a load and a test. Value: one instruction of eight to fifteen bytes, or a `test` and a `mov` for eight bytes.
+//! Gate: a `nop` or a jump of five bytes and no data access; the compiler assumes that the flags change. In C by clang
+//! before 17, and on AArch64, also a move and a test of a register. An announced gate, armed: a jump, a load and a test. Value: one instruction of eight to fifteen bytes, or a `test` and a `mov` for eight bytes.
 //! An update of values: two `mprotect` calls for each object with a site that changes, one store for each site, one
-//! barrier; of keys: all of that three times. Updates never allocate, so an allocator may be traced.
+//! barrier; of keys: all of that three times, and one more barrier if a likely branch is enabled. Updates never allocate, so an allocator may be traced.
 //!
 //! # Limits
 //!
-//! * Gates and values are patched on x86-64 Linux. On AArch64 Linux gates are patched (`b slow` when born or armed, `nop` when dormant; not
+//! * Gates and values are patched on x86-64 Linux. On AArch64 Linux gates are patched (`b` and `nop`, by one store; not
 //!   through `/proc/self/mem`), and values are loads. Elsewhere, and with the feature `generic`, gates read their key, values are loads,
 //!   and there are no sites.
 //! * In Rust, a key or value and its sites are in one object (program or shared library); C can share them between
-//!   objects.
+//!   objects. Each Rust object that uses this crate contains a copy of it, with a registry of its own, and a change made
+//!   by one copy does not reach the sites that another has registered: Rust has no stable ABI by which they could share
+//!   one. Objects of C use the registry of one library, libdormouse_imv or libdormouse. So a Rust library shares a setting
+//!   by a function that changes it.
 //! * A Rust crate of type `dylib` exports its statics, which the linker then refuses in records; link it with
 //!   `-Bsymbolic`.
 //!   `rlib`, `cdylib`, `staticlib` and programs need no option.
@@ -135,7 +179,9 @@
 #![cfg_attr(not(test), no_std)]
 
 mod arch;
+mod call;
 mod code_writer;
+mod deferral;
 mod filter;
 mod records;
 mod registry;
@@ -154,12 +200,14 @@ use core::sync::atomic::{AtomicI32, Ordering};
 #[doc(hidden)]
 pub use arch::is_same_text;
 pub use code_writer::CodeWriter;
+pub use deferral::DeferredKey;
 pub use dormouse_abi::site::TunableRecord;
 pub use dormouse_abi::tunable::{TunableRange, TunableValue, Unfit};
 pub use filter::is_filtered;
 pub use registry::{
     Change, ForeignUpdate, SiteCount, Status, disable, enable, ensure_registered, hand_over, key_sites,
-    register_object, register_tunables, status, unregister_object, unregister_tunables, update, visit_key_sites,
+    register_object, register_tunables, sites_of, status, unregister_object, unregister_tunables, update,
+    visit_key_sites,
 };
 pub use segment::{LoadedSegment, visit_segment};
 pub use site::OBJECT_COUNT_MAX;
@@ -188,7 +236,14 @@ impl StaticKey {
         StaticKey { enabled: AtomicI32::new(1) }
     }
 
-    /// Whether the key is enabled. Wait-free; async-signal-safe.
+    /// Returns the number of users that have enabled the key. Wait-free; async-signal-safe.
+    pub fn count(&self) -> u32 {
+        // Relaxed: the number says nothing about other data.
+        self.enabled.load(Ordering::Relaxed).unsigned_abs()
+    }
+
+    /// Whether the key is enabled, by a load of it: for code that runs too seldom to have a site, and before the
+    /// constructors. Wait-free; async-signal-safe.
     #[inline(always)]
     pub fn is_enabled(&self) -> bool {
         // (A) pairs with (B) in `update`.
@@ -208,8 +263,8 @@ pub enum Error {
     TooManyObjects,
     /// A key would be disabled more often than enabled, or its count would overflow.
     Unbalanced,
-    /// The key is enabled, but the text can no longer be written and some of its sites are still dormant.
-    Asleep,
+    /// A key was changed, but the text can no longer be written and some of its sites still give the former answer.
+    Unpatched,
     /// A value was not changed, because some of its sites contain it in text that can no longer be written.
     Stale,
     /// Tunables were not set, because another library has the sites ([`hand_over`]).
@@ -222,7 +277,7 @@ impl fmt::Display for Error {
             Error::Reentered => "refused: this thread is amid an update already",
             Error::TooManyObjects => "too many objects with sites: those of this object stay unpatched",
             Error::Unbalanced => "a key was disabled more often than enabled",
-            Error::Asleep => "program text can no longer be written: some sites of an enabled key still sleep",
+            Error::Unpatched => "program text can no longer be written: some sites of a changed key still give the former answer",
             Error::Stale => "program text can no longer be written: the value stays as it was",
             Error::Elsewhere => {
                 "libdormouse and libdormouse_imv are both in the program, and sites went to the other: link it with one of them"

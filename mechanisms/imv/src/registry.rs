@@ -3,7 +3,7 @@
 use core::cell::{Cell, UnsafeCell};
 use core::ffi::c_int;
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering, fence};
 
 use dormouse_abi::site::{SiteRecord, TunableRecord};
 use dormouse_locks::{OwnerLock, Rank, Reentered};
@@ -11,7 +11,7 @@ use dormouse_locks::{OwnerLock, Rank, Reentered};
 use crate::code_writer::{CodeWriter, Ladder, synchronise_cores};
 use crate::records::RecordTables;
 use crate::segment::{Segment, executable_segment_of};
-use crate::site::{Form, OBJECT_COUNT_MAX, Site, Store, Variable};
+use crate::site::{OBJECT_COUNT_MAX, Site, Store, Variable};
 use crate::{Error, StaticKey, arch};
 
 /// The sites of one loaded object (program or shared library).
@@ -90,6 +90,7 @@ impl Registry {
     /// Patches the sites in `objects` whose key or variable passes `concerned`, so that they agree with it.
     ///
     /// ```text
+    ///   if a site's next store lets threads into the code of an enabled key:  every core serialises (once)
     ///   until no site needs a store (three rounds for a branch, two for the first patch of a gated value, one for another value):
     ///     for each object with a site that needs a store:  write all its stores (one change of protection)
     ///     every core serialises (once)
@@ -103,6 +104,11 @@ impl Registry {
             let first = object.sites.iter().position(is_concerned);
             let last = object.sites.iter().rposition(is_concerned);
             object.concerned = first.zip(last).map_or(0..0, |(first, last)| first..last + 1);
+        }
+        let mut sites = self.objects[objects.clone()].iter().flat_map(|object| object.concerned_sites(concerned));
+        // (E) pairs with (D): what was written before the key was enabled is visible behind gates that read no key.
+        if self.ladder.writer != CodeWriter::None && sites.any(arch::opens_at_once) && !synchronise_cores() {
+            self.ladder.refuse(BARRIER_REFUSED);
         }
         // A branch needs three rounds: out of its state, the other bytes, into the new state. A fourth round is for the
         // stores that a refused writer left to the next one.
@@ -122,23 +128,26 @@ impl Registry {
             }
             // Also after a failed write, which may have made some of its stores.
             if !synchronise_cores() {
-                self.ladder.refuse("membarrier(PRIVATE_EXPEDITED_SYNC_CORE) was refused after start");
+                self.ladder.refuse(BARRIER_REFUSED);
             }
         }
         !self.objects[objects].iter().flat_map(|object| object.concerned_sites(concerned)).any(arch::is_stale)
     }
 }
 
+const BARRIER_REFUSED: &str = "membarrier(PRIVATE_EXPEDITED_SYNC_CORE) was refused after start";
+
 /// Returns the range from the first address to one past the last.
 fn span_of(stores: impl Iterator<Item = Store>) -> Option<Range<usize>> {
     stores.map(Store::span).reduce(|span, store| span.start.min(store.start)..span.end.max(store.end))
 }
 
-/// Registers the sites of one object and makes those dormant whose key is disabled, in one batch.
+/// Registers the sites of one object and patches them into the state of their keys and values, in one batch.
 ///
 /// `start` and `stop` bound the object's `dormouse_sites` section. Registering the same start again changes nothing.
-/// Errors: [`Error::Reentered`], [`Error::TooManyObjects`]; the sites then read their keys. Blocking; not
-/// async-signal-safe (it asks the loader how the text is protected).
+/// Errors: [`Error::Reentered`], [`Error::TooManyObjects`]: the sites then read their keys. [`Error::Unpatched`]: the
+/// system refused a store between two stores of one branch, and that branch falls through, whatever its key says; the
+/// object is registered. Blocking; not async-signal-safe (it asks the loader how the text is protected).
 ///
 /// # Safety
 ///
@@ -163,9 +172,7 @@ pub unsafe fn register_object(start: *const SiteRecord, stop: *const SiteRecord)
         let index = registry.object_count;
         *registry.objects.get_mut(index).ok_or(Error::TooManyObjects)? = object;
         registry.object_count += 1;
-        // A newly registered object reads its variables.
-        registry.patch(index..index + 1, |_| true);
-        Ok(())
+        registry.patch(index..index + 1, |_| true).then_some(()).ok_or(Error::Unpatched)
     })?
 }
 
@@ -272,7 +279,7 @@ pub struct Change {
     address: usize,
     /// The value, in the lowest bytes.
     bits: u64,
-    /// `SET`, `ENABLE` or `DISABLE`.
+    /// `SET`, `PUBLISH`, `ENABLE` or `DISABLE`.
     operation: u32,
     /// Size of the value, in bytes.
     size_bytes: u32,
@@ -282,6 +289,8 @@ pub struct Change {
 
 /// [`Change::operation`]: the variable is set to a value.
 const SET: u32 = 0;
+/// [`Change::operation`]: the variable is set to a reference, whose target becomes visible first.
+const PUBLISH: u32 = 3;
 /// [`Change::operation`]: the key's count is incremented.
 const ENABLE: u32 = 1;
 /// [`Change::operation`]: the key's count is decremented.
@@ -299,13 +308,23 @@ impl Change {
     /// # Safety
     /// If the change is [valid](Change::is_valid), the variable stays loaded, and only this crate changes it.
     pub const unsafe fn value(address: usize, size_bytes: usize, bits: u64) -> Change {
-        Change { address, bits, operation: SET, size_bytes: size_bytes as u32, former: Cell::new(0) }
+        // SAFETY: the caller guarantees what `value_of_kind` requires.
+        unsafe { Change::value_of_kind(address, size_bytes, bits, false) }
+    }
+
+    /// Returns the change that sets a value, which may be a reference to data that becomes visible first.
+    ///
+    /// # Safety
+    /// The conditions of [`Change::value`].
+    pub(crate) const unsafe fn value_of_kind(address: usize, size_bytes: usize, bits: u64, publishes: bool) -> Change {
+        let operation = if publishes { PUBLISH } else { SET };
+        Change { address, bits, operation, size_bytes: size_bytes as u32, former: Cell::new(0) }
     }
 
     /// Whether the operation and the size are known and the variable is aligned, for a change that C made.
     pub fn is_valid(&self) -> bool {
         let size_bytes = match self.operation {
-            SET => self.size_bytes as usize,
+            SET | PUBLISH => self.size_bytes as usize,
             ENABLE | DISABLE => size_of::<StaticKey>(),
             _ => return false,
         };
@@ -326,7 +345,7 @@ impl Change {
 
     /// Returns the variable and its new value, if the change is to a value.
     fn value_change(&self) -> Option<(Variable<'_>, u64)> {
-        if self.operation != SET {
+        if !matches!(self.operation, SET | PUBLISH) {
             return None;
         }
         // SAFETY: the caller of `Change::value`, or of `update` in C, guarantees that the variable stays loaded, is
@@ -342,7 +361,7 @@ impl Change {
 /// give the old or the new state. If `changes` has several changes of one key or value, they take effect in order.
 ///
 /// Errors: [`Error::Reentered`] (nothing was changed); [`Error::Unbalanced`] (those keys were left out, all other
-/// changes are made); [`Error::Asleep`]; [`Error::Stale`] (no value was changed, all keys are). Blocking;
+/// changes are made); [`Error::Unpatched`]; [`Error::Stale`] (no value was changed, all keys are). Blocking;
 /// async-signal-safe. Cost: changes × sites comparisons and a few system calls.
 pub fn update(changes: &[Change]) -> Result<(), Error> {
     let Some(update) = elsewhere() else { return with(|registry| registry.update(|| changes.iter()))? };
@@ -352,8 +371,8 @@ pub fn update(changes: &[Change]) -> Result<(), Error> {
         0 => Ok(()),
         libc::EDEADLK => Err(Error::Reentered),
         libc::EINVAL => Err(Error::Unbalanced),
-        _ if changes.iter().any(|change| change.operation == SET) => Err(Error::Stale),
-        _ => Err(Error::Asleep),
+        _ if changes.iter().any(|change| change.value_change().is_some()) => Err(Error::Stale),
+        _ => Err(Error::Unpatched),
     }
 }
 
@@ -395,6 +414,7 @@ impl Registry {
     {
         let mut unbalanced = false;
         let mut turned = false;
+        let mut publishes = false;
         for change in changes() {
             if let Some((key, difference)) = change.key_change() {
                 let count = key.enabled.load(Ordering::Relaxed);
@@ -410,11 +430,20 @@ impl Registry {
             } else if let Some((variable, bits)) = change.value_change() {
                 let former = variable.load();
                 change.former.set(former);
+                if change.operation == PUBLISH {
+                    // (G) pairs with (F): what the value refers to is visible to a thread that loads the variable.
+                    fence(Ordering::Release);
+                    publishes |= bits != former;
+                }
                 variable.store(bits);
                 turned |= variable.load() != former;
             }
         }
         if turned {
+            // (I) pairs with (H): what a value refers to is visible to a thread that executes its new instruction.
+            if publishes && self.ladder.writer != CodeWriter::None && !synchronise_cores() {
+                self.ladder.refuse(BARRIER_REFUSED);
+            }
             let all = 0..self.object_count;
             let concerned = |address| changes().any(|change| change.address == address);
             if !self.patch(all.clone(), concerned) {
@@ -427,7 +456,7 @@ impl Registry {
                     }
                 }
                 if !stale || !self.patch(all, concerned) {
-                    return Err(Error::Asleep);
+                    return Err(Error::Unpatched);
                 }
                 return Err(Error::Stale);
             }
@@ -441,8 +470,8 @@ impl Registry {
 pub struct SiteCount {
     /// Number of registered sites.
     pub sites: usize,
-    /// Number of sites whose instruction agrees with the key or value: dormant if it is disabled, a jump if it is
-    /// enabled, or the value as an immediate.
+    /// Number of sites whose instruction agrees with the key or value: it falls through or jumps as the key says, or
+    /// has the value as its immediate.
     pub patched: usize,
 }
 
@@ -484,8 +513,8 @@ pub fn key_sites(key: &StaticKey) -> Result<SiteCount, Error> {
     sites_of(core::ptr::from_ref(key).addr())
 }
 
-/// Counts the sites of a key or value by its address.
-pub(crate) fn sites_of(address: usize) -> Result<SiteCount, Error> {
+/// Counts the sites of a key or value by its address. Errors: [`Error::Reentered`]. Blocking; async-signal-safe.
+pub fn sites_of(address: usize) -> Result<SiteCount, Error> {
     with(|registry| registry.sites_of(address))
 }
 
@@ -494,7 +523,7 @@ pub(crate) fn sites_of(address: usize) -> Result<SiteCount, Error> {
 pub fn visit_key_sites(key: &StaticKey, mut visit: impl FnMut(usize, &[u8])) -> Result<(), Error> {
     let address = core::ptr::from_ref(key).addr();
     with(|registry| {
-        for site in registry.sites().filter(|site| site.key == address && site.form() == Form::Branch) {
+        for site in registry.sites().filter(|site| site.key == address && site.is_branch()) {
             visit(site.address, &site.bytes::<{ arch::GATE_LEN }>());
         }
     })

@@ -3,21 +3,30 @@
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use dormouse_abi::site::{
-    SITE_BRANCH, SITE_FORM_MASK, SITE_GATED_VALUE, SITE_INDIRECT, SITE_SIGNED, SITE_VALUE, SITE_WIDTH_SHIFT, SiteRecord,
+    SITE_BRANCH, SITE_CALL, SITE_DIRECT_BRANCH, SITE_FORM_MASK, SITE_INDIRECT, SITE_LIKELY, SITE_SIGNED, SITE_VALUE,
+    SITE_WIDTH_SHIFT, SiteRecord,
 };
 
 /// Maximum number of objects with sites that a registry knows. Sites of further objects stay as they were born.
 pub const OBJECT_COUNT_MAX: usize = 1024;
 
+/// Bits of a record's kind that this version understands.
+const KNOWN_KIND_BITS: u32 =
+    SITE_FORM_MASK | 3 << SITE_WIDTH_SHIFT | SITE_SIGNED | SITE_INDIRECT | SITE_LIKELY | SITE_CALL;
+
 /// The form of a site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// The gate of a static branch.
+    /// The gate of a static branch, which jumps to a slow path while its key is enabled.
     Branch,
+    /// The gate of a static branch that reads no key once it is patched.
+    DirectBranch,
     /// An instruction that loads a value or has it as its immediate.
     Value,
     /// A gate before an instruction with an immediate.
     GatedValue,
+    /// The entry of a static call.
+    Call,
 }
 
 /// A value's variable. All access is relaxed: a value orders no other data, so code that sets it orders the data that
@@ -82,20 +91,20 @@ impl Variable<'_> {
     }
 }
 
-/// Addresses of a site, of its key or variable, and of its slow path if it is a branch.
+/// Addresses of a site, of its key or variable, and of the code to which a patched branch, or a call as it was born, jumps.
 #[derive(Clone, Copy)]
 pub(crate) struct Site {
     pub(crate) address: usize,
     pub(crate) key: usize,
     #[allow(dead_code, reason = "of architectures with sites")]
-    pub(crate) slow: usize,
+    pub(crate) target: usize,
     pub(crate) kind: u32,
 }
 
 impl Site {
-    /// Returns the site of a record; `None` for forms that this version does not know.
+    /// Returns the site of a record; `None` for kinds that this version does not know.
     pub(crate) fn of(record: &SiteRecord) -> Option<Site> {
-        if record.kind & SITE_FORM_MASK > SITE_GATED_VALUE {
+        if record.kind & !KNOWN_KIND_BITS != 0 {
             return None;
         }
         let named_by = |field: &i32| core::ptr::from_ref(field).addr().wrapping_add_signed(*field as isize);
@@ -106,20 +115,34 @@ impl Site {
             // SAFETY: `register_object`'s caller guarantees that records name words that the loader has filled in.
             unsafe { (named as *const usize).read() }
         };
-        Some(Site { address: named_by(&record.site), key, slow: named_by(&record.slow), kind: record.kind })
+        Some(Site { address: named_by(&record.site), key, target: named_by(&record.target), kind: record.kind })
     }
 
     pub(crate) fn form(self) -> Form {
+        if self.kind == SITE_CALL {
+            return Form::Call;
+        }
         match self.kind & SITE_FORM_MASK {
             SITE_BRANCH => Form::Branch,
+            SITE_DIRECT_BRANCH => Form::DirectBranch,
             SITE_VALUE => Form::Value,
             _ => Form::GatedValue,
         }
     }
 
+    /// Whether the site is a gate.
+    pub(crate) fn is_branch(self) -> bool {
+        matches!(self.form(), Form::Branch | Form::DirectBranch)
+    }
+
+    /// Whether the gate falls through while its key is enabled, and jumps while it is disabled.
+    pub(crate) fn is_likely(self) -> bool {
+        self.kind & SITE_LIKELY != 0
+    }
+
     /// Returns the value that the site should have: 0 or 1 for a key, or a value's bits as they are in a register.
     pub(crate) fn wanted(self) -> u64 {
-        if self.form() == Form::Branch {
+        if self.is_branch() {
             // SAFETY: `register_object`'s caller guarantees that records name static keys that stay loaded.
             let count = unsafe { AtomicI32::from_ptr(self.key as *mut i32) }.load(Ordering::Relaxed);
             return u64::from(count > 0);

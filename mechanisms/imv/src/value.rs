@@ -2,7 +2,7 @@
 
 use core::cell::UnsafeCell;
 use core::fmt;
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::{AtomicU64, Ordering, compiler_fence, fence};
 
 use crate::registry::{Change, update};
 use crate::site::Variable;
@@ -10,15 +10,20 @@ use crate::{Error, SiteCount};
 
 /// The type of an immediate: a plain value of 1, 2, 4 or 8 bytes.
 ///
-/// Implemented for integers, `bool`, `char`, floats, and function pointers with up to three arguments.
+/// Implemented for integers, `bool`, `char`, floats, pointers, `&'static T` and `Option<&'static T>` of shareable types, and
+/// function pointers with up to three arguments, also optional ones.
 /// [`imv_enum!`](crate::imv_enum) implements it for enumerations without fields.
 ///
 /// # Safety
 /// The type has 1, 2, 4 or 8 bytes, none of them padding, and `from_bits(to_bits(value))` is `value`, whatever the bits
-/// above the type's width.
-pub unsafe trait Value: Copy + Send + Sync + 'static {
+/// above the type's width. Every thread may use the value.
+pub unsafe trait Value: Copy + 'static {
     /// Whether a register contains the value sign-extended.
     const SIGNED: bool = false;
+
+    /// Whether what the value refers to is visible to a thread that reads the value: true for references. Other values
+    /// order nothing.
+    const PUBLISHES: bool = false;
 
     /// Returns the value's bits, in the lowest bytes.
     fn to_bits(self) -> u64;
@@ -92,6 +97,54 @@ unsafe impl Value for f64 {
     }
 }
 
+// SAFETY: an address of 4 or 8 bytes. What it points to is accessed by unsafe code only.
+unsafe impl<T: 'static> Value for *mut T {
+    fn to_bits(self) -> u64 {
+        self.expose_provenance() as u64
+    }
+    #[inline(always)]
+    unsafe fn from_bits(bits: u64) -> *mut T {
+        core::ptr::with_exposed_provenance_mut(bits as usize)
+    }
+}
+
+// SAFETY: an address of 4 or 8 bytes. What it points to is accessed by unsafe code only.
+unsafe impl<T: 'static> Value for *const T {
+    fn to_bits(self) -> u64 {
+        self.expose_provenance() as u64
+    }
+    #[inline(always)]
+    unsafe fn from_bits(bits: u64) -> *const T {
+        core::ptr::with_exposed_provenance(bits as usize)
+    }
+}
+
+// SAFETY: an address of 4 or 8 bytes, never null, of something that all threads may share.
+unsafe impl<T: Sync + 'static> Value for &'static T {
+    const PUBLISHES: bool = true;
+    fn to_bits(self) -> u64 {
+        core::ptr::from_ref(self).expose_provenance() as u64
+    }
+    #[inline(always)]
+    unsafe fn from_bits(bits: u64) -> &'static T {
+        // SAFETY: the caller guarantees that the bits are those of a reference that lives for ever.
+        unsafe { &*core::ptr::with_exposed_provenance::<T>(bits as usize) }
+    }
+}
+
+// SAFETY: an address of 4 or 8 bytes of something that all threads may share, or null, which is `None`.
+unsafe impl<T: Sync + 'static> Value for Option<&'static T> {
+    const PUBLISHES: bool = true;
+    fn to_bits(self) -> u64 {
+        self.map_or(0, Value::to_bits)
+    }
+    #[inline(always)]
+    unsafe fn from_bits(bits: u64) -> Option<&'static T> {
+        // SAFETY: the caller guarantees that the bits are those of a reference that lives for ever, or 0.
+        unsafe { core::ptr::with_exposed_provenance::<T>(bits as usize).as_ref() }
+    }
+}
+
 macro_rules! function_pointers {
     ($(($($abi:tt)*) ($($argument:ident),*)),*) => {$(
         // SAFETY: an address of 4 or 8 bytes, never null.
@@ -102,6 +155,19 @@ macro_rules! function_pointers {
             #[inline(always)]
             unsafe fn from_bits(bits: u64) -> Self {
                 // SAFETY: the caller guarantees that the bits are those of a function pointer of this type.
+                unsafe { core::mem::transmute(core::ptr::with_exposed_provenance::<()>(bits as usize)) }
+            }
+        }
+
+        // SAFETY: an address of 4 or 8 bytes, null for `None`.
+        unsafe impl<R: 'static $(, $argument: 'static)*> Value for Option<$($abi)* fn($($argument),*) -> R> {
+            fn to_bits(self) -> u64 {
+                self.map_or(0, Value::to_bits)
+            }
+            #[inline(always)]
+            unsafe fn from_bits(bits: u64) -> Self {
+                // SAFETY: the caller guarantees that the bits are those of a function pointer of this type, or 0, which
+                // is `None`.
                 unsafe { core::mem::transmute(core::ptr::with_exposed_provenance::<()>(bits as usize)) }
             }
         }
@@ -155,7 +221,7 @@ pub struct Imv<T: Value> {
     aligned: [AtomicU64; 0],
 }
 
-// SAFETY: the value is read and written atomically, and is `Send` and `Sync` itself.
+// SAFETY: the value is read and written atomically, and `Value` promises that every thread may use it.
 unsafe impl<T: Value> Sync for Imv<T> {}
 
 impl<T: Value> Imv<T> {
@@ -171,6 +237,10 @@ impl<T: Value> Imv<T> {
     pub fn read(&self) -> T {
         // SAFETY: the value is aligned to its size, and changes only atomically.
         let bits = unsafe { Variable::at(self.address(), size_of::<T>()) }.load();
+        if T::PUBLISHES {
+            // (F) pairs with (G): what the value refers to is visible.
+            fence(Ordering::Acquire);
+        }
         // SAFETY: only values of the type are stored.
         unsafe { T::from_bits(bits) }
     }
@@ -178,8 +248,8 @@ impl<T: Value> Imv<T> {
     /// Sets the value. When this returns `Ok`, every later read in every thread returns it; until then threads may see
     /// the old value or the new one.
     ///
-    /// It orders no other data: data that must be visible before a thread reads the new value needs an ordering of its
-    /// own.
+    /// What a reference refers to is visible to a thread that reads it. Otherwise a value orders no other data: data that
+    /// must be visible before a thread reads the new value needs an ordering of its own.
     ///
     /// Errors: [`Error::Reentered`], [`Error::Stale`]; then the value is the old one. Blocking; async-signal-safe.
     pub fn set(&'static self, value: T) -> Result<(), Error> {
@@ -189,7 +259,14 @@ impl<T: Value> Imv<T> {
     /// Returns the change to a value, to be made together with others by [`update`](crate::update).
     pub fn to(&'static self, value: T) -> Change {
         // SAFETY: the variable is static, and `Imv` gives no other code access to it.
-        unsafe { Change::value(self.address(), size_of::<T>(), value.to_bits()) }
+        unsafe { Change::value_of_kind(self.address(), size_of::<T>(), value.to_bits(), T::PUBLISHES) }
+    }
+
+    /// Returns the change to a value, after which a thread that has read it sees what was written before the change.
+    #[doc(hidden)]
+    pub fn to_published(&'static self, value: T) -> Change {
+        // SAFETY: the variable is static, and `Imv` gives no other code access to it.
+        unsafe { Change::value_of_kind(self.address(), size_of::<T>(), value.to_bits(), true) }
     }
 
     /// Counts its sites. Errors: [`Error::Reentered`]. Blocking; async-signal-safe.
@@ -221,6 +298,11 @@ pub const fn shape_of<T: Value>(_: &Imv<T>) -> (usize, bool) {
 #[doc(hidden)]
 #[inline(always)]
 pub unsafe fn value_of<T: Value>(_: &Imv<T>, bits: u64) -> T {
+    if T::PUBLISHES {
+        // (H) pairs with (I): code that uses the reference stays behind the site. Its slow path is a load, which is an
+        // acquire on x86-64.
+        compiler_fence(Ordering::Acquire);
+    }
     // SAFETY: the caller guarantees that the lowest bytes are those of a value of the type.
     unsafe { T::from_bits(bits) }
 }

@@ -1,7 +1,9 @@
 //! The bytes of a gate in the binary.
 #![cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux", not(feature = "generic")))]
 
-use dormouse_imv::{CodeWriter, StaticKey, disable, enable, key_sites, static_branch, status, visit_key_sites};
+use dormouse_imv::{
+    CodeWriter, StaticKey, disable, enable, key_sites, static_branch, static_branch_likely, status, visit_key_sites,
+};
 
 fn bytes_of(key: &StaticKey) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
@@ -9,7 +11,7 @@ fn bytes_of(key: &StaticKey) -> Vec<Vec<u8>> {
     all
 }
 
-/// Whether a gate's bytes are the architecture's `nop`.
+/// Whether a gate's bytes are the architecture's `nop`: a dormant gate, or an armed one that is likely.
 fn is_dormant(bytes: &[u8]) -> bool {
     if cfg!(target_arch = "x86_64") {
         bytes == [0x0F, 0x1F, 0x44, 0x00, 0x00]
@@ -60,6 +62,27 @@ fn a_gate_can_be_armed_and_disarmed_repeatedly() {
     enable(&KEY).unwrap();
     assert_eq!(bytes_of(&KEY), armed, "the distance is the same again");
     disable(&KEY).unwrap();
+}
+
+#[test]
+fn a_likely_gate_is_a_nop_while_it_is_enabled() {
+    static KEY: StaticKey = StaticKey::new();
+    #[inline(never)]
+    fn gate() -> bool {
+        static_branch_likely!(KEY)
+    }
+    let dormant = bytes_of(&KEY);
+    assert!(!gate());
+    for _ in 0..3 {
+        enable(&KEY).unwrap();
+        assert!(gate());
+        assert!(!dormant.is_empty() && bytes_of(&KEY).iter().all(|bytes| is_dormant(bytes)));
+        disable(&KEY).unwrap();
+        assert!(!gate());
+        assert!(bytes_of(&KEY) == dormant && dormant.iter().all(|bytes| is_armed(bytes)));
+    }
+    let count = key_sites(&KEY).unwrap();
+    assert_eq!(count.patched, count.sites);
 }
 
 #[test]

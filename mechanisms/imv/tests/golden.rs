@@ -6,7 +6,11 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use dormouse_abi::site::{SITE_BRANCH, SITE_FORM_MASK, SITE_VALUE, SITES_SECTION, X86_BRANCH_LEN, X86_VALUE_LEN};
+use dormouse_abi::site::{
+    SITE_DIRECT_BRANCH, SITE_FORM_MASK, SITE_VALUE, SITES_SECTION, X86_BRANCH_LEN, X86_VALUE_LEN,
+};
+use dormouse_testing::c_programs::{stdout, succeed};
+use dormouse_testing::code::{has_memory_operand, listed_functions};
 use object::{Object, ObjectSection, ObjectSymbol};
 
 const FUNCTION_PREFIX: &str = "site_";
@@ -52,7 +56,7 @@ fn sites(program: &Path) -> Vec<Site> {
             |symbol: &object::Symbol<'_, '_>| (symbol.address()..symbol.address() + symbol.size()).contains(&address);
         let Some((name, function)) = functions.iter().find(|(_, function)| within(function)) else { continue };
         let len = match kind & SITE_FORM_MASK {
-            SITE_BRANCH => X86_BRANCH_LEN as u64,
+            SITE_DIRECT_BRANCH => X86_BRANCH_LEN as u64,
             SITE_VALUE => X86_VALUE_LEN as u64,
             _ => GATED_LEN,
         };
@@ -125,4 +129,27 @@ fn each_kind_of_site_has_the_documented_bytes() {
     }
     let expected = std::fs::read_to_string(&golden).unwrap_or_default();
     assert_eq!(text, expected, "\n{text}");
+}
+
+#[test]
+fn a_patched_branch_reads_no_data() {
+    if !dormouse_testing::has("objdump") {
+        return;
+    }
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let printed = stdout(&succeed(&mut Command::new(build(&["--release"], "release"))));
+    let functions = listed_functions(directory, &printed);
+    let instructions = |name: &str| &functions.iter().find(|(known, _)| known == name).expect("a function").1;
+    let nop = "nopl 0x0(%rax,%rax,1)";
+    assert_eq!(functions.len(), 4, "{printed}");
+    for (name, answer) in [("unlikely dormant", 2), ("unlikely armed", 1), ("likely dormant", 2), ("likely armed", 1)] {
+        let falls_through = matches!(name, "unlikely dormant" | "likely armed");
+        let mut found = instructions(name).clone();
+        assert!(!found.iter().any(|text| has_memory_operand(text)), "{name}: {found:?}");
+        // The compiler may set the answer before the branch, and again behind it.
+        found.retain(|text| !text.starts_with("mov "));
+        assert_eq!(found, [if falls_through { nop } else { "jmp" }, "ret"], "{name}");
+        let set = instructions(name).iter().rfind(|text| text.starts_with("mov ")).expect("an answer").clone();
+        assert_eq!(set, format!("mov $0x{answer},%eax"), "{name}");
+    }
 }

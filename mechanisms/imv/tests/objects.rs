@@ -9,11 +9,13 @@ use std::sync::Mutex;
 
 use dormouse_abi::site::{EVENTS_SECTION, EventRecord, SITES_SECTION, SiteRecord};
 use dormouse_abi::site::{
-    SITE_BRANCH, SITE_FORM_MASK, SITE_GATED_VALUE, SITE_INDIRECT, SITE_SIGNED, SITE_VALUE, SITE_WIDTH_SHIFT,
+    SITE_BRANCH, SITE_CALL, SITE_DIRECT_BRANCH, SITE_FORM_MASK, SITE_GATED_VALUE, SITE_INDIRECT, SITE_LIKELY,
+    SITE_SIGNED, SITE_VALUE, SITE_WIDTH_SHIFT,
 };
 use dormouse_abi::site::{X86_BRANCH_LEN, X86_GATED_IMMEDIATE_OFFSET, X86_JMP, X86_NOP, X86_TEST, X86_VALUE_LEN};
 use dormouse_imv::{
-    Change, StaticKey, disable, enable, key_sites, register_object, status, unregister_object, visit_key_sites,
+    Change, DeferredKey, StaticKey, disable, enable, key_sites, register_object, status, unregister_object,
+    visit_key_sites,
 };
 use dormouse_testing::{has_part, include_dirs};
 
@@ -260,24 +262,25 @@ fn the_c_header_is_the_twin_of_the_rust_layout() {
     let output = Command::new(&program).output().unwrap();
     let expected = format!(
         "dormouse_site_record {}\ndormouse_site_record.site {}\ndormouse_site_record.kind {}\n\
-         dormouse_site_record.key {}\ndormouse_site_record.slow {}\ndormouse_event_record {}\ndormouse_event_record.key {}\n\
+         dormouse_site_record.key {}\ndormouse_site_record.target {}\ndormouse_event_record {}\ndormouse_event_record.key {}\n\
          dormouse_event_record.describe {}\ndormouse_static_key {}\n\
-         dormouse_static_key_import 8\ndormouse_imv_change {}\n\
+         dormouse_static_key_import 8\ndormouse_imv_change {}\ndormouse_static_key_deferred {}\n\
          jmp {X86_JMP}\ntest {X86_TEST}\nnop {X86_NOP:?}\nbranch_len {X86_BRANCH_LEN}\n\
          value_len {X86_VALUE_LEN}\ngated {X86_GATED_IMMEDIATE_OFFSET}\n\
-         forms {SITE_FORM_MASK} {SITE_BRANCH} {SITE_VALUE} {SITE_GATED_VALUE}\n\
-         bits {SITE_WIDTH_SHIFT} {SITE_SIGNED} {SITE_INDIRECT}\n\
+         forms {SITE_FORM_MASK} {SITE_BRANCH} {SITE_VALUE} {SITE_GATED_VALUE} {SITE_DIRECT_BRANCH}\n\
+         bits {SITE_WIDTH_SHIFT} {SITE_SIGNED} {SITE_INDIRECT} {SITE_LIKELY}\ncall {SITE_CALL}\n\
          sites {SITES_SECTION}\nevents {EVENTS_SECTION}\n",
         size_of::<SiteRecord>(),
         offset_of!(SiteRecord, site),
         offset_of!(SiteRecord, kind),
         offset_of!(SiteRecord, key),
-        offset_of!(SiteRecord, slow),
+        offset_of!(SiteRecord, target),
         size_of::<EventRecord>(),
         offset_of!(EventRecord, key),
         offset_of!(EventRecord, describe),
         size_of::<StaticKey>(),
         size_of::<Change>(),
+        size_of::<DeferredKey>(),
     );
     assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
 }

@@ -10,8 +10,8 @@ use std::thread;
 
 use dormouse_abi::site::{X86_BRANCH_LEN, X86_JMP, X86_NOP};
 use dormouse_imv::{
-    CodeWriter, Error, StaticKey, disable, enable, ensure_registered, imv, imv_read, key_sites, static_branch, status,
-    update, visit_key_sites,
+    CodeWriter, Error, StaticKey, disable, enable, ensure_registered, imv, imv_read, key_sites, static_branch,
+    static_branch_likely, status, update, visit_key_sites,
 };
 use dormouse_testing::{Lack, skip};
 
@@ -239,21 +239,31 @@ fn a_failing_write_is_reported() {
 fn with_every_write_refused() {
     static ASLEEP: StaticKey = StaticKey::new();
     static AWAKE: StaticKey = StaticKey::new_enabled();
-    let gates = || [static_branch!(ASLEEP), static_branch!(AWAKE)];
-    assert_eq!(gates(), [false, true]);
+    fn announced() {}
+    let gates = || {
+        [
+            static_branch!(ASLEEP),
+            static_branch!(AWAKE),
+            static_branch_likely!(AWAKE),
+            static_branch!(AWAKE, announce("test_announced", announced)),
+        ]
+    };
+    assert_eq!(gates(), [false, true, true, true]);
     // SAFETY: prctl(2) with numbers only; the child that calls it belongs to this test.
     let answer = unsafe { libc::prctl(65, 1_u64, 0_u64, 0_u64, 0_u64) };
     if answer != 0 {
         return skip(Lack::machine("no PR_SET_MDWE", "Linux 6.3 or later"));
     }
-    disable(&AWAKE).unwrap();
-    assert_eq!(gates(), [false, false]);
+    // A gate that reads no key answers as before, and the update says so. An announced one closes.
+    assert_eq!(disable(&AWAKE), Err(Error::Unpatched));
+    assert!(!AWAKE.is_enabled());
+    assert_eq!(gates(), [false, true, true, false]);
     assert_eq!(key_sites(&AWAKE).unwrap().patched, 0);
-    assert_eq!(enable(&ASLEEP), Err(Error::Asleep));
+    assert_eq!(enable(&ASLEEP), Err(Error::Unpatched));
     assert_eq!(status().unwrap().writer, CodeWriter::None);
     disable(&ASLEEP).unwrap();
     enable(&AWAKE).unwrap();
-    assert_eq!(gates(), [false, true]);
+    assert_eq!(gates(), [false, true, true, true]);
 }
 
 static ANSWER: AtomicI32 = AtomicI32::new(-1);

@@ -2,6 +2,7 @@
 #![cfg(target_os = "linux")]
 
 use std::fmt::Debug;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use dormouse_imv::{Change, Error, Imv, StaticKey, Value, imv, imv_enum, imv_read, static_branch, update};
 
@@ -73,6 +74,60 @@ each_type! {
     f32s: f32 = 0.5 => [0.0, -1.5, f32::MAX, f32::INFINITY, f32::MIN_POSITIVE];
     f64s: f64 = 0.1 => [0.0, -1.5, f64::MAX, f64::NEG_INFINITY, f64::MIN_POSITIVE];
     enums: Level = Level::Error => [Level::Off, Level::Info];
+}
+
+#[test]
+fn pointers_and_references() {
+    static NUMBERS: [u64; 3] = [10, 20, 30];
+    imv! {
+        static MAYBE: Option<&'static u64> = None;
+        static REFERENCE: &'static u64 = &NUMBERS[0];
+        static POINTER: *const u64 = std::ptr::null();
+        static MUTABLE: *mut u64 = std::ptr::null_mut();
+        static HANDLER: Option<fn(u32) -> u32> = None;
+    }
+    shows(&MAYBE, || imv_read!(MAYBE), None, &[Some(&NUMBERS[1]), None, Some(&NUMBERS[2])]);
+    shows(&REFERENCE, || imv_read!(REFERENCE), &NUMBERS[0], &[&NUMBERS[2], &NUMBERS[1]]);
+    shows(&POINTER, || imv_read!(POINTER), std::ptr::null(), &[&raw const NUMBERS[1]]);
+    shows(&MUTABLE, || imv_read!(MUTABLE), std::ptr::null_mut(), &[std::ptr::without_provenance_mut(usize::MAX)]);
+    MAYBE.set(Some(Box::leak(Box::new(40)))).unwrap();
+    assert_eq!(imv_read!(MAYBE).copied(), Some(40));
+    let call = || imv_read!(HANDLER).map(|function| function(7));
+    assert_eq!(call(), None);
+    HANDLER.set(Some(thrice)).unwrap();
+    assert_eq!(call(), Some(21));
+    HANDLER.set(None).unwrap();
+    assert_eq!((call(), HANDLER.read()), (None, None));
+}
+
+/// A thread that reads a reference sees what it refers to, which was written just before.
+#[test]
+fn what_a_reference_refers_to_is_visible() {
+    struct Pair(AtomicU64, AtomicU64);
+    imv! { static CURRENT: Option<&'static Pair> = None; }
+    static STOP: AtomicBool = AtomicBool::new(false);
+    static SEEN: AtomicU64 = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut torn = 0_u64;
+            while !STOP.load(Ordering::SeqCst) {
+                let Some(pair) = imv_read!(CURRENT) else { continue };
+                let numbers = (pair.0.load(Ordering::Relaxed), pair.1.load(Ordering::Relaxed));
+                torn += u64::from(numbers.0 == 0 || numbers.1 != 2 * numbers.0);
+                SEEN.store(numbers.0, Ordering::SeqCst);
+            }
+            torn
+        });
+        for number in 1..=300 {
+            let pair = Box::leak(Box::new(Pair(AtomicU64::new(number), AtomicU64::new(2 * number))));
+            CURRENT.set(Some(pair)).unwrap();
+        }
+        while SEEN.load(Ordering::SeqCst) != 300 {
+            std::thread::yield_now();
+        }
+        STOP.store(true, Ordering::SeqCst);
+        assert_eq!(reader.join().unwrap(), 0);
+    });
 }
 
 #[test]

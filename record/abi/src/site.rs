@@ -3,9 +3,11 @@
 //! Every site is *born* correct, without a patcher: it reads the variable. Its bytes on x86-64, by its form:
 //!
 //! ```text
-//!   branch   born, armed   E9 dd dd dd dd                    jmp slow path, which reads the key
+//!   branch   born          E9 dd dd dd dd                    jmp slow path, which reads the key
 //!            between       A9 .. .. .. ..                    test eax, imm32, with any immediate
-//!            dormant       0F 1F 44 00 00                    nop
+//!            falls through 0F 1F 44 00 00                    nop: the key is disabled (enabled if SITE_LIKELY)
+//!            jumps         E9 tt tt tt tt                    jmp target: the key is enabled (disabled if SITE_LIKELY)
+//!            The target of a branch that reads its key is the slow path; that of a direct branch is the code behind it.
 //!
 //!   value    born          3E.. [REX] 8B|0F xx mm dd dd dd dd mov(zx, sx) r32, [variable]
 //!            patched       3E REX C7 mm ii ii ii ii           mov r32, imm32
@@ -14,15 +16,19 @@
 //!   gated    born          E9 dd dd dd dd  REX B8+r 0 (imm64) jmp slow path, which reads the variable
 //!   value    patched       A9 dd dd dd dd  REX B8+r imm64     test eax, imm32; mov r64, imm64
 //!                                                   └ aligned to 8
+//!
+//!   call     born          E9 dd dd dd dd .. .. ..           jmp slow path, which jumps to the address in the variable
+//!            patched       E9 ff ff ff ff .. .. ..           jmp function
+//!                          └─ eight bytes, aligned to 8 ─┘
 //! ```
-//! On AArch64 there are branches only: `b slow` when born or armed, `nop` when dormant.
+//! On AArch64 there are branches only: `b slow` when born, `b target` when it jumps, `nop` when it falls through.
 
-/// Opcode of a gate that jumps to its slow path (x86-64 `jmp rel32`).
+/// Opcode of a gate that jumps (x86-64 `jmp rel32`).
 pub const X86_JMP: u8 = 0xE9;
 /// Opcode of a gate that does not jump (x86-64 `test eax, imm32`): of a gated value while it is patched, or of a branch
 /// between two states.
 pub const X86_TEST: u8 = 0xA9;
-/// Bytes of a dormant branch (x86-64 `nop dword ptr [rax + rax + 0]`).
+/// Bytes of a branch that falls through (x86-64 `nop dword ptr [rax + rax + 0]`).
 pub const X86_NOP: [u8; X86_BRANCH_LEN] = [0x0F, 0x1F, 0x44, 0x00, 0x00];
 /// Size of a branch, in bytes of code.
 pub const X86_BRANCH_LEN: usize = 5;
@@ -45,24 +51,32 @@ pub struct SiteRecord {
     /// Address of the key or variable minus the address of this field; with [`SITE_INDIRECT`], that of a word that
     /// contains the key's address.
     pub key: i32,
-    /// Address of a branch's slow path minus the address of this field. Zero for other forms.
-    pub slow: i32,
+    /// Address to which a patched branch jumps, or of a call's slow path, minus the address of this field. Zero for
+    /// values.
+    pub target: i32,
 }
 
 /// Bits of [`SiteRecord::kind`] that hold the form.
 pub const SITE_FORM_MASK: u32 = 3;
-/// [`SiteRecord::kind`] of a static branch.
+/// [`SiteRecord::kind`] of a static branch that jumps to a slow path, which reads the key, while the key is enabled.
 pub const SITE_BRANCH: u32 = 0;
 /// [`SiteRecord::kind`] of a value of 1, 2 or 4 bytes.
 pub const SITE_VALUE: u32 = 1;
 /// [`SiteRecord::kind`] of a value with a gate before it: of 8 bytes, or of another loaded object.
 pub const SITE_GATED_VALUE: u32 = 2;
+/// [`SiteRecord::kind`] of a static branch that reads no key once it is patched: its target is code of the program.
+pub const SITE_DIRECT_BRANCH: u32 = 3;
 /// Lower of the two bits of [`SiteRecord::kind`] that hold the binary logarithm of the value's width in bytes.
 pub const SITE_WIDTH_SHIFT: u32 = 2;
 /// Bit of [`SiteRecord::kind`]: the value is sign-extended to the register.
 pub const SITE_SIGNED: u32 = 1 << 4;
 /// Bit of [`SiteRecord::kind`]: the key belongs to another loaded object, and is found through a word that the loader fills in.
 pub const SITE_INDIRECT: u32 = 1 << 5;
+/// Bit of [`SiteRecord::kind`] of a direct branch: it falls through while the key is enabled, and jumps while it is disabled.
+pub const SITE_LIKELY: u32 = 1 << 6;
+/// [`SiteRecord::kind`] of the entry of a static call, whose variable holds the address of a function. (The form is that of a
+/// direct branch, so that versions which know neither skip both; the width is that of an address.)
+pub const SITE_CALL: u32 = 1 << 7 | 3 << SITE_WIDTH_SHIFT | SITE_DIRECT_BRANCH;
 
 /// Size of the part of a value's instruction that is replaced at once, in bytes.
 pub const X86_VALUE_LEN: usize = 8;

@@ -6,7 +6,7 @@
 //!     C     key ─▶ enabled  id  description: types, names        bytes without addresses (abi: CClass)
 //!     Rust  key ─▶ enabled  id  … provider  name  fields         texts, by relocated addresses (abi: rust_event)
 //!           describe ─▶ lea rax, [types]; ret                    x86-64; elsewhere the types are not known
-//!   section dormouse_sites    site - .   kind   key - .   slow - .
+//!   section dormouse_sites    site - .   kind   key - .   target - .
 //! ```
 //! The file may contain anything: an offset that leads elsewhere is an error, and nothing that is found is executed.
 

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 pub mod browser;
 pub mod c_library;
 pub mod c_programs;
+pub mod code;
 pub mod commands;
 pub mod lttng;
 pub mod manual;

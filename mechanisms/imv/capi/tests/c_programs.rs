@@ -10,6 +10,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dormouse_testing::c_programs::{install, pkg_config, stdout, succeed};
+use dormouse_testing::code::{has_memory_operand, listed_functions};
 use dormouse_testing::{Lack, has, has_part, has_target, include_dirs, is_installed, skip_part};
 
 fn prefix() -> &'static Path {
@@ -448,4 +449,73 @@ fn sites_are_the_instructions_that_are_promised() {
             assert_eq!(found, expected, "{compiler} {flags}; DORMOUSE_BLESS=1 accepts what the first compiler gives");
         }
     }
+}
+
+#[test]
+fn a_patched_branch_reads_no_data() {
+    if !has("objdump") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("branches");
+    for compiler in ["gcc", "clang"].into_iter().filter(|compiler| has_part(compiler)) {
+        for flags in ["-O1", "-O2", "-O3 -fno-pic -no-pie"] {
+            let mut command = Command::new(compiler);
+            command.args(words(flags)).args(["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-o"]).arg(&program);
+            command.args([source("branches.c"), source("sites_exported.c")]);
+            command.args(pkg_config(prefix(), &["--cflags", "--libs", "dormouse-imv"]));
+            succeed(command.arg(format!("-Wl,-rpath,{}", prefix().join("lib").display())));
+            let functions = listed_functions(directory.path(), &stdout(&succeed(&mut Command::new(&program))));
+            assert_eq!(functions.len(), 8);
+            for (name, instructions) in functions {
+                let what = format!("{compiler} {flags}, {name}: {instructions:?}");
+                assert!(!instructions.iter().any(|text| has_memory_operand(text)), "{what}");
+                let falls_through = name.contains("unlikely") == name.ends_with("dormant");
+                assert_eq!(instructions.iter().any(|text| text == "nopl 0x0(%rax,%rax,1)"), falls_through, "{what}");
+                // gcc's code is the branch and the answer; clang before 17 also tests a register.
+                if compiler == "gcc" {
+                    let tests = instructions.iter().filter(|text| text.starts_with('j') && *text != "jmp").count();
+                    assert_eq!(tests, 0, "{what}");
+                }
+            }
+        }
+    }
+}
+
+/// What both examples print, up to the waiting time.
+const PHASES: &str = "off: 8000 jobs, 0 measured\nevery job: 8000 jobs, 8000 measured\n\
+                      one of 16: 8000 jobs, 500 measured\noff again: 8000 jobs, 0 measured\nmean waiting time: ";
+
+fn assert_is_profile(printed: &str) {
+    let time = printed.strip_prefix(PHASES).and_then(|rest| rest.strip_suffix(" ns\n"));
+    assert!(time.is_some_and(|time| time.parse::<u64>().is_ok()), "{printed}");
+}
+
+#[test]
+fn the_thread_pool_is_profiled_while_it_runs() {
+    let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("thread_pool");
+    for compiler in ["gcc", "clang"].into_iter().filter(|compiler| has_part(compiler)) {
+        let mut command = Command::new(compiler);
+        command
+            .args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-pthread", "-o"])
+            .arg(&program);
+        command.arg(crate_dir.join("examples/thread_pool.c"));
+        command.args(pkg_config(prefix(), &["--cflags", "--libs", "dormouse-imv"]));
+        succeed(command.arg(format!("-Wl,-rpath,{}", prefix().join("lib").display())));
+        for writer in ["mprotect", "none"] {
+            assert_is_profile(&stdout(&succeed(Command::new(&program).env("DORMOUSE_IMV_WRITER", writer))));
+        }
+    }
+    let target_dir = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    let mut build = Command::new(env!("CARGO"));
+    build.args(["build", "--quiet", "--offline", "--example", "thread_pool", "--target-dir"]).arg(target_dir);
+    succeed(build.current_dir(crate_dir));
+    assert_is_profile(&stdout(&succeed(&mut Command::new(target_dir.join("debug/examples/thread_pool")))));
+    // The README shows what they print.
+    let readme = std::fs::read_to_string(crate_dir.join("README.md")).unwrap();
+    let shown: String =
+        readme.lines().skip_while(|line| !line.starts_with("off: ")).take(5).map(|line| format!("{line}\n")).collect();
+    assert_is_profile(&shown);
 }

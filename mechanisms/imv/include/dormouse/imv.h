@@ -11,6 +11,10 @@
  *     imv_set(batch_size, 64);                             while other threads execute the reads
  *     static_branch_enable(&audit);
  *
+ *     DEFINE_STATIC_CALL(handle, plain);
+ *     static_call(handle)(request);                        a direct call of the function that is current
+ *     static_call_update(handle, traced);
+ *
  *                                     in this object                     in another object
  *     in one unit                     DEFINE_IMV(type, name) = value;    EXPORT_IMV_SYMBOL(name) beside its definition
  *     in one unit, private to it      DEFINE_STATIC_IMV(type, name) = value;
@@ -66,6 +70,19 @@ struct dormouse_imv_change {
 #define DORMOUSE_IMV_OPERATION_SET 0
 #define DORMOUSE_IMV_OPERATION_ENABLE 1
 #define DORMOUSE_IMV_OPERATION_DISABLE 2
+#define DORMOUSE_IMV_OPERATION_PUBLISH 3 /* like SET, and what was written before is visible to readers of the new value */
+
+/*
+ * The users of a key that is disabled only when it has had none for a period. DEFINE_STATIC_KEY_DEFERRED defines it. Fields
+ * are private.
+ */
+struct dormouse_static_key_deferred {
+    struct dormouse_static_key *key;
+    uint64_t period_ns;     /* time that the key stays enabled without users, in nanoseconds */
+    uint64_t idle_since_ns; /* time at which the last user left */
+    uint32_t users;         /* number of users */
+    uint32_t is_holding;    /* 1 while the key is enabled on behalf of the users */
+};
 
 /* The state of the library. */
 struct dormouse_imv_state {
@@ -84,8 +101,8 @@ struct dormouse_imv_state {
  * the new one.
  *
  * Errors: -EDEADLK  called by a signal handler that interrupted an update of the same thread; nothing was changed
- *         -EACCES   program text can no longer be written, and some site has an old value or is still dormant: no value was
- *                   changed, all keys were
+ *         -EACCES   program text can no longer be written, and some site has an old value or gives a key's former answer:
+ *                   no value was changed, all keys were
  *         -EINVAL   a key was disabled more often than enabled, and left out, but all other changes are made; or an operation
  *                   or a size is unknown or a variable is not aligned to its size, and nothing was changed
  * MT-safe, blocking, async-signal-safe.
@@ -95,6 +112,28 @@ int dormouse_imv_update(struct dormouse_imv_change *changes, size_t count);
 /* Sets a variable of `size_bytes` bytes, aligned to its size, to the bytes at `value`. Errors and properties are
  * those of dormouse_imv_update(). */
 int dormouse_imv_set(void *variable, const void *value, size_t size_bytes);
+
+/*
+ * Add a user of a deferred key, and remove one. The first user enables the key, unless it is still enabled on behalf of
+ * former users; removing one changes nothing, but begins the period if it was the last. `now_ns` is the time, in
+ * nanoseconds of a clock that never goes back.
+ *
+ * Errors: those of dormouse_static_key_enable(), and -EACCES if another library has the sites. MT-safe, blocking,
+ * async-signal-safe.
+ */
+int dormouse_static_key_deferred_enable(struct dormouse_static_key_deferred *deferred);
+int dormouse_static_key_deferred_disable(struct dormouse_static_key_deferred *deferred, uint64_t now_ns);
+
+/*
+ * Disables a deferred key if it has had no user for the whole period, and stores the time that the period still takes, in
+ * nanoseconds, or 0, if left_ns is not NULL. UINT64_MAX as the time ends any period. The program calls it from a loop or
+ * timer of its own. Errors and properties are those of the functions above.
+ */
+int dormouse_static_key_deferred_expire(struct dormouse_static_key_deferred *deferred, uint64_t now_ns, uint64_t *left_ns);
+
+/* Returns 1 if there are sites of the variable or key, and the instructions of all agree with it, otherwise 0 or -EDEADLK.
+ * MT-safe, blocking, async-signal-safe. */
+int dormouse_imv_is_patched(const void *variable);
 
 /* Stores the state of the library. Errors: -EDEADLK, as for dormouse_imv_update(). MT-safe, blocking,
  * async-signal-safe. */
@@ -127,15 +166,50 @@ static inline int dormouse_imv_set(void *variable, const void *value, size_t siz
 static inline int dormouse_imv_update(struct dormouse_imv_change *changes, size_t count)
 {
     int answer = 0;
+    __atomic_thread_fence(__ATOMIC_RELEASE);
     for (size_t index = 0; index < count; index++) {
         struct dormouse_imv_change *change = &changes[index];
         struct dormouse_static_key *key = (struct dormouse_static_key *)change->variable;
-        int error = change->operation == DORMOUSE_IMV_OPERATION_SET
+        int error = change->operation == DORMOUSE_IMV_OPERATION_SET || change->operation == DORMOUSE_IMV_OPERATION_PUBLISH
                         ? dormouse_imv_set(change->variable, &change->bits, change->size_bytes)
                         : dormouse_i_static_key_count(key, change->operation == DORMOUSE_IMV_OPERATION_ENABLE ? 1 : -1);
         answer = error ? error : answer;
     }
     return answer;
+}
+
+static inline int dormouse_imv_is_patched(const void *variable)
+{
+    (void)variable;
+    return 0;
+}
+
+/* Changes cost nothing here, so nothing is deferred. */
+static inline int dormouse_static_key_deferred_enable(struct dormouse_static_key_deferred *deferred)
+{
+    (void)__atomic_add_fetch(&deferred->users, 1, __ATOMIC_RELAXED);
+    return dormouse_static_key_enable(deferred->key);
+}
+
+static inline int dormouse_static_key_deferred_disable(struct dormouse_static_key_deferred *deferred, uint64_t now_ns)
+{
+    uint32_t users = __atomic_load_n(&deferred->users, __ATOMIC_RELAXED);
+    (void)now_ns;
+    do {
+        if (users == 0)
+            return -EINVAL;
+    } while (!__atomic_compare_exchange_n(&deferred->users, &users, users - 1, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    return dormouse_static_key_disable(deferred->key);
+}
+
+static inline int dormouse_static_key_deferred_expire(struct dormouse_static_key_deferred *deferred, uint64_t now_ns,
+                                                      uint64_t *left_ns)
+{
+    (void)deferred;
+    (void)now_ns;
+    if (left_ns)
+        *left_ns = 0;
+    return 0;
 }
 
 static inline int dormouse_imv_status(struct dormouse_imv_state *state)
@@ -147,6 +221,13 @@ static inline int dormouse_imv_status(struct dormouse_imv_state *state)
 }
 
 #endif
+
+/* Sets a pointer; what was written before is visible to code that uses its new value. */
+static inline int dormouse_i_publish(void *variable, uintptr_t address)
+{
+    struct dormouse_imv_change change = {variable, address, DORMOUSE_IMV_OPERATION_PUBLISH, sizeof(address), 0};
+    return dormouse_imv_update(&change, 1);
+}
 
 /* Returns the variable: the symbol itself or, if imported, the address that it contains. */
 static inline void *dormouse_i_variable(void *symbol, int is_import)
@@ -357,6 +438,64 @@ DORMOUSE_I_STATIC_ASSERT(DORMOUSE_X86_VALUE_LEN == 8 && DORMOUSE_X86_GATED_IMMED
 
 #endif
 
+/*
+ * A static call: DEFINE_STATIC_CALL(name, function) in one unit, DECLARE_STATIC_CALL(name, function) in others of the object;
+ * `function` gives the type. static_call(name)(arguments) calls the current function: a direct call of an entry that
+ * jumps to it. static_call_update(name, other) exchanges it by one store, and what was written before is visible to the
+ * new function. While text cannot be written, or if the function is more than 2 GiB away, the entry jumps through the
+ * variable; static_call_is_direct(name) tells. A call is not an address constant: take that of a function instead.
+ *
+ *   name__call:   jmp function                 eight bytes, aligned to 8
+ *                 jmp *name__call_target       born, and out of reach
+ */
+#define DORMOUSE_I_CALL_TARGET(name) #name "__call_target"
+#define DORMOUSE_I_NAME_CALL(name, function)                                                                           \
+    typedef __typeof__(function) name##__call_type DORMOUSE_I_UNUSED;                                                  \
+    extern name##__call_type *name##__call_target __asm__(DORMOUSE_I_CALL_TARGET(name)) DORMOUSE_I_HIDDEN
+#ifdef DORMOUSE_I_X86_64
+#define DORMOUSE_DECLARE_STATIC_CALL(name, function)                                                                   \
+    DORMOUSE_I_NAME_CALL(name, function);                                                                              \
+    extern name##__call_type name##__call __asm__(#name "__call") DORMOUSE_I_HIDDEN
+#define DORMOUSE_DEFINE_STATIC_CALL(name, function)                                                                    \
+    DORMOUSE_DECLARE_STATIC_CALL(name, function);                                                                      \
+    __attribute__((used)) name##__call_type *name##__call_target = function;                                           \
+    __asm__(".pushsection .text.dormouse_call_" #name ",\"ax\",@progbits\n\t"                                          \
+            ".balign 8\n\t"                                                                                            \
+            ".globl " #name "__call\n\t"                                                                               \
+            ".hidden " #name "__call\n\t"                                                                              \
+            ".type " #name "__call, @function\n"                                                                       \
+            #name "__call:\n\t"                                                                                        \
+            ".byte 0xe9\n\t"                                                                                           \
+            ".long 3\n\t"                                                                                              \
+            ".byte 0xcc, 0xcc, 0xcc\n\t"                                                                               \
+            "jmp *" DORMOUSE_I_CALL_TARGET(name) "(%rip)\n\t"                                                          \
+            ".size " #name "__call, . - " #name "__call\n\t"                                                           \
+            ".popsection\n\t"                                                                                          \
+            ".pushsection dormouse_sites,\"aR\",@progbits\n\t"                                                         \
+            ".balign 8\n\t"                                                                                            \
+            ".long " #name "__call - .\n\t"                                                                            \
+            ".long 143\n\t"                                                                                            \
+            ".long " DORMOUSE_I_CALL_TARGET(name) " - .\n\t"                                                           \
+            ".long " #name "__call + 8 - .\n\t"                                                                        \
+            ".popsection")
+#define DORMOUSE_STATIC_CALL(name) (name##__call)
+DORMOUSE_I_STATIC_ASSERT(DORMOUSE_SITE_CALL == 143, "");
+#else
+#define DORMOUSE_DECLARE_STATIC_CALL(name, function) DORMOUSE_I_NAME_CALL(name, function)
+#define DORMOUSE_DEFINE_STATIC_CALL(name, function)                                                                    \
+    DORMOUSE_DECLARE_STATIC_CALL(name, function);                                                                      \
+    name##__call_type *name##__call_target = function
+#define DORMOUSE_STATIC_CALL(name) (__atomic_load_n(&name##__call_target, __ATOMIC_ACQUIRE))
+#endif
+
+/* 0 or a negative errno, like dormouse_imv_set(). */
+#define DORMOUSE_STATIC_CALL_UPDATE(name, function)                                                                    \
+    __extension__({                                                                                                    \
+        name##__call_type *dormouse_i_function = (function);                                                           \
+        dormouse_i_publish((void *)&name##__call_target, (uintptr_t)dormouse_i_function);                              \
+    })
+#define DORMOUSE_STATIC_CALL_IS_DIRECT(name) (dormouse_imv_is_patched((void *)&name##__call_target) > 0)
+
 #define DORMOUSE_DECLARE_STATIC_KEY(name) extern struct dormouse_static_key name DORMOUSE_I_HIDDEN
 #define DORMOUSE_DEFINE_STATIC_KEY_FALSE(name)                                                                         \
     DORMOUSE_DECLARE_STATIC_KEY(name);                                                                                 \
@@ -372,17 +511,25 @@ DORMOUSE_I_STATIC_ASSERT(DORMOUSE_X86_VALUE_LEN == 8 && DORMOUSE_X86_GATED_IMMED
     extern struct dormouse_static_key name##__key_exported __asm__(DORMOUSE_I_EXPORTED_KEY(name)) DORMOUSE_I_EXPORTED; \
     static struct dormouse_static_key_import name DORMOUSE_I_SLOT = { &name##__key_exported }
 
-/* Whether the branch is taken, with a hint for the placement of its code: a jump is taken when the key is enabled. */
+/* Whether the branch is taken. An unlikely one is a nop while the key is disabled and a jump while it is enabled, a likely
+ * one the opposite. */
 #define DORMOUSE_STATIC_BRANCH_UNLIKELY(key) DORMOUSE_I_KEY_BRANCH(key, 0)
 #define DORMOUSE_STATIC_BRANCH_LIKELY(key) DORMOUSE_I_KEY_BRANCH(key, 1)
-#define DORMOUSE_I_KEY_BRANCH(key, expected)                                                                           \
-    (DORMOUSE_I_STATIC_BRANCH(                                                                                         \
-         *(key), sizeof *(key) == sizeof(struct dormouse_static_key) ? DORMOUSE_SITE_BRANCH : DORMOUSE_SITE_INDIRECT,  \
-         DORMOUSE_I_KEY_OF(key), expected, "") != 0)
+#define DORMOUSE_I_KEY_BRANCH(key, is_likely)                                                                          \
+    (DORMOUSE_I_STATIC_BRANCH(*(key), sizeof *(key) != sizeof(struct dormouse_static_key), DORMOUSE_I_KEY_OF(key),      \
+                              is_likely) != 0)
 
 /* A key counts the users that have enabled it: increment and enable are the same operation. 0 or a negative errno. */
 #define DORMOUSE_STATIC_BRANCH_ENABLE(key) dormouse_static_key_enable(DORMOUSE_I_KEY_OF(key))
 #define DORMOUSE_STATIC_BRANCH_DISABLE(key) dormouse_static_key_disable(DORMOUSE_I_KEY_OF(key))
+
+/* Whether a key is enabled, and the number of users that have enabled it, by a load of the key. */
+#define DORMOUSE_STATIC_KEY_ENABLED(key) (DORMOUSE_STATIC_KEY_COUNT(key) > 0)
+#define DORMOUSE_STATIC_KEY_COUNT(key) __atomic_load_n(&DORMOUSE_I_KEY_OF(key)->enabled, __ATOMIC_ACQUIRE)
+
+/* Defines the deferral of this object's key for this unit: it stays enabled for a period without users. */
+#define DORMOUSE_DEFINE_STATIC_KEY_DEFERRED(name, key, period_ns)                                                      \
+    static struct dormouse_static_key_deferred name = { &key, period_ns, 0, 0, 0 }
 
 #ifndef DORMOUSE_NO_SHORT_NAMES
 #define DEFINE_IMV(type, name) DORMOUSE_DEFINE_IMV(type, name)
@@ -402,10 +549,22 @@ DORMOUSE_I_STATIC_ASSERT(DORMOUSE_X86_VALUE_LEN == 8 && DORMOUSE_X86_GATED_IMMED
 #define DECLARE_STATIC_KEY(name) DORMOUSE_DECLARE_STATIC_KEY(name)
 #define EXPORT_STATIC_KEY(name) DORMOUSE_EXPORT_STATIC_KEY(name)
 #define IMPORT_STATIC_KEY(name) DORMOUSE_IMPORT_STATIC_KEY(name)
+#define DEFINE_STATIC_CALL(name, function) DORMOUSE_DEFINE_STATIC_CALL(name, function)
+#define DECLARE_STATIC_CALL(name, function) DORMOUSE_DECLARE_STATIC_CALL(name, function)
+#define static_call(name) DORMOUSE_STATIC_CALL(name)
+#define static_call_update(name, function) DORMOUSE_STATIC_CALL_UPDATE(name, function)
+#define static_call_is_direct(name) DORMOUSE_STATIC_CALL_IS_DIRECT(name)
 #define static_branch_unlikely(key) DORMOUSE_STATIC_BRANCH_UNLIKELY(key)
 #define static_branch_likely(key) DORMOUSE_STATIC_BRANCH_LIKELY(key)
 #define static_branch_enable(key) DORMOUSE_STATIC_BRANCH_ENABLE(key)
 #define static_branch_disable(key) DORMOUSE_STATIC_BRANCH_DISABLE(key)
+#define static_key_enabled(key) DORMOUSE_STATIC_KEY_ENABLED(key)
+#define static_key_count(key) DORMOUSE_STATIC_KEY_COUNT(key)
+#define DEFINE_STATIC_KEY_DEFERRED(name, key, period_ns) DORMOUSE_DEFINE_STATIC_KEY_DEFERRED(name, key, period_ns)
+#define static_branch_deferred_inc(deferred) dormouse_static_key_deferred_enable(deferred)
+#define static_branch_deferred_dec(deferred, now_ns) dormouse_static_key_deferred_disable(deferred, now_ns)
+#define static_key_deferred_expire(deferred, now_ns, left_ns)                                                          \
+    dormouse_static_key_deferred_expire(deferred, now_ns, left_ns)
 #define static_branch_inc(key) DORMOUSE_STATIC_BRANCH_ENABLE(key)
 #define static_branch_dec(key) DORMOUSE_STATIC_BRANCH_DISABLE(key)
 #endif

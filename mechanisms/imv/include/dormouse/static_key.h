@@ -4,12 +4,12 @@
  *
  *     static struct dormouse_static_key verbose = DORMOUSE_STATIC_KEY_INIT;
  *     ...
- *     if (DORMOUSE_STATIC_BRANCH(verbose)) { ... }         one instruction, no data access, while the key is disabled
+ *     if (DORMOUSE_STATIC_BRANCH(verbose)) { ... }         one instruction, no data access: a nop, or a jump if enabled
  *     ...
  *     dormouse_static_key_enable(&verbose);                while other threads execute the gate
  *
- * A site is born as a jump to a slow path that reads the key; the object's constructor registers its sites, which makes
- * them dormant. So if program text cannot be patched, and before the constructor, a gate is only slower.
+ * A site is born as a jump to a slow path that reads the key; the object's constructor registers its sites, which patches
+ * them. So if program text cannot be patched, and before the constructor, a gate is only slower.
  *
  * The key belongs to the object (program or shared library) that contains the gate: make it `static`, or give it hidden
  * visibility. A local static of a C++ inline function or template is visible to other objects, and g++ -fPIC refuses it
@@ -105,7 +105,7 @@ struct dormouse_static_key_import {
  *
  * Errors: -EDEADLK  called by a signal handler that interrupted an update of the same thread; nothing was changed
  *         -EINVAL   disabled more often than enabled
- *         -EACCES   program text can no longer be written, and some site of the enabled key is still dormant
+ *         -EACCES   program text can no longer be written, and some site still gives the former answer; the key is changed
  * MT-safe, blocking, async-signal-safe.
  */
 int dormouse_static_key_enable(struct dormouse_static_key *key);
@@ -150,58 +150,61 @@ DORMOUSE_I_RECORDS(sites, "aR", dormouse_site_record, constructor, destructor, d
                    dormouse_imv_unregister)
 
 /*
- * No form below declares memory as clobbered: a dormant answer synchronises with nothing, so the compiler may move
- * accesses across it. An armed answer passes through an acquire load of the key.
+ * No form below declares memory as clobbered: a negative answer synchronises with nothing, so the compiler may move
+ * accesses across it. A positive answer passes a compiler barrier, and the load of the key at `slow` is an acquire. (The
+ * patcher synchronises the CPUs before it lets threads past without that load.)
  */
 
 /*
- *   site:  jmp slow                    born, armed        a nop of that length: dormant
+ *   site:  jmp slow                    born               patched: jmp target or a nop of that length
  *   next:
- *   section dormouse_sites += { site - ., kind, key - ., slow - . }
+ *   section dormouse_sites += { site - ., kind, key - ., target - . }
  *   announcement
  */
-#define DORMOUSE_I_SITE(slow, announcement)                                                                            \
+#define DORMOUSE_I_SITE(slow, target, announcement)                                                                    \
     "772:\n\t"                                                                                                         \
     DORMOUSE_I_JUMP(slow)                                                                                              \
     "773:\n\t"                                                                                                         \
-    DORMOUSE_I_SITE_RECORD(DORMOUSE_I_SYMBOL(dormouse_i_key), slow " - .") announcement
+    DORMOUSE_I_SITE_RECORD(DORMOUSE_I_SYMBOL(dormouse_i_key), target " - .") announcement
 
 /* The record of site 772. The arguments are assembler text. */
-#define DORMOUSE_I_SITE_RECORD(key, slow)                                                                              \
+#define DORMOUSE_I_SITE_RECORD(key, target)                                                                            \
     ".pushsection dormouse_sites,\"aR?\",%%progbits\n\t"                                                               \
     ".balign 8\n\t"                                                                                                    \
     ".long 772b - .\n\t"                                                                                               \
     ".long %c[dormouse_i_kind]\n\t"                                                                                    \
     ".long " key " - .\n\t"                                                                                            \
-    ".long " slow "\n\t"                                                                                               \
+    ".long " target "\n\t"                                                                                             \
     ".popsection\n\t"
 
 #ifdef DORMOUSE_I_X86_64
 #define DORMOUSE_I_JUMP(slow) ".byte 0xe9\n\t.long " slow " - 773f\n"
 #define DORMOUSE_I_CLOBBERS "cc"
 #define DORMOUSE_I_COUNT int32_t
-#define DORMOUSE_I_CLEAR "xorl %0, %0\n"
+#define DORMOUSE_I_SET_0 "xorl %0, %0\n\t"
+#define DORMOUSE_I_SET_1 "movl $1, %0\n\t"
+#define DORMOUSE_I_GO_ON "jmp 773b\n\t"
 #define DORMOUSE_I_LOAD_COUNT                                                                                          \
-    ".if %c[dormouse_i_kind]\n\t"                                                                                      \
+    ".if %c[dormouse_i_kind] & 32\n\t"                                                                                 \
     "movq " DORMOUSE_I_SYMBOL(dormouse_i_key) "(%%rip), %q0\n\t"                                                       \
     "movl (%q0), %0\n\t"                                                                                               \
     ".else\n\t"                                                                                                        \
     "movl " DORMOUSE_I_SYMBOL(dormouse_i_key) "(%%rip), %0\n\t"                                                        \
-    ".endif\n\t"                                                                                                       \
-    "jmp 773b\n\t"
+    ".endif\n\t"
 #else
 #define DORMOUSE_I_JUMP(slow) "b " slow "\n"
 #define DORMOUSE_I_CLOBBERS
 #define DORMOUSE_I_COUNT int64_t
-#define DORMOUSE_I_CLEAR "mov %0, xzr\n"
+#define DORMOUSE_I_SET_0 "mov %0, xzr\n\t"
+#define DORMOUSE_I_SET_1 "mov %0, #1\n\t"
+#define DORMOUSE_I_GO_ON "b 773b\n\t"
 #define DORMOUSE_I_LOAD_COUNT                                                                                          \
     "adrp %0, %c[dormouse_i_key]\n\t"                                                                                  \
     "add %0, %0, :lo12:%c[dormouse_i_key]\n\t"                                                                         \
-    ".if %c[dormouse_i_kind]\n\t"                                                                                      \
+    ".if %c[dormouse_i_kind] & 32\n\t"                                                                                 \
     "ldr %0, [%0]\n\t"                                                                                                 \
     ".endif\n\t"                                                                                                       \
-    "ldar %w0, [%0]\n\t"                                                                                               \
-    "b 773b\n\t"
+    "ldar %w0, [%0]\n\t"
 #endif
 
 #if defined(DORMOUSE_I_X86_64) && (!defined(__clang__) || __clang_major__ >= 17)
@@ -209,12 +212,13 @@ DORMOUSE_I_RECORDS(sites, "aR", dormouse_site_record, constructor, destructor, d
 /*
  *   site -> slow;  next:  ...       slow: if key.enabled > 0 goto taken;  goto next
  *
- * A statement that jumps to the label `taken` if the key is enabled: it is less work for a compiler than a value that
- * is tested. The slow path is at the end of the section. A plain load is an acquire on x86-64; a compiler barrier must
- * follow the label.
+ * The gate of a tracer, a statement that jumps to the label `taken` if the key is enabled: it is less work for a compiler
+ * than a value that is tested. While it is enabled it reads its key, so a disabled key closes it even if text can no
+ * longer be written; the code behind it needs data of the same cache line. The slow path is at the end of the section. A
+ * plain load is an acquire on x86-64; a compiler barrier must follow the label.
  */
 #define DORMOUSE_I_GATE(key_lvalue, announcement, taken)                                                               \
-    __asm__ goto(DORMOUSE_I_SITE("774f", announcement) ".subsection 1\n"                                               \
+    __asm__ goto(DORMOUSE_I_SITE("774f", "774f", announcement) ".subsection 1\n"                                       \
                  "774:\n\t"                                                                                            \
                  "cmpl $0, " DORMOUSE_I_SYMBOL(dormouse_i_key) "(%%rip)\n\t"                                           \
                  "jg %l[" #taken "]\n\t"                                                                               \
@@ -225,62 +229,87 @@ DORMOUSE_I_RECORDS(sites, "aR", dormouse_site_record, constructor, destructor, d
                  : "cc"                                                                                                \
                  : taken)
 
-/*   site -> slow;  answer = false;  slow: answer = key.enabled > 0   */
-#define DORMOUSE_I_STATIC_BRANCH(key_lvalue, kind, key_pointer, expected, announcement)                                \
+/*   site -> slow;  answer = is_likely;  target: answer = !is_likely;  slow: answer = key.enabled > 0   */
+#define DORMOUSE_I_STATIC_BRANCH(key_lvalue, is_import, key_pointer, is_likely)                                        \
     __extension__({                                                                                                    \
-        __label__ dormouse_i_slow, dormouse_i_done;                                                                    \
-        int dormouse_i_taken = 0;                                                                                      \
-        __asm__ goto(DORMOUSE_I_SITE("%l[dormouse_i_slow]", announcement)                                              \
+        __label__ dormouse_i_slow, dormouse_i_target, dormouse_i_done;                                                 \
+        int dormouse_i_taken = (is_likely);                                                                            \
+        __asm__ goto(DORMOUSE_I_SITE("%l[dormouse_i_slow]", "%l[dormouse_i_target]", "")                               \
                      :                                                                                                 \
-                     : [dormouse_i_key] DORMOUSE_I_ADDRESS(&(key_lvalue)), [dormouse_i_kind] "i"(kind)                 \
+                     : [dormouse_i_key] DORMOUSE_I_ADDRESS(&(key_lvalue)),                                             \
+                       [dormouse_i_kind] "i"(DORMOUSE_I_DIRECT_KIND(is_import, is_likely))                             \
                      : "cc"                                                                                            \
-                     : dormouse_i_slow);                                                                               \
+                     : dormouse_i_slow, dormouse_i_target);                                                            \
         goto dormouse_i_done;                                                                                          \
     dormouse_i_slow:                                                                                                   \
         dormouse_i_taken = __atomic_load_n(&(key_pointer)->enabled, __ATOMIC_ACQUIRE) > 0;                             \
-    dormouse_i_done:;                                                                                                  \
-        __builtin_expect(dormouse_i_taken, expected);                                                                  \
+        goto dormouse_i_done;                                                                                          \
+    dormouse_i_target:                                                                                                 \
+        dormouse_i_taken = !(is_likely);                                                                               \
+    dormouse_i_done:                                                                                                   \
+        if (__builtin_expect(dormouse_i_taken, is_likely))                                                             \
+            __asm__ volatile("" : : : "memory");                                                                       \
+        __builtin_expect(dormouse_i_taken, is_likely);                                                                 \
     })
 
 #else
 
 /*
  * clang before 17 takes the labels of one asm goto for targets of every other in the function, and refuses two gates.
- * So for that compiler, and on AArch64, the slow path is assembly too, at the end of the section:
+ * So for that compiler, and on AArch64, the other paths are assembly too, at the end of the section:
  *
- *   count = 0;  site -> slow;  next: answer = count > 0;  slow: count = key.enabled (acquire); goto next
+ *   count = is_likely;  site -> slow;  next: answer = count > 0
+ *   slow: count = key.enabled (acquire); goto next                          target: count = !is_likely; goto next
  *
- * A plain load is an acquire on x86-64; the empty asm prevents the compiler from reordering.
+ * A plain load is an acquire on x86-64; the empty asm prevents the compiler from reordering. A branch that is not direct
+ * has the slow path as its target.
  */
-#define DORMOUSE_I_STATIC_BRANCH(key_lvalue, kind, key_pointer, expected, announcement)                                \
+#define DORMOUSE_I_ANSWER(key_lvalue, kind, target, is_likely, announcement)                                           \
     __extension__({                                                                                                    \
         DORMOUSE_I_COUNT dormouse_i_count;                                                                             \
-        __asm__ volatile(DORMOUSE_I_CLEAR DORMOUSE_I_SITE("774f", announcement) ".subsection 1\n"                      \
+        __asm__ volatile(".if %c[dormouse_i_kind] & 64\n\t"                                                            \
+                         DORMOUSE_I_SET_1                                                                              \
+                         ".else\n\t"                                                                                   \
+                         DORMOUSE_I_SET_0                                                                              \
+                         ".endif\n"                                                                                    \
+                         DORMOUSE_I_SITE("774f", target, announcement) ".subsection 1\n"                               \
                          "774:\n\t"                                                                                    \
                          DORMOUSE_I_LOAD_COUNT                                                                         \
+                         DORMOUSE_I_GO_ON                                                                              \
+                         ".if %c[dormouse_i_kind] & 3\n"                                                               \
+                         "775:\n\t"                                                                                    \
+                         ".if %c[dormouse_i_kind] & 64\n\t"                                                            \
+                         DORMOUSE_I_SET_0                                                                              \
+                         ".else\n\t"                                                                                   \
+                         DORMOUSE_I_SET_1                                                                              \
+                         ".endif\n\t"                                                                                  \
+                         DORMOUSE_I_GO_ON                                                                              \
+                         ".endif\n\t"                                                                                  \
                          ".previous"                                                                                   \
                          : "=r"(dormouse_i_count)                                                                      \
                          : [dormouse_i_key] DORMOUSE_I_ADDRESS(&(key_lvalue)), [dormouse_i_kind] "i"(kind)             \
                          : DORMOUSE_I_CLOBBERS);                                                                       \
-        if (__builtin_expect((int32_t)dormouse_i_count > 0, expected))                                                 \
+        if (__builtin_expect((int32_t)dormouse_i_count > 0, is_likely))                                                \
             __asm__ volatile("" : : : "memory");                                                                       \
-        __builtin_expect((int32_t)dormouse_i_count > 0, expected);                                                     \
+        __builtin_expect((int32_t)dormouse_i_count > 0, is_likely);                                                    \
     })
-
-#endif
-
-#ifndef DORMOUSE_I_GATE
+#define DORMOUSE_I_STATIC_BRANCH(key_lvalue, is_import, key_pointer, is_likely)                                        \
+    DORMOUSE_I_ANSWER(key_lvalue, DORMOUSE_I_DIRECT_KIND(is_import, is_likely), "775f", is_likely, "")
 #define DORMOUSE_I_GATE(key_lvalue, announcement, taken)                                                               \
     do {                                                                                                               \
-        if (DORMOUSE_I_STATIC_BRANCH(key_lvalue, DORMOUSE_SITE_BRANCH, &(key_lvalue), 0, announcement))                \
+        if (DORMOUSE_I_ANSWER(key_lvalue, DORMOUSE_SITE_BRANCH, "774f", 0, announcement))                              \
             goto taken;                                                                                                \
     } while (0)
+
 #endif
+
+#define DORMOUSE_I_DIRECT_KIND(is_import, is_likely)                                                                   \
+    (DORMOUSE_SITE_DIRECT_BRANCH | ((is_import) ? DORMOUSE_SITE_INDIRECT : 0) | ((is_likely) ? DORMOUSE_SITE_LIKELY : 0))
 
 #else
 
-#define DORMOUSE_I_STATIC_BRANCH(key_lvalue, kind, key_pointer, expected, announcement)                                \
-    __builtin_expect(__atomic_load_n(&(key_pointer)->enabled, __ATOMIC_ACQUIRE) > 0, expected)
+#define DORMOUSE_I_STATIC_BRANCH(key_lvalue, is_import, key_pointer, is_likely)                                        \
+    __builtin_expect(__atomic_load_n(&(key_pointer)->enabled, __ATOMIC_ACQUIRE) > 0, is_likely)
 
 #define DORMOUSE_I_GATE(key_lvalue, announcement, taken)                                                               \
     do {                                                                                                               \
@@ -292,8 +321,7 @@ DORMOUSE_I_RECORDS(sites, "aR", dormouse_site_record, constructor, destructor, d
 #endif
 
 /* Whether the branch is taken: an int, 0 while the key is disabled. */
-#define DORMOUSE_STATIC_BRANCH(key_lvalue)                                                                             \
-    DORMOUSE_I_STATIC_BRANCH(key_lvalue, DORMOUSE_SITE_BRANCH, &(key_lvalue), 0, "")
+#define DORMOUSE_STATIC_BRANCH(key_lvalue) DORMOUSE_I_STATIC_BRANCH(key_lvalue, 0, &(key_lvalue), 0)
 
 #ifdef __cplusplus
 } /* extern "C" */

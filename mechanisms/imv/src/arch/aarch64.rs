@@ -1,4 +1,4 @@
-//! AArch64: a gate is `b slow` or, if dormant, `nop`. Both are among the instructions that may be changed while other
+//! AArch64: a gate is `b` or `nop`. Both are among the instructions that may be changed while other
 //! threads execute them (Arm Architecture Reference Manual, B2.2.5 "Concurrent modification and execution of
 //! instructions"); moves of immediates are not, so values are loads.
 
@@ -41,9 +41,12 @@ pub(crate) fn publish_store(store: Store) {
     }
 }
 
-/// Returns `b slow`, which contains 26 bits of the distance, in words.
+/// Bits of an instruction that make it a `b`; the others are the distance, in words.
+const B_MASK: u32 = 0xFC00_0000;
+
+/// Returns `b target`.
 fn jump(site: Site) -> u32 {
-    B | (site.slow.wrapping_sub(site.address) >> 2) as u32 & 0x03FF_FFFF
+    B | (site.target.wrapping_sub(site.address) >> 2) as u32 & !B_MASK
 }
 
 fn seen(site: Site) -> u32 {
@@ -53,28 +56,44 @@ fn seen(site: Site) -> u32 {
 /// Returns the store that makes a gate agree with its key, if it needs one and is in a state that allows one. All four
 /// bytes change, so there is no store if only single bytes can be written.
 pub(crate) fn next_store(site: Site, bytes_only: bool) -> Option<Store> {
-    if bytes_only || site.form() != Form::Branch || !site.address.is_multiple_of(4) {
+    if bytes_only || !site.is_branch() || !site.address.is_multiple_of(4) {
         return None;
     }
-    let wanted = if site.wanted() != 0 { jump(site) } else { NOP };
-    let seen = seen(site);
-    (seen != wanted && (seen == NOP || seen == jump(site))).then_some(Store::Word(site.address, wanted))
+    let (seen, wanted) = (seen(site), wanted(site));
+    // A direct branch may also be as it was born. Its record does not contain the distance of its slow path.
+    let is_born = site.form() == Form::DirectBranch && seen & B_MASK == B;
+    (seen != wanted && (seen == NOP || seen == jump(site) || is_born)).then_some(Store::Word(site.address, wanted))
+}
+
+/// Returns a gate's instruction in the state that its key requires.
+fn wanted(site: Site) -> u32 {
+    if (site.wanted() != 0) == site.is_likely() { NOP } else { jump(site) }
+}
+
+/// Whether the next store to a gate lets threads into the code of an enabled key without a load of the key.
+pub(crate) fn opens_at_once(site: Site) -> bool {
+    site.form() == Form::DirectBranch && site.wanted() != 0 && next_store(site, false).is_some()
 }
 
 /// Whether a gate gives another answer than its key.
 pub(crate) fn is_stale(site: Site) -> bool {
-    site.form() == Form::Branch && site.wanted() != 0 && seen(site) == NOP
+    let answer = match seen(site) {
+        NOP => Some(site.is_likely()),
+        seen if site.form() == Form::DirectBranch && seen == jump(site) => Some(!site.is_likely()),
+        _ => None,
+    };
+    site.is_branch() && answer.is_some_and(|answer| answer != (site.wanted() != 0))
 }
 
 /// Whether a gate is in the state that its key requires.
 pub(crate) fn is_in_line(site: Site) -> bool {
-    site.form() == Form::Branch && seen(site) == if site.wanted() != 0 { jump(site) } else { NOP }
+    site.is_branch() && seen(site) == wanted(site)
 }
 
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __gate {
-    ($key:path, $announcement:tt, $operands:tt) => {
-        $crate::__patched_gate!($key, { "b {slow}", }, $announcement, $operands, (nomem, nostack, preserves_flags))
+    ($form:tt $gate:tt) => {
+        $crate::__patched_gate!($form $gate { "b {slow}", } (nomem, nostack, preserves_flags))
     };
 }

@@ -25,6 +25,11 @@ pub(crate) fn is_stale(_site: Site) -> bool {
     false
 }
 
+/// Whether the next store to a gate lets threads into the code of an enabled key: never, because there is no store.
+pub(crate) fn opens_at_once(_site: Site) -> bool {
+    false
+}
+
 /// Whether a site is in the state that its variable requires: never, because there are no sites.
 pub(crate) fn is_in_line(_site: Site) -> bool {
     false
@@ -33,10 +38,7 @@ pub(crate) fn is_in_line(_site: Site) -> bool {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __gate {
-    ($key:path, {}, {}) => {
-        $crate::StaticKey::is_enabled(&$key)
-    };
-    ($key:path, { $($announcement:tt)* }, { $($operand:tt)* }) => {{
+    (announced ($key:path, { $($announcement:tt)* }, { $($operand:tt)* })) => {{
         // SAFETY: no instruction; the directives add read-only data to another section.
         unsafe {
             ::core::arch::asm!(
@@ -48,4 +50,7 @@ macro_rules! __gate {
         }
         $crate::StaticKey::is_enabled(&$key)
     }};
+    ($form:ident ($key:path)) => {
+        $crate::StaticKey::is_enabled(&$key)
+    };
 }

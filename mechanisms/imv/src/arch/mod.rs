@@ -24,7 +24,9 @@ mod gate;
 mod load;
 mod sections;
 
-pub(crate) use imp::{GATE_LEN, PATCHED, is_in_line, is_stale, next_store, os_page_bytes, publish_store};
+pub(crate) use imp::{
+    GATE_LEN, PATCHED, is_in_line, is_stale, next_store, opens_at_once, os_page_bytes, publish_store,
+};
 #[doc(hidden)]
 pub use sections::is_same_text;
 pub(crate) use sections::{own_sites, own_tunables};

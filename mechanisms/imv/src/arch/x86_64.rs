@@ -1,11 +1,11 @@
-//! x86-64: a branch is `jmp rel32` or, if dormant, a `nop` of five bytes; a value is a load or a move of an immediate,
+//! x86-64: a branch is `jmp rel32` or a `nop` of five bytes; a value is a load or a move of an immediate,
 //! eight bytes long in both states.
 
 use core::arch::asm;
 
 use dormouse_abi::site::{
-    SITE_GATED_VALUE, SITE_SIGNED, SITE_VALUE, SITE_WIDTH_SHIFT, X86_BRANCH_LEN, X86_GATED_IMMEDIATE_OFFSET, X86_JMP,
-    X86_NOP, X86_TEST, X86_VALUE_LEN,
+    SITE_CALL, SITE_GATED_VALUE, SITE_SIGNED, SITE_VALUE, SITE_WIDTH_SHIFT, X86_BRANCH_LEN, X86_GATED_IMMEDIATE_OFFSET,
+    X86_JMP, X86_NOP, X86_TEST, X86_VALUE_LEN,
 };
 
 use crate::site::{Form, Site, Store};
@@ -57,11 +57,16 @@ pub(crate) fn publish_store(store: Store) {
 pub(crate) fn next_store(site: Site, bytes_only: bool) -> Option<Store> {
     let wanted = site.wanted();
     match site.form() {
-        Form::Branch => branch_store(site, wanted != 0),
-        Form::Value if bytes_only => None,
+        Form::Branch | Form::DirectBranch => branch_store(site),
+        Form::Value | Form::Call if bytes_only => None,
         Form::Value => {
             let seen = site.bytes();
             let patched = immediate_instruction(seen, wanted as u32)?;
+            (seen != patched).then(|| Store::Double(site.address, u64::from_le_bytes(patched)))
+        }
+        Form::Call => {
+            let seen = site.bytes();
+            let patched = call_entry(site, seen)?;
             (seen != patched).then(|| Store::Double(site.address, u64::from_le_bytes(patched)))
         }
         Form::GatedValue => {
@@ -84,12 +89,16 @@ pub(crate) fn next_store(site: Site, bytes_only: bool) -> Option<Store> {
 pub(crate) fn is_stale(site: Site) -> bool {
     let wanted = site.wanted();
     match site.form() {
-        Form::Branch => wanted != 0 && matches!(site.bytes::<1>()[0], X86_TEST | NOP),
+        Form::Branch | Form::DirectBranch => branch_answer(site).is_some_and(|answer| answer != (wanted != 0)),
         Form::Value => {
             let seen = site.bytes();
             is_immediate(seen) && immediate_instruction(seen, wanted as u32) != Some(seen)
         }
         Form::GatedValue => site.bytes::<1>()[0] == X86_TEST && immediate_behind(site) != wanted,
+        Form::Call => {
+            let seen = site.bytes();
+            !jumps_to(site, seen, site.target) && call_entry(site, seen) != Some(seen)
+        }
     }
 }
 
@@ -97,18 +106,43 @@ pub(crate) fn is_stale(site: Site) -> bool {
 pub(crate) fn is_in_line(site: Site) -> bool {
     !is_stale(site)
         && match site.form() {
-            Form::Branch => site.bytes() == if site.wanted() != 0 { jump(site) } else { X86_NOP },
+            Form::Branch | Form::DirectBranch => site.bytes() == wanted_branch(site),
             Form::Value => is_immediate(site.bytes()),
             Form::GatedValue => site.bytes::<1>()[0] == X86_TEST,
+            Form::Call => jumps_to(site, site.bytes(), site.wanted() as usize),
         }
 }
 
-/// First byte of a dormant branch.
+/// First byte of a branch that falls through.
 const NOP: u8 = X86_NOP[0];
 
-/// Returns the bytes of `jmp slow`.
+/// Returns the bytes of `jmp target`.
 fn jump(site: Site) -> [u8; X86_BRANCH_LEN] {
-    with_opcode(X86_JMP, (site.slow.wrapping_sub(site.address + X86_BRANCH_LEN) as u32).to_le_bytes())
+    with_opcode(X86_JMP, (site.target.wrapping_sub(site.address + X86_BRANCH_LEN) as u32).to_le_bytes())
+}
+
+/// Returns the bytes of a branch in the state that its key requires.
+fn wanted_branch(site: Site) -> [u8; X86_BRANCH_LEN] {
+    if (site.wanted() != 0) == site.is_likely() { X86_NOP } else { jump(site) }
+}
+
+/// Returns the answer that is in a branch's instruction; `None` if it jumps to the slow path, which reads the key.
+fn branch_answer(site: Site) -> Option<bool> {
+    let seen: [u8; X86_BRANCH_LEN] = site.bytes();
+    match seen[0] {
+        X86_TEST | NOP => Some(site.is_likely()),
+        _ if site.form() == Form::DirectBranch && seen == jump(site) => Some(!site.is_likely()),
+        _ => None,
+    }
+}
+
+/// Whether the next store to a branch lets threads into the code of an enabled key without a load of the key. (If
+/// enabled means a jump, two rounds precede it.)
+pub(crate) fn opens_at_once(site: Site) -> bool {
+    site.form() == Form::DirectBranch
+        && site.is_likely()
+        && site.wanted() != 0
+        && matches!(site.bytes::<1>(), [X86_JMP])
 }
 
 fn with_opcode(opcode: u8, rest: [u8; 4]) -> [u8; X86_BRANCH_LEN] {
@@ -119,15 +153,15 @@ fn with_opcode(opcode: u8, rest: [u8; 4]) -> [u8; X86_BRANCH_LEN] {
 /// Returns the next store of a branch:
 ///
 /// ```text
-///   nop = 0F 1F 44 00 00 ◀──first byte──▶ A9 1F 44 00 00 ◀──other bytes──▶ A9 distance ◀──first byte──▶ E9 distance = jmp slow
-///                                                      test eax, …
+///   nop = 0F 1F 44 00 00 ◀──first byte──▶ A9 1F 44 00 00 ◀──other bytes──▶ A9 distance ◀──first byte──▶ E9 distance = jmp target
+///                                                      test eax, …                        ◀─── born: E9 distance = jmp slow
 /// ```
 /// In each state the five bytes are one instruction, and each step changes its first byte or an immediate that has no
 /// effect. So the other bytes may change one by one, a writer of single bytes is enough, and the site may span two
 /// cache lines. Every core serialises between two steps.
-fn branch_store(site: Site, armed: bool) -> Option<Store> {
+fn branch_store(site: Site) -> Option<Store> {
     let seen: [u8; X86_BRANCH_LEN] = site.bytes();
-    let wanted = if armed { jump(site) } else { X86_NOP };
+    let wanted = wanted_branch(site);
     let [opcode, ..] = seen;
     let rest = |bytes: [u8; X86_BRANCH_LEN]| *bytes.last_chunk::<4>().expect("shorter than a branch");
     if seen == wanted {
@@ -137,8 +171,34 @@ fn branch_store(site: Site, armed: bool) -> Option<Store> {
     } else if opcode == X86_TEST {
         Some(Store::Loose(site.address + 1, rest(wanted)))
     } else {
-        (seen == X86_NOP || seen == jump(site)).then_some(Store::Byte(site.address, X86_TEST))
+        // A direct branch may also be as it was born. Its record does not contain the distance of its slow path.
+        let is_born = site.form() == Form::DirectBranch && opcode == X86_JMP;
+        (seen == X86_NOP || seen == jump(site) || is_born).then_some(Store::Byte(site.address, X86_TEST))
     }
+}
+
+/// Size of a call's entry, which is replaced at once, in bytes.
+const CALL_LEN: usize = 8;
+
+/// Returns the bytes of a call's entry that jumps to the function, or, if that is out of reach, to the slow path, which
+/// loads its address; `None` if the entry is not as this crate makes it. Only the distance changes, in one aligned word.
+fn call_entry(site: Site, seen: [u8; CALL_LEN]) -> Option<[u8; CALL_LEN]> {
+    if !site.address.is_multiple_of(CALL_LEN) || seen[0] != X86_JMP {
+        return None;
+    }
+    let next = site.address + X86_BRANCH_LEN;
+    let distance_to = |address: usize| i32::try_from(address.wrapping_sub(next) as isize).ok();
+    let distance = distance_to(site.wanted() as usize).or_else(|| distance_to(site.target))?;
+    let mut patched = seen;
+    patched[1..X86_BRANCH_LEN].copy_from_slice(&distance.to_le_bytes());
+    Some(patched)
+}
+
+/// Whether a call's entry jumps to an address.
+fn jumps_to(site: Site, seen: [u8; CALL_LEN], address: usize) -> bool {
+    let [opcode, a, b, c, d, ..] = seen;
+    let distance = i32::from_le_bytes([a, b, c, d]) as isize;
+    opcode == X86_JMP && (site.address + X86_BRANCH_LEN).wrapping_add_signed(distance) == address
 }
 
 fn immediate_behind(site: Site) -> u64 {
@@ -184,14 +244,42 @@ fn immediate_instruction(bytes: [u8; X86_VALUE_LEN], value: u32) -> Option<[u8; 
     Some(patched)
 }
 
-/// The gate of this architecture. Flags are clobbered, because a site is a `test` between its two states.
+/// The entry of a static call: a function without a prologue, which jumps to another of the same type.
+///
+/// ```text
+///   site:  E9 (slow - next)  3 bytes that are never executed      born       E9 (function - next)      patched
+///   slow:  jmp [target]
+///   section dormouse_sites += { site - ., SITE_CALL, target - ., slow - . }
+/// ```
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __call_entry {
+    ($target:path, ($($argument:ident: $type:ty),*) $(-> $result:ty)?) => {
+        #[unsafe(naked)]
+        extern "C" fn entry($($argument: $type),*) $(-> $result)? {
+            ::core::arch::naked_asm!(
+                ".balign 8",
+                "2:",
+                ".byte 0xe9",
+                ".long 4f - 3f",
+                "3:",
+                ".byte 0xcc, 0xcc, 0xcc",
+                "4:",
+                "jmp qword ptr [rip + {target}]",
+                $crate::__site_record!("143", "{target}", "4b - ."),
+                target = sym $target,
+            )
+        }
+    };
+}
+const _: () = assert!(SITE_CALL == 143);
+
+/// The gate of this architecture. Flags are clobbered, because a site is a `test` between two states.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __gate {
-    ($key:path, $announcement:tt, $operands:tt) => {
-        $crate::__patched_gate!(
-            $key, { ".byte 0xe9", ".long {slow} - 3f", "3:", }, $announcement, $operands, (nomem, nostack)
-        )
+    ($form:tt $gate:tt) => {
+        $crate::__patched_gate!($form $gate { ".byte 0xe9", ".long {slow} - 3f", "3:", } (nomem, nostack))
     };
 }
 

@@ -1,6 +1,9 @@
-//! One site of each kind in a function of its own, for `tests/golden.rs` to disassemble.
+//! One site of each kind in a function of its own, for `tests/golden.rs` to disassemble. Prints the functions with branches as
+//! they are in memory while the key is disabled, and while it is enabled.
 
-use dormouse_imv::{StaticKey, imv, imv_read, static_branch};
+use std::fmt::Write;
+
+use dormouse_imv::{StaticKey, disable, enable, imv, imv_read, static_branch, static_branch_likely};
 
 imv! {
     static U8: u8 = 1;
@@ -30,14 +33,16 @@ macro_rules! functions {
             }
         )*
 
-        fn main() {
+        /// Executes every site.
+        fn execute() {
             $(std::hint::black_box($name());)*
         }
     };
 }
 
 functions! {
-    site_branch -> bool { static_branch!(KEY) }
+    site_unlikely -> u32 { if static_branch!(KEY) { 1 } else { 2 } }
+    site_likely -> u32 { if static_branch_likely!(KEY) { 1 } else { 2 } }
     site_u8 -> u8 { imv_read!(U8) }
     site_i8 -> i8 { imv_read!(I8) }
     site_u16 -> u16 { imv_read!(U16) }
@@ -49,4 +54,30 @@ functions! {
     site_u64 -> u64 { imv_read!(U64) }
     site_f64 -> f64 { imv_read!(F64) }
     site_function -> () { imv_read!(FUNCTION)() }
+}
+
+/// Number of bytes that contain a whole function.
+const LEN: usize = 256;
+
+fn print(state: &str) {
+    let functions: [(&str, extern "C" fn() -> u32); 2] = [("unlikely", site_unlikely), ("likely", site_likely)];
+    for (name, function) in functions {
+        let mut digits = String::new();
+        for offset in 0..LEN {
+            // SAFETY: text of this program, which is readable; no thread changes it. More text follows the functions.
+            let byte = unsafe { (function as *const u8).wrapping_add(offset).read_volatile() };
+            write!(digits, "{byte:02x}").expect("memory");
+        }
+        println!("{name} {state} {digits}");
+    }
+}
+
+fn main() {
+    execute();
+    print("dormant");
+    enable(&KEY).expect("a change");
+    assert_eq!((site_unlikely(), site_likely()), (1, 1));
+    print("armed");
+    disable(&KEY).expect("a change");
+    assert_eq!((site_unlikely(), site_likely()), (2, 2));
 }

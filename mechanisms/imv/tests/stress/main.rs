@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use dormouse_imv::{CodeWriter, StaticKey, disable, enable, imv, imv_read, static_branch, status};
+use dormouse_imv::{
+    CodeWriter, StaticKey, disable, enable, imv, imv_read, static_branch, static_branch_likely, status,
+};
 
 /// Number of updates in each case, unless the variable sets it.
 const UPDATES: u64 = 20_000;
@@ -105,20 +107,30 @@ stress_value!(halves: u16);
 stress_value!(words: u32);
 stress_value!(doubles: u64);
 
-fn branches(times: u64) -> ReaderFindings {
-    static KEY: StaticKey = StaticKey::new();
-    let found = stress(
-        times,
-        || static_branch!(KEY).into(),
-        |taken| taken < 2,
-        |number| number % 2,
-        |number| if number % 2 == 1 { enable(&KEY) } else { disable(&KEY) }.expect("an update"),
-    );
-    if times % 2 == 1 {
-        disable(&KEY).expect("an update");
-    }
-    found
+macro_rules! stress_branch {
+    ($name:ident: $gate:ident!(KEY $($announce:tt)*)) => {
+        fn $name(times: u64) -> ReaderFindings {
+            static KEY: StaticKey = StaticKey::new();
+            let found = stress(
+                times,
+                || $gate!(KEY $($announce)*).into(),
+                |taken| taken < 2,
+                |number| number % 2,
+                |number| if number % 2 == 1 { enable(&KEY) } else { disable(&KEY) }.expect("an update"),
+            );
+            if times % 2 == 1 {
+                disable(&KEY).expect("an update");
+            }
+            found
+        }
+    };
 }
+
+fn announced() {}
+
+stress_branch!(unlikely: static_branch!(KEY));
+stress_branch!(likely: static_branch_likely!(KEY));
+stress_branch!(keyed: static_branch!(KEY, announce("test_announced", announced)));
 
 #[test]
 fn nothing_is_torn_by_any_writer() {
@@ -141,8 +153,15 @@ fn nothing_is_torn_by_any_writer() {
 fn each_width() {
     let times = updates();
     type Case = fn(u64) -> ReaderFindings;
-    let cases: [(&str, Case); 5] =
-        [("branch", branches), ("1 byte", bytes), ("2 bytes", halves), ("4 bytes", words), ("8 bytes", doubles)];
+    let cases: [(&str, Case); 7] = [
+        ("branch", unlikely),
+        ("likely branch", likely),
+        ("announced branch", keyed),
+        ("1 byte", bytes),
+        ("2 bytes", halves),
+        ("4 bytes", words),
+        ("8 bytes", doubles),
+    ];
     for (name, case) in cases {
         let start = Instant::now();
         let found = case(times);
@@ -161,3 +180,5 @@ fn each_width() {
 
 #[cfg(target_arch = "x86_64")]
 mod controls;
+#[cfg(target_arch = "x86_64")]
+mod sides;

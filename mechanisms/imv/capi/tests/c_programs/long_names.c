@@ -20,6 +20,9 @@ DORMOUSE_DEFINE_STATIC_KEY(key);
 DORMOUSE_DEFINE_STATIC_KEY_TRUE(set);
 DORMOUSE_DEFINE_STATIC_KEY_FALSE(clear);
 DORMOUSE_EXPORT_STATIC_KEY(key);
+DORMOUSE_DECLARE_STATIC_CALL(called, imv_read);
+DORMOUSE_DEFINE_STATIC_CALL(called, imv_read);
+DORMOUSE_DEFINE_STATIC_KEY_DEFERRED(users, key, 0);
 
 int main(void)
 {
@@ -36,5 +39,21 @@ int main(void)
         return 3;
     if (!DORMOUSE_STATIC_BRANCH_LIKELY(&clear) || DORMOUSE_STATIC_BRANCH_UNLIKELY(&set))
         return 4;
+    if (DORMOUSE_STATIC_CALL(called)(1) != 2 || DORMOUSE_STATIC_CALL_UPDATE(called, static_branch_enable))
+        return 9;
+    if (DORMOUSE_STATIC_CALL(called)(1) != 3)
+        return 10;
+#ifndef DORMOUSE_GENERIC
+    if (!DORMOUSE_STATIC_CALL_IS_DIRECT(called))
+        return 11;
+#endif
+    if (DORMOUSE_STATIC_KEY_ENABLED(&set) || DORMOUSE_STATIC_KEY_COUNT(&clear) != 1)
+        return 5;
+    if (dormouse_static_key_deferred_enable(&users) || DORMOUSE_STATIC_KEY_COUNT(&key) != 2)
+        return 6;
+    if (dormouse_static_key_deferred_disable(&users, 7) || dormouse_static_key_deferred_disable(&users, 7) == 0)
+        return 7;
+    if (dormouse_static_key_deferred_expire(&users, 7, 0) || DORMOUSE_STATIC_KEY_COUNT(&key) != 1)
+        return 8;
     return DORMOUSE_STATIC_BRANCH_DISABLE(&key) || DORMOUSE_STATIC_BRANCH_UNLIKELY(&key);
 }

@@ -28,6 +28,18 @@ DEFINE_STATIC_IMV(int, own) = 1;
 DEFINE_STATIC_IMV(long, own_long) = 1;
 static struct dormouse_static_key own_key = DORMOUSE_STATIC_KEY_INIT;
 
+static int add_one(int value, double scale)
+{
+    return (int)(value * scale) + 1;
+}
+
+static int add_two(int value, double scale)
+{
+    return (int)(value * scale) + 2;
+}
+
+DEFINE_STATIC_CALL(adjust, add_one);
+
 #include "reads.h"
 
 PUBLIC int library_differing(int is_second);
@@ -81,6 +93,15 @@ static void set_to_and_fro(const char *writer)
     CHECK(strcmp(now.writer, writer) == 0 && now.reason[0] != 0 && now.reason[sizeof now.reason - 1] == 0);
     if (strcmp(writer, "mprotect") == 0)
         CHECK(now.objects > 0 && now.sites >= SITES_MIN && now.patched == now.sites);
+
+    for (int round = 0; round < 3; round++) {
+        CHECK(static_call(adjust)(10, 0.5) == 6);
+        CHECK(static_call_update(adjust, add_two) == 0 && static_call(adjust)(10, 0.5) == 7);
+        CHECK(static_call_update(adjust, add_one) == 0);
+    }
+#if defined(__x86_64__) && !defined(DORMOUSE_GENERIC)
+    CHECK(static_call_is_direct(adjust) == (strcmp(writer, "mprotect") == 0));
+#endif
 
     /* Reads of a value in an assignment of the same value. */
     CHECK(imv_set(own, _imv_read(own)) == 0 && imv_set(own, imv_read(own)) == 0 && imv_read(own) == 7);
