@@ -11,7 +11,7 @@
 //!   DIR/lib/dormouse/libc-by-lib/…                           the same by kind of program, on x86-64
 //!   DIR/lib/dormouse/lab/…                                   the lab's engines, its peers' engines in peers/
 //!   DIR/include/dormouse/…                                   headers for C and C++
-//!   DIR/lib/libdormouse.so.0, .so -> .so.0, libdormouse.a    libraries; also libdormouse_imv, _relay, _vring, _backing
+//!   DIR/lib/libdormouse.so.0, .so -> .so.0, libdormouse.a    libraries; also libdormouse_imv, _percpu, _relay, _vring, _backing
 //!   DIR/lib/pkgconfig/dormouse.pc, …                         each finds its prefix from its own path
 //!   DIR/lib/cmake/Dormouse/…                                 the same
 //!   DIR/share/man/man1/dormouse.1, …; man3/dormouse-imv.3, … manual pages of the commands and of the libraries
@@ -35,9 +35,10 @@ use anyhow::{Context, Result, ensure};
 use manifest::Manifest;
 
 /// C libraries, and the package that builds each.
-pub const LIBRARIES: [(&str, &str); 5] = [
+pub const LIBRARIES: [(&str, &str); 6] = [
     ("libdormouse", "dormouse-capi"),
     ("libdormouse_imv", "dormouse-imv-capi"),
+    ("libdormouse_percpu", "dormouse-percpu-capi"),
     ("libdormouse_relay", "dormouse-relay-capi"),
     ("libdormouse_vring", "dormouse-vring-capi"),
     ("libdormouse_backing", "dormouse-backing-capi"),
@@ -162,7 +163,7 @@ impl Installation {
             symlink(&versioned, &link).with_context(|| format!("cannot make the link {}", link.display()))?;
         }
         let flags = SYSTEM_LIBRARIES.map(|name| format!("-l{name}")).join(" ");
-        for name in ["backing", "imv", "relay", "vring"] {
+        for name in MECHANISMS {
             let template = root.join(format!("mechanisms/{name}/capi/dormouse-{name}.pc.in"));
             self.fill(&template, &format!("lib/pkgconfig/dormouse-{name}.pc"), &flags)?;
         }
