@@ -100,6 +100,7 @@ const RULES: [Rule; 57] = [
     ),
     ("dormouse-backing-capi", &["dormouse-backing"]),
     ("dormouse-imv-capi", &["dormouse-abi", "dormouse-imv"]),
+    ("dormouse-percpu-capi", &["dormouse-percpu"]),
     ("dormouse-relay-capi", &["dormouse-relay-chain"]),
     ("dormouse-vring-capi", &["dormouse-vring"]),
     ("dormouse-preload", &["dormouse", "dormouse-abi"]),

@@ -194,8 +194,10 @@ fn declared(header: &str) -> Vec<&str> {
 #[test]
 fn the_examples_of_the_manual_page_run() {
     let directory = tempfile::tempdir().unwrap();
-    let examples = manual::examples(&prefix().join("share/man/man3/dormouse-percpu.3"));
-    assert!(examples.len() > 1);
+    let pages = ["dormouse-percpu.3", "dormouse-this-cpu.3"];
+    let examples: Vec<_> =
+        pages.iter().flat_map(|page| manual::examples(&prefix().join("share/man/man3").join(page))).collect();
+    assert!(examples.len() > 2);
     for (c, cpp) in [("gcc", "g++"), ("clang", "clang++")].into_iter().filter(|(c, cpp)| has_part(c) && has_part(cpp)) {
         for (file, code) in &examples {
             let unit = directory.path().join(file);
@@ -209,13 +211,17 @@ fn the_examples_of_the_manual_page_run() {
 }
 
 #[test]
-fn the_example_runs() {
+fn the_examples_run() {
     let directory = tempfile::tempdir().unwrap();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/buffers.c");
+    let mut programs = vec![example()];
     for compiler in ["gcc", "clang"].into_iter().filter(|compiler| has_part(compiler)) {
         let program = directory.path().join(compiler);
         let mut command = Command::new(compiler);
         succeed(command.arg("-O2").args(WARNINGS).arg("-o").arg(&program).arg(&source).args(package(false)));
+        programs.push(program);
+    }
+    for program in programs {
         for threads in ["1", "5"] {
             let text = stdout(&succeed(Command::new(&program).arg(threads)));
             let numbers: Vec<u64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
@@ -225,22 +231,40 @@ fn the_example_runs() {
     }
 }
 
-#[test]
-fn the_manual_page_tells_of_every_function() {
-    let header = std::fs::read_to_string(prefix().join("include/dormouse/percpu.h")).unwrap();
-    let path = prefix().join("share/man/man3/dormouse-percpu.3");
-    let page = std::fs::read_to_string(&path).unwrap();
-    let (synopsis, rest) = page.split_once(".SH DESCRIPTION").unwrap();
-    let code: String = manual::examples(&prefix().join("share/man/man3/dormouse-percpu.3"))
-        .into_iter()
-        .map(|(_, code)| code)
-        .collect();
-    for name in declared(&header) {
-        assert!(synopsis.contains(name) && rest.contains(name), "the manual page does not tell of {name}");
-        assert!(code.contains(&format!("{name}(")), "no example of {name}");
+/// Returns the path of the example in Rust, which is built with the tests of the workspace, and otherwise here.
+fn example() -> PathBuf {
+    let built = std::env::current_exe().unwrap();
+    let built = built.ancestors().nth(2).unwrap();
+    let program = built.join("examples/buffers");
+    if !program.exists() {
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "--example", "buffers", "--manifest-path"]);
+        build.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml"));
+        succeed(build.arg("--target-dir").arg(built.parent().unwrap()));
     }
-    if has_part("groff") {
-        let output = succeed(Command::new("groff").args(["-man", "-ww", "-z", "-Tutf8"]).arg(path));
-        assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    program
+}
+
+#[test]
+fn the_manual_pages_tell_of_every_function() {
+    // Variables have macros; the functions that these call are private.
+    let public = |header: &str| header.split_once("/* Private:").map_or(header.len(), |(public, _)| public.len());
+    for (name, page) in [("percpu.h", "dormouse-percpu.3"), ("this_cpu.h", "dormouse-this-cpu.3")] {
+        let header = header(name);
+        let path = prefix().join("share/man/man3").join(page);
+        let page = std::fs::read_to_string(&path).unwrap();
+        let (synopsis, rest) = page.split_once(".SH DESCRIPTION").unwrap();
+        let code: String = manual::examples(&path).into_iter().map(|(_, code)| code).collect();
+        let macros = header.lines().filter_map(|line| line.strip_prefix("#define ")?.split_once('(')).map(|(name, _)| name);
+        let macros = macros.filter(|name| !name.starts_with("DORMOUSE_"));
+        for name in declared(&header[..public(&header)]).into_iter().chain(macros) {
+            assert!(synopsis.contains(name) && rest.contains(name), "the manual page does not tell of {name}");
+            let is_variant = name.starts_with("percpu_") || name.contains("sub") || name.contains("dec");
+            assert!(is_variant || code.contains(&format!("{name}(")), "no example of {name}");
+        }
+        if has_part("groff") {
+            let output = succeed(Command::new("groff").args(["-man", "-ww", "-z", "-Tutf8"]).arg(path));
+            assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+        }
     }
 }
