@@ -15,8 +15,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicPtr};
 
 use dormouse_percpu::{
-    Area, FenceError, List, ListSlot, Node, Object, Rseq, Update, View, Width, WordError, Words, fence,
-    possible_cpus,
+    Area, FenceError, List, ListSlot, Node, Object, Rseq, Update, View, Width, WordError, Words, fence, possible_cpus,
 };
 
 /// `struct dormouse_percpu_area`.
@@ -69,7 +68,15 @@ impl CArea {
         let rseq_offset = rseq.map_or_else(Rseq::unregistered_offset, Rseq::offset);
         let index_offset = rseq_offset + CPU_ID;
         let seen = CDescription { rseq_offset, index_offset, first, delta: 0, stride_shift, count, whole: ptr::null() };
-        CArea { seen, view, rseq, words, is_by_concurrency_id: false, is_unused: AtomicBool::new(false), next: AtomicPtr::new(null_mut()) }
+        CArea {
+            seen,
+            view,
+            rseq,
+            words,
+            is_by_concurrency_id: false,
+            is_unused: AtomicBool::new(false),
+            next: AtomicPtr::new(null_mut()),
+        }
     }
 
     /// Maps an area with zeroed copies of at least `size_bytes` bytes, each aligned to a page.
@@ -276,8 +283,10 @@ const AGAIN: c_int = -libc::EAGAIN;
 /// A list's slot is at `first`, in every copy; the node belongs to the caller and is on no list.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_percpu_push(area: &CArea, first: NonNull<ListSlot>, node: NonNull<Node>) {
-    // SAFETY: the caller guarantees that the slot is there, and gives the node to the list.
-    unsafe { area.list(first).push(area.rseq_of_cpus(), node) };
+    // SAFETY: the caller guarantees that the slot is there.
+    let list = unsafe { area.list(first) };
+    // SAFETY: the caller gives the node to the list.
+    unsafe { list.push(area.rseq_of_cpus(), node) };
 }
 
 /// [`List::pop`]; NULL if no node was found.
@@ -301,8 +310,10 @@ pub unsafe extern "C" fn dormouse_percpu_drain(
     take: extern "C" fn(NonNull<Node>, *mut c_void),
     argument: *mut c_void,
 ) {
-    // SAFETY: the caller guarantees that the slot is there, and that no other thread uses the list.
-    unsafe { area.list(first).drain(|node| take(node, argument)) };
+    // SAFETY: the caller guarantees that the slot is there.
+    let list = unsafe { area.list(first) };
+    // SAFETY: the caller guarantees that no other thread uses the list.
+    unsafe { list.drain(|node| take(node, argument)) };
 }
 
 impl CArea {

@@ -59,7 +59,10 @@ impl fmt::Display for FenceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             FenceError::NoSuchCpu { cpu } => write!(f, "this machine has no CPU {cpu}"),
-            FenceError::Unsupported => write!(f, "the kernel has no barrier for restartable sequences (it came with Linux 5.10), or this process has no such sequences"),
+            FenceError::Unsupported => write!(
+                f,
+                "the kernel has no barrier for restartable sequences (it came with Linux 5.10), or this process has no such sequences"
+            ),
         }
     }
 }

@@ -92,7 +92,8 @@ fn programs_with_variables() {
 fn an_addition_is_inline() {
     let directory = tempfile::tempdir().unwrap();
     let unit = directory.path().join("unit.c");
-    let code = "#include <dormouse/this_cpu.h>\nDEFINE_PER_CPU(uint64_t, hits);\nvoid add(void) { this_cpu_inc(hits); }\n";
+    let code =
+        "#include <dormouse/this_cpu.h>\nDEFINE_PER_CPU(uint64_t, hits);\nvoid add(void) { this_cpu_inc(hits); }\n";
     std::fs::write(&unit, code).unwrap();
     for compiler in ["gcc", "clang"].into_iter().filter(|compiler| has_part(compiler) && has_part("objdump")) {
         for (model, is_cleared) in [("-fPIE", false), ("-fPIC", true)] {
@@ -255,7 +256,8 @@ fn the_manual_pages_tell_of_every_function() {
         let page = std::fs::read_to_string(&path).unwrap();
         let (synopsis, rest) = page.split_once(".SH DESCRIPTION").unwrap();
         let code: String = manual::examples(&path).into_iter().map(|(_, code)| code).collect();
-        let macros = header.lines().filter_map(|line| line.strip_prefix("#define ")?.split_once('(')).map(|(name, _)| name);
+        let macros =
+            header.lines().filter_map(|line| line.strip_prefix("#define ")?.split_once('(')).map(|(name, _)| name);
         let macros = macros.filter(|name| !name.starts_with("DORMOUSE_"));
         for name in declared(&header[..public(&header)]).into_iter().chain(macros) {
             assert!(synopsis.contains(name) && rest.contains(name), "the manual page does not tell of {name}");

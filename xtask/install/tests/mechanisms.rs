@@ -93,9 +93,12 @@ fn rust_programs_of_the_readmes() {
         succeed(cargo().args(["init", "--quiet", "--vcs", "none"]).arg(&project));
         // The versions that are known to build, and that are here.
         fs::copy(root().join("Cargo.lock"), project.join("Cargo.lock")).unwrap();
-        let room = root().join("mechanisms").join(name);
-        succeed(cargo().current_dir(&project).args(["add", "--quiet", &format!("dormouse-{name}"), "--path"]).arg(room));
-        fs::write(project.join("src/main.rs"), code(&readme(name), "rust")).unwrap();
+        let readme = readme(name);
+        // The line in the README, `In Rust (`cargo add … --path DORMOUSE/…`)`.
+        let line = readme.split_once("\nIn Rust (`").unwrap().1.split_once('`').unwrap().0;
+        let line = line.replace("DORMOUSE", root().to_str().unwrap());
+        succeed(cargo().current_dir(&project).args(line.split_whitespace().skip(1)));
+        fs::write(project.join("src/main.rs"), code(&readme, "rust")).unwrap();
         let text = succeed(cargo().current_dir(&project).args(["run", "--quiet"]));
         println!("{name}: {text}");
     }
