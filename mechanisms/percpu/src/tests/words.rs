@@ -68,7 +68,7 @@ enum Operation {
         expected: u64,
         value: u64,
     },
-    /// Of a half of a word, or of all of it.
+    /// Changes a whole word, or one half of it.
     Update {
         index: usize,
         half: Option<usize>,
