@@ -66,6 +66,7 @@ impl Demo {
         let prefix = dir.join("prefix");
         Install {
             prefix: prefix.clone(),
+            only: Vec::new(),
             with_lab: false,
             with_query: false,
             uninstall: false,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use dormouse_install::{DebugInfo, Installation, uninstall};
+use dormouse_install::{DebugInfo, Installation, MECHANISMS, uninstall};
 
 use crate::run::{self, cargo, succeed};
 
@@ -16,6 +16,7 @@ Examples:
   cargo xtask install --prefix ~/.local --with-lab   also the lab; run `cargo xtask peers` first to add the tracers that it compares with
   cargo xtask install --prefix ~/.local --with-query also `dormouse query`, `cluster` and `ship`, which take minutes to build
   cargo xtask install --prefix ~/.local --with-debug also debug information, for gdb
+  cargo xtask install --prefix ~/.local --only percpu   one mechanism's C library, headers, manual pages, pkg-config and CMake files
   cargo xtask install --prefix ~/.local --uninstall
 
 The directory may be moved afterwards. DIR/share/dormouse/manifest lists what was installed; an installation replaces an earlier one.")]
@@ -34,8 +35,12 @@ pub(crate) struct Install {
     /// debug build has it
     #[arg(long)]
     pub(crate) with_debug: bool,
+    /// Install only these mechanisms' C libraries, with headers and manual pages, and not the tracer
+    #[arg(long, value_name = "MECHANISM", value_delimiter = ',', value_parser = MECHANISMS,
+        conflicts_with_all = ["with_lab", "with_query"])]
+    pub(crate) only: Vec<String>,
     /// Remove the installed files, and nothing else
-    #[arg(long, conflicts_with_all = ["with_lab", "with_query", "with_debug", "debug"])]
+    #[arg(long, conflicts_with_all = ["only", "with_lab", "with_query", "with_debug", "debug"])]
     pub(crate) uninstall: bool,
     /// Install a debug build, which builds faster and runs slower
     #[arg(long)]
@@ -57,7 +62,12 @@ impl Install {
         // Where tests install them, they are built already as parts of the whole workspace. Alone they would have fewer
         // features, and everything would be compiled again.
         if !self.debug || std::env::var_os("DORMOUSE_BUILT").is_none() {
-            succeed(cargo(["build"]).args(release).args(run::packages()))?;
+            let mut build = cargo(["build"]);
+            build.args(release).args(self.only.iter().map(|name| format!("--package=dormouse-{name}-capi")));
+            if self.only.is_empty() {
+                build.args(run::packages());
+            }
+            succeed(&mut build)?;
         }
         if self.with_lab {
             succeed(cargo(["build", "--workspace", "--manifest-path", run::LAB]).args(release))?;
@@ -72,6 +82,9 @@ impl Install {
                 (false, true) => DebugInfo::Kept,
                 (false, false) => DebugInfo::Stripped,
             };
+            if !self.only.is_empty() {
+                return self.only.iter().try_for_each(|name| installation.mechanism(name));
+            }
             installation.libraries()?;
             installation.command()?;
             if self.with_query {

@@ -53,7 +53,7 @@ const LAB: [&str; 14] = [
     "dormouse-vring",
 ];
 
-const RULES: [Rule; 57] = [
+const RULES: [Rule; 58] = [
     ("dormouse-abi", &[]),
     // The protocol of both sides.
     ("dormouse-transport", &["dormouse-abi"]),
@@ -100,6 +100,7 @@ const RULES: [Rule; 57] = [
     ),
     ("dormouse-backing-capi", &["dormouse-backing"]),
     ("dormouse-imv-capi", &["dormouse-abi", "dormouse-imv"]),
+    ("dormouse-percpu-capi", &["dormouse-percpu"]),
     ("dormouse-relay-capi", &["dormouse-relay-chain"]),
     ("dormouse-vring-capi", &["dormouse-vring"]),
     ("dormouse-preload", &["dormouse", "dormouse-abi"]),

@@ -6,6 +6,7 @@
 //! ```
 
 mod pool;
+mod this_cpu;
 
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr::{self, NonNull};
@@ -56,12 +57,21 @@ fn create<T>(stride_shift: u32, object_in: impl FnOnce(Area) -> Option<T>) -> Re
     let head = mapping.cast::<Head<T>>();
     // SAFETY: the start of the mapping, which no other thread knows; an os_page is aligned for a head, and has room for
     // it.
-    unsafe { head.write(Head { object, rseq: Rseq::detect(), mapping_size_bytes }) };
+    unsafe { head.write(Head { object, rseq: detect(), mapping_size_bytes }) };
     NonNull::new(head).ok_or(libc::ENOMEM)
 }
 
+/// Returns the process's restartable sequences. In a static program the library finds libc's registration only by
+/// symbols that the linker has resolved.
+fn detect() -> Option<Rseq> {
+    let symbols = dormouse_percpu::rseq_symbols!();
+    // SAFETY: symbols of the program's own libc, or null.
+    unsafe { Rseq::tell_of_libc(symbols) };
+    Rseq::detect()
+}
+
 /// Returns the result in C's form: a pointer, or NULL and `errno`.
-fn answer<T>(created: Result<NonNull<Head<T>>, c_int>) -> Option<NonNull<Head<T>>> {
+fn answer<T>(created: Result<NonNull<T>, c_int>) -> Option<NonNull<T>> {
     created.inspect_err(|&error| set_errno(error)).ok()
 }
 

@@ -6,6 +6,7 @@ use core::fmt::{self, Display, Write};
 use core::mem::MaybeUninit;
 use core::ptr::{self, NonNull};
 
+use super::this_cpu::CArea;
 use dormouse_percpu::{
     AllocError, Attached, Copying, Leak, List, ListSlot, Node, Object, Pool, PoolOptions, Region, Requirement, Rseq,
     Shortage, Usage, View, WordError, Words,
@@ -173,6 +174,7 @@ pub struct CPool {
     /// Words of the pool; `None` if processes share the memory and this process has no rseq.
     words: Option<Words>,
     rseq: Option<Rseq>,
+    area: CArea,
 }
 
 enum Memory {
@@ -211,6 +213,7 @@ enum CreationMode {
 
 fn create(options: &COptions, mode: CreationMode) -> Result<NonNull<CPool>, AllocError> {
     let options = options.to_rust()?;
+    let rseq = super::detect();
     let memory = match mode {
         CreationMode::Private => Memory::Pool(Pool::new(&options)?),
         CreationMode::InRegion(region) => Memory::Pool(Pool::in_region(region, &options)?),
@@ -229,7 +232,9 @@ fn create(options: &COptions, mode: CreationMode) -> Result<NonNull<CPool>, Allo
         return Err(AllocError::Exhausted { size_bytes: 0, align_bytes: 0, shortage });
     };
     // SAFETY: there is room in the mapping, which is aligned to an os_page and which no other thread knows.
-    unsafe { pool.write(CPool { memory, view, words, rseq: Rseq::detect() }) };
+    unsafe { pool.write(CPool { memory, view, words, rseq, area: CArea::of_pool(view, words, rseq) }) };
+    // SAFETY: it was written just now, and no other thread knows it.
+    unsafe { &mut *pool.as_ptr() }.area.settle();
     Ok(pool)
 }
 
@@ -356,6 +361,12 @@ pub unsafe extern "C" fn dormouse_percpu_pool_address(pool: &CPool, object: CObj
         Some(object) => unsafe { pool.view.address(object, cpu) }.cast(),
         None => ptr::null_mut(),
     }
+}
+
+/// Returns the area of a pool, for inline operations.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_percpu_pool_area(pool: &CPool) -> &CArea {
+    &pool.area
 }
 
 /// [`View::cpu_count`].

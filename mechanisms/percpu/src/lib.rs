@@ -103,6 +103,8 @@
 //! [`Words`] retries on any word of a pool's objects until a section has completed, and takes locks in a process
 //! without rseq.
 //!
+//! [`fence`] waits for the sections that run on a CPU: after it, none uses what was replaced before it.
+//!
 //! # Registration
 //! glibc (2.35 or later) registers every thread. If libc does not, [`Rseq::detect`] registers the calling thread, and
 //! each other thread calls [`Rseq::register_thread`] on its slow path. The registration ends with the thread. Forked
@@ -125,6 +127,7 @@ mod alloc;
 mod arch;
 mod area;
 mod counter;
+mod fence;
 mod histogram;
 #[cfg(test)]
 mod inject;
@@ -142,12 +145,13 @@ pub use alloc::{
 };
 pub use area::{Area, PerCpu};
 pub use counter::{PerCpuCounter, PerCpuCounterShared, PerCpuCounterSlot, RseqU64};
+pub use fence::{FenceError, fence};
 pub use histogram::{Histogram, HistogramLayout};
 pub use list::{List, ListSlot};
 pub use node::Node;
-pub use rseq::{PopOutcome, Rseq};
+pub use rseq::{PopOutcome, Rseq, current_cpu};
 pub use txn::{Commit, apply_exclusive};
-pub use words::{Copying, WordError, Words};
+pub use words::{Copying, Update, Width, WordError, Words};
 
 #[cfg(test)]
 mod tests;

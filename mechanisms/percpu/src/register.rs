@@ -35,7 +35,7 @@
     target_pointer_width = "64"
 ))]
 pub(crate) use machine::pretend;
-pub(crate) use machine::{detect, is_own, of_libc, register_thread, tell};
+pub(crate) use machine::{detect, has_concurrency_ids, is_own, of_libc, register_thread, tell, unregistered_offset};
 
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux", target_pointer_width = "64"))]
 mod machine {
@@ -43,7 +43,7 @@ mod machine {
     use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
     use core::sync::atomic::{AtomicIsize, AtomicU32, AtomicU64};
 
-    use dormouse_abi::rseq::OFFSET_RSEQ_CS;
+    use dormouse_abi::rseq::{OFFSET_MM_CID, OFFSET_RSEQ_CS};
 
     use crate::arch::{Handle, SIGNATURE, own_offset, thread_pointer};
     use crate::signals::without_signals;
@@ -213,6 +213,22 @@ mod machine {
         handle.offset() == own_offset()
     }
 
+    pub(crate) fn unregistered_offset() -> isize {
+        own_offset()
+    }
+
+    /// Whether the kernel writes `mm_cid`. This crate's own registration ends before its thread does, and the kernel
+    /// then leaves a 0 there, which looks like an id.
+    pub(crate) fn has_concurrency_ids(handle: Handle) -> bool {
+        // SAFETY: getauxval(3) has no conditions; it returns 0 for a key that the kernel does not know.
+        let features = unsafe { libc::getauxval(AT_RSEQ_FEATURE_SIZE) };
+        let end = OFFSET_MM_CID + size_of::<u32>();
+        !is_own(handle) && features >= end as u64 && libc().is_some_and(|libc| libc.size_bytes as usize >= end)
+    }
+
+    /// Key of the number of bytes of the rseq structure that the kernel uses (<linux/auxvec.h>).
+    const AT_RSEQ_FEATURE_SIZE: libc::c_ulong = 27;
+
     /// Registers the calling thread, if it is not registered and may be, and returns whether it is registered.
     ///
     /// Only reached through [`detect`] and the handle that it returned, so libc has registered no threads.
@@ -329,6 +345,14 @@ mod machine {
     }
 
     pub(crate) fn is_own(_handle: Handle) -> bool {
+        false
+    }
+
+    pub(crate) fn unregistered_offset() -> isize {
+        0
+    }
+
+    pub(crate) fn has_concurrency_ids(_handle: Handle) -> bool {
         false
     }
 

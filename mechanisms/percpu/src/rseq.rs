@@ -1,5 +1,6 @@
 use core::ptr::NonNull;
 
+use dormouse_abi::rseq::OFFSET_MM_CID;
 use dormouse_abi::txn::Txn;
 
 use crate::arch::{Handle, Outcome};
@@ -81,6 +82,24 @@ impl Rseq {
     #[inline]
     pub fn offset(self) -> isize {
         self.0.offset()
+    }
+
+    /// Returns the offset from the thread pointer, in bytes, of a structure that every thread has, and whose `cpu_id`
+    /// is negative in a process where [`Rseq::detect`] returns `None`: sections that are written elsewhere end there at
+    /// their comparison. 0 on architectures without sections.
+    ///
+    /// Wait-free, async-signal-safe.
+    pub fn unregistered_offset() -> isize {
+        register::unregistered_offset()
+    }
+
+    /// Returns the offset of the thread's concurrency id from the thread pointer, in bytes. Threads of one process that
+    /// run at the same time have different ids, the smallest that are free. `None` before Linux 6.3, or if libc does
+    /// not register threads.
+    ///
+    /// Wait-free, async-signal-safe.
+    pub fn concurrency_id_offset(self) -> Option<isize> {
+        register::has_concurrency_ids(self.0).then(|| self.offset() + OFFSET_MM_CID as isize)
     }
 
     /// Returns the CPU that the thread was on a moment ago. It is always a valid number, even on a thread that is not
@@ -330,6 +349,12 @@ fn commit(outcome: Outcome) -> Commit {
 #[inline]
 fn is_done(outcome: Outcome) -> bool {
     commit(outcome) == Commit::Done
+}
+
+/// Returns the CPU that the thread was on a moment ago, also without rseq; 0 if it is not known. Registers a thread
+/// that has no registration, if it may have one.
+pub fn current_cpu(rseq: Option<Rseq>) -> u32 {
+    near(rseq)
 }
 
 /// Returns the CPU that the thread was on a moment ago, for a fallback; 0 if it is not known. Registers a thread that

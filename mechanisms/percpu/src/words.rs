@@ -16,12 +16,14 @@
 use core::error::Error;
 use core::fmt;
 use core::ptr;
-use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicU32, AtomicU64};
 
+use dormouse_abi::txn::{Store, Txn};
 use rustix::thread::{gettid, sched_yield};
 
 use crate::alloc::{Object, Pool, View};
+use crate::area::Area;
 use crate::rseq::{Rseq, near};
 use crate::signals::without_signals;
 use crate::txn::Commit;
@@ -72,7 +74,51 @@ pub struct Copying {
     pub value: u64,
 }
 
+/// Width of a word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Width {
+    /// Four bytes, aligned to four.
+    Four,
+    /// Eight bytes, aligned to eight.
+    Eight,
+}
+
+/// A change of one word, for [`Words::update`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Update {
+    /// Adds, wrapping.
+    Add(u64),
+    /// Stores a value.
+    Exchange(u64),
+    /// Stores `value` if the word holds `expected`.
+    CompareExchange {
+        /// Value that the word must have.
+        expected: u64,
+        /// Value that is stored.
+        value: u64,
+    },
+}
+
+impl Update {
+    /// Returns the new value of a word that holds `old`; `None` if it stays as it is. Only the low bytes of a narrow
+    /// word count.
+    fn apply(self, old: u64, width: Width) -> Option<u64> {
+        let low = |value: u64| if width == Width::Four { value & u64::from(u32::MAX) } else { value };
+        match self {
+            Update::Add(n) => Some(low(old.wrapping_add(n))),
+            Update::Exchange(value) => Some(low(value)),
+            Update::CompareExchange { expected, value } => (old == low(expected)).then_some(low(value)),
+        }
+    }
+}
+
 impl Words {
+    /// Returns the words of an area of private memory, whose objects are made by [`Object::from_raw`] from the address
+    /// of the first copy.
+    pub fn of_area(area: Area, rseq: Option<Rseq>) -> Words {
+        Words { view: View::of_area(area), rseq }
+    }
+
     /// Returns the words of a pool of private memory.
     ///
     /// Not async-signal-safe, for the reason that [`Rseq::detect`] gives; call it once.
@@ -233,6 +279,54 @@ impl Words {
             // SAFETY: the caller guarantees that the last word is aligned and inside a live object.
             unsafe { word(copy, last) }.store(value, Release); // (A), as in `add`
             true
+        };
+        // SAFETY: the caller guarantees that `object` lives, in the pool of these words.
+        unsafe { self.run(object, section, plain) }
+    }
+
+    /// Changes the word `offset` bytes from the start of the copy, and returns its old value. If it is stored, the
+    /// store is a release for readers on other CPUs. Neighbouring words may be written in any way.
+    ///
+    /// # Errors
+    /// [`WordError`] if nothing was changed.
+    ///
+    /// # Safety
+    /// The conditions of [`Words::add`]; the word has that width. The eight bytes that contain a narrow word, from a
+    /// multiple of eight on, are readable.
+    pub unsafe fn update(self, object: Object, offset: usize, width: Width, update: Update) -> Result<u64, WordError> {
+        let section = |rseq: Rseq, cpu, copy: *mut u8| {
+            let word = copy.wrapping_add(offset);
+            // The guard is the eight bytes that contain the word.
+            let (guard, shift) = (word.map_addr(|address| address & !7).cast::<u64>(), (word.addr() & 7) * 8);
+            // SAFETY: the caller guarantees that these eight bytes are readable; they are aligned.
+            let seen = unsafe { rseq.load(cpu, guard) }?;
+            let old = if width == Width::Four { seen >> shift & u64::from(u32::MAX) } else { seen };
+            let Some(value) = update.apply(old, width) else { return Some(old) };
+            let last = Store { target: word, value, width: if width == Width::Four { 4 } else { 8 } };
+            // SAFETY: the caller guarantees that the guard is readable, and that the word is aligned, inside the object
+            // and written only by these operations; the copy is the CPU's.
+            is_stored(unsafe { rseq.commit(cpu, &Txn::new(guard, seen, last)) })?.then_some(old)
+        };
+        let plain = |copy: *mut u8| match width {
+            Width::Eight => {
+                // SAFETY: the caller guarantees that the word is aligned and inside a live object.
+                let word = unsafe { word(copy, offset) };
+                let old = word.load(Relaxed);
+                if let Some(value) = update.apply(old, width) {
+                    word.store(value, Release); // (A), as in `add`
+                }
+                old
+            }
+            Width::Four => {
+                // SAFETY: the caller guarantees that the word is aligned and inside a live object, and that only these
+                // operations write it.
+                let word = unsafe { AtomicU32::from_ptr(copy.wrapping_add(offset).cast()) };
+                let old = u64::from(word.load(Relaxed));
+                if let Some(value) = update.apply(old, width) {
+                    word.store(value as u32, Release); // (A), as in `add`
+                }
+                old
+            }
         };
         // SAFETY: the caller guarantees that `object` lives, in the pool of these words.
         unsafe { self.run(object, section, plain) }

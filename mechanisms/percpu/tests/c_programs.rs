@@ -1,6 +1,7 @@
-//! Counters, histograms and pools in C and C++: programs, compiled and linked in every common way, and run with and
-//! without rseq. Their checks are in `c_programs/main.c` and `c_programs/pool.c`. The examples of the manual page are
-//! compiled and run too. The functions are in libdormouse, so a test installs it first.
+//! Counters, histograms, pools and variables in C and C++: programs, compiled and linked in every common way, and run
+//! with and without rseq. Their checks are in `c_programs/main.c`, `c_programs/pool.c` and `c_programs/this_cpu.c`. The
+//! examples of the manual page are compiled and run too. A test installs libdormouse_percpu, and libdormouse, which has
+//! the same functions, first.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use std::path::{Path, PathBuf};
@@ -19,7 +20,9 @@ fn prefix() -> &'static Path {
 /// Returns flags for the shared library, or for the archive instead.
 fn package(is_static: bool) -> Vec<String> {
     let form: &[&str] = if is_static { &["--static"] } else { &[] };
-    let flags = pkg_config(prefix(), &[&["--cflags", "--libs", "dormouse"], form].concat());
+    // The archive is libdormouse's, so that both libraries are used.
+    let name = if is_static { "dormouse" } else { "dormouse-percpu" };
+    let flags = pkg_config(prefix(), &[&["--cflags", "--libs", name], form].concat());
     let archive = |flag| if is_static && flag == "-ldormouse" { "-l:libdormouse.a".to_string() } else { flag };
     let run_path = format!("-Wl,-rpath,{}", prefix().join("lib").display());
     flags.into_iter().map(archive).chain([run_path, "-pthread".into(), "-lm".into()]).collect()
@@ -42,6 +45,70 @@ fn go(compiler: &str, flags: &str, is_static: bool) {
         for (tunables, mode) in [("", ""), ("glibc.pthread.rseq=0", ""), ("glibc.pthread.rseq=0", "without")] {
             let output = succeed(Command::new(&program).arg(mode).env("GLIBC_TUNABLES", tunables));
             assert_eq!(stdout(&output), "fine\n", "{compiler} {flags} {unit} {tunables} {mode}");
+        }
+    }
+}
+
+/// Compiles the program with variables, its library, and a plugin, and runs it as `go` does.
+fn go_with_variables(compiler: &str, flags: &str, is_static: bool) {
+    if !has_part(compiler) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let [library, plugin, program] = ["library.so", "plugin.so", "program"].map(|name| directory.path().join(name));
+    let compile = |output: &Path, options: &[&str], units: &[&str], inputs: &[&Path]| {
+        let mut command = Command::new(compiler);
+        command.args(flags.split_whitespace()).args(WARNINGS).args(options).arg("-o").arg(output);
+        command.args(["-x", if compiler.ends_with("++") { "c++" } else { "c" }]);
+        for unit in units {
+            command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c_programs").join(unit));
+        }
+        // A library leaves the functions to the program, which may have them from an archive.
+        let packages = package(is_static && !inputs.is_empty());
+        succeed(command.args(["-x", "none"]).args(inputs).args(packages).arg("-ldl"));
+    };
+    compile(&library, &["-fPIC", "-shared"], &["this_cpu_library.c"], &[]);
+    std::fs::copy(&library, &plugin).unwrap();
+    let run_path = format!("-Wl,-rpath,{}", directory.path().display());
+    compile(&program, &["-rdynamic", &run_path], &["this_cpu.c", "this_cpu_calls.c"], &[&library]);
+    for (tunables, mode) in [("", ""), ("glibc.pthread.rseq=0", ""), ("glibc.pthread.rseq=0", "without")] {
+        let mut command = Command::new(&program);
+        let output = succeed(command.arg(mode).env("GLIBC_TUNABLES", tunables).env("THIS_CPU_PLUGIN", &plugin));
+        assert_eq!(stdout(&output), "fine\n", "{compiler} {flags} {tunables} {mode}");
+    }
+}
+
+#[test]
+fn programs_with_variables() {
+    go_with_variables("gcc", "-std=gnu11 -O0", false);
+    go_with_variables("gcc", "-std=gnu17 -O2 -flto=1", false);
+    go_with_variables("clang", "-std=gnu11 -O2", true);
+    go_with_variables("g++", "-std=gnu++11 -O2", true);
+    go_with_variables("clang++", "-std=gnu++20 -O0", false);
+}
+
+/// Nothing but the section and its operands: no call, no locked instruction, and in a program no second store.
+#[test]
+fn an_addition_is_inline() {
+    let directory = tempfile::tempdir().unwrap();
+    let unit = directory.path().join("unit.c");
+    let code =
+        "#include <dormouse/this_cpu.h>\nDEFINE_PER_CPU(uint64_t, hits);\nvoid add(void) { this_cpu_inc(hits); }\n";
+    std::fs::write(&unit, code).unwrap();
+    for compiler in ["gcc", "clang"].into_iter().filter(|compiler| has_part(compiler) && has_part("objdump")) {
+        for (model, is_cleared) in [("-fPIE", false), ("-fPIC", true)] {
+            let object = unit.with_extension("o");
+            let mut command = Command::new(compiler);
+            command.args(["-O2", model, "-c", "-o"]).arg(&object).arg(&unit);
+            succeed(command.args(pkg_config(prefix(), &["--cflags", "dormouse-percpu"])));
+            let mut dump = Command::new("objdump");
+            let text = stdout(&succeed(dump.args(["-d", "--no-show-raw-insn", "--disassemble=add"]).arg(&object)));
+            // The way of an addition that commits ends at the first return.
+            let end = text.find("ret").unwrap_or(text.len());
+            let way = &text[..end];
+            assert!(!way.contains("lock") && !way.contains("call"), "{compiler} {model}: {text}");
+            assert_eq!(way.matches("%fs:").count(), if is_cleared { 3 } else { 2 }, "{compiler} {model}: {text}");
+            assert_eq!(way.matches("addq").count(), 1, "{compiler} {model}: {text}");
         }
     }
 }
@@ -88,20 +155,29 @@ fn the_header_asks_for_no_extension() {
     }
 }
 
-/// The library exports every function of the header, and nothing else with this prefix.
+/// Both libraries export every function of the headers, and nothing else with this prefix.
 #[test]
-fn the_library_exports_what_the_header_declares() {
-    let header = std::fs::read_to_string(prefix().join("include/dormouse/percpu.h")).unwrap();
-    let declared = declared(&header);
-    assert_eq!(declared.len(), 36, "{declared:?}");
+fn the_libraries_export_what_the_headers_declare() {
+    let headers = ["percpu.h", "this_cpu.h"].map(header);
+    let mut declared: Vec<_> = headers.iter().flat_map(|header| declared(header)).collect();
+    declared.sort_unstable();
+    assert_eq!(declared.len(), 48, "{declared:?}");
     if !has_part("nm") {
         return;
     }
-    let symbols =
-        stdout(&succeed(Command::new("nm").args(["-D", "--defined-only"]).arg(prefix().join("lib/libdormouse.so"))));
-    let mut exported: Vec<_> = symbols.split_whitespace().filter(|name| name.starts_with("dormouse_percpu_")).collect();
-    exported.sort_unstable();
-    assert_eq!(exported, declared);
+    for library in ["libdormouse.so", "libdormouse_percpu.so"] {
+        let path = prefix().join("lib").join(library);
+        let symbols = stdout(&succeed(Command::new("nm").args(["-D", "--defined-only"]).arg(path)));
+        let mut exported: Vec<_> =
+            symbols.split_whitespace().filter(|name| name.starts_with("dormouse_percpu_")).collect();
+        exported.sort_unstable();
+        assert_eq!(exported, declared, "{library}");
+    }
+}
+
+/// Returns the text of an installed header.
+fn header(name: &str) -> String {
+    std::fs::read_to_string(prefix().join("include/dormouse").join(name)).unwrap()
 }
 
 /// Returns the names of declared functions, sorted: those at the start of a declaration, not in comments.
@@ -119,8 +195,10 @@ fn declared(header: &str) -> Vec<&str> {
 #[test]
 fn the_examples_of_the_manual_page_run() {
     let directory = tempfile::tempdir().unwrap();
-    let examples = manual::examples(&prefix().join("share/man/man3/dormouse-percpu.3"));
-    assert!(examples.len() > 1);
+    let pages = ["dormouse-percpu.3", "dormouse-this-cpu.3"];
+    let examples: Vec<_> =
+        pages.iter().flat_map(|page| manual::examples(&prefix().join("share/man/man3").join(page))).collect();
+    assert!(examples.len() > 2);
     for (c, cpp) in [("gcc", "g++"), ("clang", "clang++")].into_iter().filter(|(c, cpp)| has_part(c) && has_part(cpp)) {
         for (file, code) in &examples {
             let unit = directory.path().join(file);
@@ -134,13 +212,17 @@ fn the_examples_of_the_manual_page_run() {
 }
 
 #[test]
-fn the_example_runs() {
+fn the_examples_run() {
     let directory = tempfile::tempdir().unwrap();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/buffers.c");
+    let mut programs = vec![example()];
     for compiler in ["gcc", "clang"].into_iter().filter(|compiler| has_part(compiler)) {
         let program = directory.path().join(compiler);
         let mut command = Command::new(compiler);
         succeed(command.arg("-O2").args(WARNINGS).arg("-o").arg(&program).arg(&source).args(package(false)));
+        programs.push(program);
+    }
+    for program in programs {
         for threads in ["1", "5"] {
             let text = stdout(&succeed(Command::new(&program).arg(threads)));
             let numbers: Vec<u64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
@@ -150,22 +232,41 @@ fn the_example_runs() {
     }
 }
 
-#[test]
-fn the_manual_page_tells_of_every_function() {
-    let header = std::fs::read_to_string(prefix().join("include/dormouse/percpu.h")).unwrap();
-    let path = prefix().join("share/man/man3/dormouse-percpu.3");
-    let page = std::fs::read_to_string(&path).unwrap();
-    let (synopsis, rest) = page.split_once(".SH DESCRIPTION").unwrap();
-    let code: String = manual::examples(&prefix().join("share/man/man3/dormouse-percpu.3"))
-        .into_iter()
-        .map(|(_, code)| code)
-        .collect();
-    for name in declared(&header) {
-        assert!(synopsis.contains(name) && rest.contains(name), "the manual page does not tell of {name}");
-        assert!(code.contains(&format!("{name}(")), "no example of {name}");
+/// Returns the path of the example in Rust, which is built with the tests of the workspace, and otherwise here.
+fn example() -> PathBuf {
+    let built = std::env::current_exe().unwrap();
+    let built = built.ancestors().nth(2).unwrap();
+    let program = built.join("examples/buffers");
+    if !program.exists() {
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "--example", "buffers", "--manifest-path"]);
+        build.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml"));
+        succeed(build.arg("--target-dir").arg(built.parent().unwrap()));
     }
-    if has_part("groff") {
-        let output = succeed(Command::new("groff").args(["-man", "-ww", "-z", "-Tutf8"]).arg(path));
-        assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    program
+}
+
+#[test]
+fn the_manual_pages_tell_of_every_function() {
+    // Variables have macros; the functions that these call are private.
+    let public = |header: &str| header.split_once("/* Private:").map_or(header.len(), |(public, _)| public.len());
+    for (name, page) in [("percpu.h", "dormouse-percpu.3"), ("this_cpu.h", "dormouse-this-cpu.3")] {
+        let header = header(name);
+        let path = prefix().join("share/man/man3").join(page);
+        let page = std::fs::read_to_string(&path).unwrap();
+        let (synopsis, rest) = page.split_once(".SH DESCRIPTION").unwrap();
+        let code: String = manual::examples(&path).into_iter().map(|(_, code)| code).collect();
+        let macros =
+            header.lines().filter_map(|line| line.strip_prefix("#define ")?.split_once('(')).map(|(name, _)| name);
+        let macros = macros.filter(|name| !name.starts_with("DORMOUSE_"));
+        for name in declared(&header[..public(&header)]).into_iter().chain(macros) {
+            assert!(synopsis.contains(name) && rest.contains(name), "the manual page does not tell of {name}");
+            let is_variant = name.starts_with("percpu_") || name.contains("sub") || name.contains("dec");
+            assert!(is_variant || code.contains(&format!("{name}(")), "no example of {name}");
+        }
+        if has_part("groff") {
+            let output = succeed(Command::new("groff").args(["-man", "-ww", "-z", "-Tutf8"]).arg(path));
+            assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+        }
     }
 }

@@ -6,6 +6,8 @@ pub const OFFSET_CPU_ID_START: usize = 0;
 pub const OFFSET_CPU_ID: usize = 4;
 /// Offset of the pointer to the descriptor of the running critical section.
 pub const OFFSET_RSEQ_CS: usize = 8;
+/// Offset of `mm_cid`: the thread's concurrency id, from Linux 6.3 on.
+pub const OFFSET_MM_CID: usize = 24;
 /// The word before every abort handler (x86: an undefined instruction's operand).
 pub const SIGNATURE_X86: u32 = 0x5305_3053;
 

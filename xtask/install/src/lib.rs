@@ -11,7 +11,7 @@
 //!   DIR/lib/dormouse/libc-by-lib/…                           the same by kind of program, on x86-64
 //!   DIR/lib/dormouse/lab/…                                   the lab's engines, its peers' engines in peers/
 //!   DIR/include/dormouse/…                                   headers for C and C++
-//!   DIR/lib/libdormouse.so.0, .so -> .so.0, libdormouse.a    libraries; also libdormouse_imv, _relay, _vring, _backing
+//!   DIR/lib/libdormouse.so.0, .so -> .so.0, libdormouse.a    libraries; also libdormouse_imv, _percpu, _relay, _vring, _backing
 //!   DIR/lib/pkgconfig/dormouse.pc, …                         each finds its prefix from its own path
 //!   DIR/lib/cmake/Dormouse/…                                 the same
 //!   DIR/share/man/man1/dormouse.1, …; man3/dormouse-imv.3, … manual pages of the commands and of the libraries
@@ -25,6 +25,7 @@
 mod by_lib;
 mod manifest;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -35,9 +36,10 @@ use anyhow::{Context, Result, ensure};
 use manifest::Manifest;
 
 /// C libraries, and the package that builds each.
-pub const LIBRARIES: [(&str, &str); 5] = [
+pub const LIBRARIES: [(&str, &str); 6] = [
     ("libdormouse", "dormouse-capi"),
     ("libdormouse_imv", "dormouse-imv-capi"),
+    ("libdormouse_percpu", "dormouse-percpu-capi"),
     ("libdormouse_relay", "dormouse-relay-capi"),
     ("libdormouse_vring", "dormouse-vring-capi"),
     ("libdormouse_backing", "dormouse-backing-capi"),
@@ -68,8 +70,8 @@ const LAB_PARTS: [&str; 8] = [
 /// Directory of these, below the prefix.
 const LAB_DIR: &str = "lib/dormouse/lab";
 
-/// Folders of `mechanisms/` with headers and a manual page.
-const MECHANISMS: [&str; 5] = ["backing", "imv", "percpu", "relay", "vring"];
+/// Folders of `mechanisms/`, each with a C library, headers and manual pages.
+pub const MECHANISMS: [&str; 5] = ["backing", "imv", "percpu", "relay", "vring"];
 
 /// Version number in the sonames of the shared libraries, as set by the packages' `build.rs`.
 const SOVERSION: &str = "0";
@@ -89,16 +91,31 @@ fn root() -> PathBuf {
 /// # Errors
 /// They do not build, or a file cannot be written.
 pub fn install_libraries(built: &Path, prefix: &Path) -> Result<()> {
+    build(built, &LIBRARIES.map(|(_, package)| package.to_string()))?;
+    Installation::run(built, prefix, Installation::libraries).map(drop)
+}
+
+/// Builds the C library of one mechanism and installs it like [`install_libraries`].
+///
+/// # Errors
+/// It does not build, or a file cannot be written.
+pub fn install_mechanism(built: &Path, prefix: &Path, name: &str) -> Result<()> {
+    build(built, &[format!("dormouse-{name}-capi")])?;
+    Installation::run(built, prefix, |installation| installation.mechanism(name)).map(drop)
+}
+
+/// Builds the libraries of packages, unless `DORMOUSE_BUILT` says that they are there.
+fn build(built: &Path, packages: &[String]) -> Result<()> {
     if std::env::var_os("DORMOUSE_BUILT").is_some() {
-        return Installation::run(built, prefix, Installation::libraries).map(drop);
+        return Ok(());
     }
     let target_dir = built.parent().context("no target directory")?;
     let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    build.args(["build", "--quiet", "--lib"]).args(LIBRARIES.iter().flat_map(|(_, package)| ["--package", package]));
+    build.args(["build", "--quiet", "--lib"]).args(packages.iter().flat_map(|package| ["--package", package]));
     build.arg("--target-dir").arg(target_dir).args(built.ends_with("release").then_some("--release"));
     let status = build.current_dir(root()).status().context("cannot run cargo")?;
     ensure!(status.success(), "the libraries do not build");
-    Installation::run(built, prefix, Installation::libraries).map(drop)
+    Ok(())
 }
 
 /// What becomes of the debug information of programs and libraries.
@@ -146,30 +163,39 @@ impl Installation {
     /// # Errors
     /// See [`Installation::run`].
     pub fn libraries(&mut self) -> Result<()> {
-        let root = root();
-        let mechanisms = MECHANISMS.map(|name| root.join("mechanisms").join(name));
-        for room in mechanisms.iter().chain(&[root.join("record/abi"), root.join("record/capi")]) {
-            self.copy_tree(&room.join("include"), "include")?;
+        for name in MECHANISMS {
+            self.mechanism(name)?;
         }
-        for mechanism in &mechanisms {
-            self.copy_tree(&mechanism.join("man"), "share/man/man3")?;
-        }
-        for (name, _) in LIBRARIES {
-            let versioned = format!("{name}.so.{SOVERSION}");
-            self.object(&self.built.join(format!("{name}.a")), &format!("lib/{name}.a"))?;
-            self.object(&self.built.join(format!("{name}.so")), &format!("lib/{versioned}"))?;
-            let link = self.place(&format!("lib/{name}.so"))?;
-            symlink(&versioned, &link).with_context(|| format!("cannot make the link {}", link.display()))?;
-        }
+        self.library("libdormouse", &root().join("record/capi"), &root().join("record/capi/pkgconfig/dormouse.pc.in"))
+    }
+
+    /// Installs one mechanism's library with its headers, manual pages, pkg-config and CMake files.
+    ///
+    /// # Errors
+    /// See [`Installation::run`].
+    pub fn mechanism(&mut self, name: &str) -> Result<()> {
+        let room = root().join("mechanisms").join(name);
+        self.copy_tree(&room.join("man"), "share/man/man3")?;
+        let template = room.join(format!("capi/dormouse-{name}.pc.in"));
+        self.library(&format!("libdormouse_{name}"), &room, &template)
+    }
+
+    /// Installs a library, the headers of its room and the layouts that they share, its pkg-config file, and the CMake
+    /// files of all libraries.
+    fn library(&mut self, name: &str, room: &Path, pkg_config: &Path) -> Result<()> {
+        self.copy_tree(&room.join("include"), "include")?;
+        self.copy_tree(&root().join("record/abi/include"), "include")?;
+        let versioned = format!("{name}.so.{SOVERSION}");
+        self.object(&self.built.join(format!("{name}.a")), &format!("lib/{name}.a"))?;
+        self.object(&self.built.join(format!("{name}.so")), &format!("lib/{versioned}"))?;
+        let link = self.place(&format!("lib/{name}.so"))?;
+        symlink(&versioned, &link).with_context(|| format!("cannot make the link {}", link.display()))?;
         let flags = SYSTEM_LIBRARIES.map(|name| format!("-l{name}")).join(" ");
-        for name in ["backing", "imv", "relay", "vring"] {
-            let template = root.join(format!("mechanisms/{name}/capi/dormouse-{name}.pc.in"));
-            self.fill(&template, &format!("lib/pkgconfig/dormouse-{name}.pc"), &flags)?;
-        }
-        self.fill(&root.join("record/capi/pkgconfig/dormouse.pc.in"), "lib/pkgconfig/dormouse.pc", &flags)?;
+        let file = pkg_config.file_stem().and_then(OsStr::to_str).context("a template without a name")?;
+        self.fill(pkg_config, &format!("lib/pkgconfig/{file}"), &flags)?;
         let list = SYSTEM_LIBRARIES.join(";");
         for name in ["DormouseConfig.cmake", "DormouseConfigVersion.cmake"] {
-            let template = root.join(format!("record/capi/cmake/{name}.in"));
+            let template = root().join(format!("record/capi/cmake/{name}.in"));
             self.fill(&template, &format!("lib/cmake/Dormouse/{name}"), &list)?;
         }
         Ok(())

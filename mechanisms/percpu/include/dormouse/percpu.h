@@ -26,7 +26,8 @@
  * Pointers must be ones that a create function returned and that were not destroyed, unless NULL is said to be allowed.
  * Only the create functions change errno.
  *
- * Link with -ldormouse; see dormouse-percpu(3).
+ * Link with -ldormouse_percpu or -ldormouse; see dormouse-percpu(3). <dormouse/this_cpu.h> has variables, and operations
+ * that are inline.
  */
 #ifndef DORMOUSE_PERCPU_H
 #define DORMOUSE_PERCPU_H

@@ -58,6 +58,7 @@ pub use error::{AllocError, Corruption, MemoryKind, Requirement, Shortage};
 use heap::Heap;
 pub use topology::possible_cpus;
 
+use crate::area::Area;
 use crate::rseq::Rseq;
 
 /// Maximum size of an object on each CPU, and maximum alignment, in bytes.
@@ -150,6 +151,11 @@ impl View {
         View { stride_shift: options.stride_bytes.trailing_zeros(), cpu_count: options.cpu_count }
     }
 
+    /// Returns the view of an area of the caller's.
+    pub fn of_area(area: Area) -> View {
+        View { stride_shift: area.stride_shift(), cpu_count: area.count() }
+    }
+
     /// Returns the address of `cpu`'s copy of `object`. No locks, no search, no checks: an addition and a shift.
     ///
     /// Wait-free, async-signal-safe.
@@ -180,8 +186,9 @@ impl View {
         unsafe { rseq.add_by_stride(object.0.as_ptr().cast(), self.stride_shift, self.cpu_count, n) }
     }
 
+    /// Returns the binary logarithm of the distance between copies, in bytes.
     #[inline(always)]
-    pub(crate) fn stride_shift(self) -> u32 {
+    pub fn stride_shift(self) -> u32 {
         self.stride_shift
     }
 

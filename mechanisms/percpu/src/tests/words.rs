@@ -7,12 +7,18 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::*;
-use crate::{Copying, List, ListSlot, Node, Object, Pool, PoolOptions, WordError, Words, possible_cpus};
+use crate::{
+    Copying, FenceError, List, ListSlot, Node, Object, Pool, PoolOptions, Update, Width, WordError, Words, fence,
+    possible_cpus,
+};
 
 /// Layout of a copy: six words, eight bytes for each of a ring's records, and a list.
 const ADDED: usize = 0;
 const COMPARED: usize = 8;
 const COUNT: usize = 16;
+/// Two words of four bytes, and then two that are stored last in alternate epochs.
+const HALVES: usize = 24;
+const EPOCHS: usize = 32;
 const RECORDS: usize = 48;
 const RECORD_COUNT: u64 = 8;
 const LIST: usize = RECORDS + 8 * RECORD_COUNT as usize;
@@ -46,11 +52,36 @@ fn sum(pool: &Pool, object: Object, offset: usize) -> u64 {
 
 #[derive(Debug, Clone)]
 enum Operation {
-    Load { index: usize },
-    Add { index: usize, n: u64 },
-    Store { index: usize, value: u64 },
-    CompareAndStore { index: usize, expected: u64, value: u64 },
-    CopyAndStore { guard: usize, expected: u64, to: usize, bytes: Vec<u8>, last: usize, value: u64 },
+    Load {
+        index: usize,
+    },
+    Add {
+        index: usize,
+        n: u64,
+    },
+    Store {
+        index: usize,
+        value: u64,
+    },
+    CompareAndStore {
+        index: usize,
+        expected: u64,
+        value: u64,
+    },
+    /// Changes a whole word, or one half of it.
+    Update {
+        index: usize,
+        half: Option<usize>,
+        update: Update,
+    },
+    CopyAndStore {
+        guard: usize,
+        expected: u64,
+        to: usize,
+        bytes: Vec<u8>,
+        last: usize,
+        value: u64,
+    },
 }
 
 const WORDS: usize = 6;
@@ -68,6 +99,11 @@ fn operation() -> impl Strategy<Value = Operation> {
             expected,
             value
         }),
+        (index(), prop::option::of(0..2_usize), update()).prop_map(|(index, half, update)| Operation::Update {
+            index,
+            half,
+            update
+        }),
         (index(), value(), 0..32_usize, prop::collection::vec(any::<u8>(), 0..32), index(), value()).prop_map(
             |(guard, expected, to, bytes, last, value)| Operation::CopyAndStore {
                 guard,
@@ -79,6 +115,28 @@ fn operation() -> impl Strategy<Value = Operation> {
             }
         ),
     ]
+}
+
+fn update() -> impl Strategy<Value = Update> {
+    // A value above 32 bits: its high half counts only in a whole word.
+    let value = || prop_oneof![0..3_u64, Just(u64::MAX), Just(1 << 32)];
+    prop_oneof![
+        value().prop_map(Update::Add),
+        value().prop_map(Update::Exchange),
+        (value(), value()).prop_map(|(expected, value)| Update::CompareExchange { expected, value }),
+    ]
+}
+
+/// Returns what a word of `T` holds after an update, computed with the operations of that type.
+macro_rules! updated {
+    ($type:ty, $old:expr, $update:expr) => {
+        match $update {
+            Update::Add(n) => <$type>::wrapping_add($old, n as $type),
+            Update::Exchange(value) => value as $type,
+            Update::CompareExchange { expected, value } if $old == expected as $type => value as $type,
+            Update::CompareExchange { .. } => $old,
+        }
+    };
 }
 
 /// Compares, for one thread on one CPU, the result of each operation and the words and bytes after it.
@@ -145,6 +203,22 @@ unsafe fn apply(
                 oracle[index] = value;
             }
         }
+        Operation::Update { index, half: None, update } => {
+            // SAFETY: the caller guarantees that the object lives; the word is inside it.
+            prop_assert_eq!(unsafe { words.update(object, 8 * index, Width::Eight, update) }, Ok(oracle[index]));
+            oracle[index] = updated!(u64, oracle[index], update);
+        }
+        Operation::Update { index, half: Some(half), update } => {
+            let mut halves =
+                [0, 4].map(|at| u32::from_ne_bytes(oracle[index].to_ne_bytes()[at..at + 4].try_into().unwrap()));
+            let offset = 8 * index + 4 * half;
+            // SAFETY: the caller guarantees that the object lives; the word is inside it.
+            let old = unsafe { words.update(object, offset, Width::Four, update) };
+            prop_assert_eq!(old, Ok(u64::from(halves[half])));
+            halves[half] = updated!(u32, halves[half], update);
+            let [first, second] = halves.map(u32::to_ne_bytes);
+            oracle[index] = u64::from_ne_bytes([first, second].concat().try_into().unwrap());
+        }
         Operation::CopyAndStore { guard, expected, to, bytes: from, last, value } => {
             let is_expected = oracle[guard] == expected;
             let (size_bytes, from) = (from.len(), from.as_slice());
@@ -197,6 +271,10 @@ fn words_are_exact_while_affinity_changes() {
                 for turn in 0..ROUNDS {
                     // SAFETY: the object lives, and the word is inside it.
                     assert_eq!(unsafe { words.add(object, ADDED, 3) }, Ok(()));
+                    for (half, n) in [(0, 1), (4, u64::from(u32::MAX))] {
+                        // SAFETY: the object lives, and the word is inside it.
+                        assert!(unsafe { words.update(object, HALVES + half, Width::Four, Update::Add(n)) }.is_ok());
+                    }
                     // SAFETY: the object lives, and the word is inside it.
                     let before = unsafe { words.load(object, COMPARED) }.unwrap();
                     // SAFETY: the object lives, and the word is inside it.
@@ -229,6 +307,10 @@ fn words_are_exact_while_affinity_changes() {
             }
         });
         assert_eq!(sum(&pool, object, ADDED), 4 * 3 * ROUNDS);
+        let halves = (0..pool.view().cpu_count()).map(|cpu| word(&pool, object, cpu, HALVES).to_ne_bytes());
+        let halves = halves.map(|bytes| [0, 4].map(|at| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap())));
+        let halves = halves.fold([0_u32; 2], |sums, halves| [0, 1].map(|half| sums[half].wrapping_add(halves[half])));
+        assert_eq!(halves, [4 * ROUNDS as u32, 0_u32.wrapping_sub(4 * ROUNDS as u32)]);
         assert_eq!(sum(&pool, object, COMPARED), compared.load(Relaxed));
         assert_eq!(sum(&pool, object, COUNT), copied.load(Relaxed));
         assert!(compared.load(Relaxed) > 0 && copied.load(Relaxed) > 0);
@@ -275,4 +357,75 @@ fn a_pool_with_too_few_cpus_is_an_error() {
     // SAFETY: the node is on no list, and never unmapped.
     unsafe { list.push(Rseq::detect(), NonNull::from(node)) };
     assert_eq!(list.pop(Rseq::detect()), Some(NonNull::from(node)));
+}
+
+/// Sections write one of two words, by the epoch that they read. Once the epoch has changed, and after a fence, none
+/// writes the other word any more, though sections are slow enough to be in the middle.
+#[test]
+fn no_section_is_left_behind_by_a_fence() {
+    let _lock = TestLock::take([0; 6]);
+    if rseq_too().is_none() {
+        return;
+    }
+    assert_eq!(fence(Some(possible_cpus())), Err(FenceError::NoSuchCpu { cpu: possible_cpus() }));
+    if fence(None) == Err(FenceError::Unsupported) {
+        return skip(Lack::machine("the kernel has no barrier for restartable sequences", "Linux 5.10"));
+    }
+    let (here, there) = (cpus()[0], *cpus().last().unwrap());
+    if here == there {
+        return skip(Lack::machine("there is only one CPU", "a machine with two"));
+    }
+    // This thread interrupts no section by running.
+    run_on(None, here);
+    set_delays([0, 0, 0, 0, 0, 60_000]);
+    let pool = Pool::new(&options()).unwrap();
+    let object = pool.alloc(layout()).unwrap();
+    let (words, stop) = (Words::new(&pool), AtomicBool::new(false));
+    let last = |epoch: u64| EPOCHS + 8 * (epoch % 2) as usize;
+    let written = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let _stop = StopAtEnd(&stop);
+        let work = || {
+            run_on(None, there);
+            while !stop.load(Relaxed) {
+                // SAFETY: the object lives, and the word is inside it.
+                let epoch = unsafe { words.load(object, COUNT) }.unwrap();
+                let copying = Copying {
+                    guard: COUNT,
+                    expected: epoch,
+                    to: RECORDS,
+                    from: [0; 8].as_ptr(),
+                    size_bytes: 8,
+                    last: last(epoch),
+                    value: written.fetch_add(1, Relaxed) + 1,
+                };
+                // SAFETY: the object lives, and the words are inside it; the source has the stated length.
+                let stored = unsafe { words.copy_and_store(object, &copying) };
+                assert!(stored.is_ok());
+            }
+        };
+        for _ in 0..3 {
+            scope.spawn(work);
+        }
+        for epoch in 0..300 {
+            for cpu in 0..possible_cpus() {
+                // SAFETY: the object lives, and the pool has the CPU.
+                let copy = unsafe { pool.view().address(object, cpu) };
+                // SAFETY: a word of the object, which sections only compare.
+                unsafe { AtomicU64::from_ptr(copy.wrapping_add(COUNT).cast()) }.store(epoch + 1, Relaxed);
+                // Each CPU by itself, and sometimes all.
+                if epoch % 3 != 0 {
+                    assert_eq!(fence(Some(cpu)), Ok(()));
+                }
+            }
+            if epoch % 3 == 0 {
+                assert_eq!(fence(None), Ok(()));
+            }
+            let seen = || (0..possible_cpus()).map(|cpu| word(&pool, object, cpu, last(epoch))).collect::<Vec<_>>();
+            let before = seen();
+            std::thread::sleep(std::time::Duration::from_micros(200));
+            assert_eq!(seen(), before, "epoch {epoch}");
+        }
+    });
+    assert!(written.load(Relaxed) > 0);
 }

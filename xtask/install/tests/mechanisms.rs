@@ -1,0 +1,105 @@
+//! Each mechanism, installed alone: the programs in its README build by the README's lines, run, and nothing is left
+//! after the mechanism was removed.
+#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use dormouse_install::{MECHANISMS, install_mechanism, uninstall};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Returns the directory that cargo has built into with the profile of this test.
+fn built() -> PathBuf {
+    std::env::current_exe().unwrap().ancestors().nth(2).unwrap().into()
+}
+
+fn readme(name: &str) -> String {
+    fs::read_to_string(root().join("mechanisms").join(name).join("README.md")).unwrap()
+}
+
+/// Returns the first block of code in that language.
+fn code<'a>(readme: &'a str, language: &str) -> &'a str {
+    let (_, rest) = readme.split_once(&format!("\n```{language}\n")).unwrap();
+    rest.split_once("\n```").unwrap().0
+}
+
+/// Runs a command, and returns what it printed.
+fn succeed(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{command:?}\n{text}{}", String::from_utf8_lossy(&output.stderr));
+    text
+}
+
+/// Returns whether a program is installed; if not, says what is skipped.
+fn has(program: &str) -> bool {
+    let has = Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success());
+    if !has {
+        println!("skipped: there is no {program}; `apt-get install gcc pkg-config`");
+    }
+    has
+}
+
+#[test]
+fn c_programs_of_the_readmes() {
+    if !has("cc") || !has("pkg-config") {
+        return;
+    }
+    for name in MECHANISMS {
+        let (prefix, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        install_mechanism(&built(), prefix.path(), name).unwrap();
+        let readme = readme(name);
+        fs::write(dir.path().join(format!("{name}.c")), code(&readme, "c")).unwrap();
+        // The line in the README, `In C (`cc …`; …`.
+        let line = readme.split_once("\nIn C (`").unwrap().1.split_once('`').unwrap().0;
+        assert!(line.starts_with(&format!("cc {name}.c $(pkg-config ")), "{line}");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", line]).current_dir(dir.path());
+        succeed(shell.env("PKG_CONFIG_PATH", prefix.path().join("lib/pkgconfig")));
+        let mut program = Command::new(dir.path().join("a.out"));
+        let text = succeed(program.env("LD_LIBRARY_PATH", prefix.path().join("lib")));
+        println!("{name}: {text}");
+        let lib = fs::read_dir(prefix.path().join("lib")).unwrap();
+        let others = lib
+            .map(|file| file.unwrap().file_name().into_string().unwrap())
+            .filter(|file| file.starts_with("lib") && !file.starts_with(&format!("libdormouse_{name}.")));
+        assert_eq!(others.collect::<Vec<_>>(), Vec::<String>::new());
+        assert!(prefix.path().join(format!("share/man/man3/dormouse-{name}.3")).is_file());
+        uninstall(prefix.path()).unwrap();
+        assert_eq!(fs::read_dir(prefix.path()).unwrap().count(), 0, "{name}");
+    }
+}
+
+#[test]
+fn rust_programs_of_the_readmes() {
+    let cargo = || {
+        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        for (variable, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CARGO_")) {
+            if variable != "CARGO_HOME" {
+                command.env_remove(variable);
+            }
+        }
+        // What they have in common is compiled once.
+        command.env("CARGO_TARGET_DIR", built().with_file_name("tmp").join("readmes")).env("CARGO_NET_OFFLINE", "true");
+        command
+    };
+    for name in MECHANISMS {
+        let dir = tempfile::tempdir().unwrap();
+        let project = dir.path().join(format!("user-of-{name}"));
+        succeed(cargo().args(["init", "--quiet", "--vcs", "none"]).arg(&project));
+        // The versions that are known to build, and that are here.
+        fs::copy(root().join("Cargo.lock"), project.join("Cargo.lock")).unwrap();
+        let readme = readme(name);
+        // The line in the README, `In Rust (`cargo add … --path DORMOUSE/…`)`.
+        let line = readme.split_once("\nIn Rust (`").unwrap().1.split_once('`').unwrap().0;
+        let line = line.replace("DORMOUSE", root().to_str().unwrap());
+        succeed(cargo().current_dir(&project).args(line.split_whitespace().skip(1)));
+        fs::write(project.join("src/main.rs"), code(&readme, "rust")).unwrap();
+        let text = succeed(cargo().current_dir(&project).args(["run", "--quiet"]));
+        println!("{name}: {text}");
+    }
+}
