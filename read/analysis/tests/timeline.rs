@@ -1,5 +1,7 @@
 //! Timelines of generated traces.
 
+use std::collections::BTreeSet;
+
 use dormouse_abi::class::{FieldType, Kind};
 use dormouse_analysis::timeline::{
     Begin, Counter, End, Flow, FoundKey, Instant, KeySurvey, Loss, Options, Sink, Timeline, Totals, Track, What,
@@ -47,12 +49,41 @@ impl Sink for Lines {
     }
 }
 
+/// Traces that are read together.
+struct Traces<'t> {
+    described: Vec<Trace>,
+    /// Index of the trace, and bytes, of each stream.
+    streams: Vec<(usize, &'t [u8])>,
+}
+
+impl<'t> Traces<'t> {
+    fn of(traces: &[&'t dormouse_traces::Trace]) -> Traces<'t> {
+        let described = traces.iter().map(|trace| Trace::decode(trace.metadata.as_bytes()).unwrap()).collect();
+        let streams = traces.iter().enumerate();
+        let streams =
+            streams.flat_map(|(index, trace)| trace.streams.iter().map(move |bytes| (index, bytes.as_slice())));
+        Traces { described, streams: streams.collect() }
+    }
+
+    fn described(&self) -> Vec<&Trace> {
+        self.described.iter().collect()
+    }
+
+    fn events(&self) -> Merge<'_> {
+        let streams = self.streams.iter().enumerate();
+        Merge::new(streams.map(|(index, (trace, bytes))| StreamReader::new(&self.described[*trace], index, *bytes)))
+    }
+}
+
 fn timeline(options: &Options, trace: &dormouse_traces::Trace) -> Result<(Vec<String>, Totals), String> {
-    let (described, mut lines) = (Trace::decode(trace.metadata.as_bytes()).unwrap(), Lines::default());
-    let names: Vec<String> = (0..trace.streams.len()).map(|index| format!("s{index}")).collect();
-    let mut timeline = Timeline::new(options, &[&described], names.iter().map(|name| (name.as_str(), 0)))?;
-    let streams = trace.streams.iter().enumerate();
-    let mut events = Merge::new(streams.map(|(index, bytes)| StreamReader::new(&described, index, bytes.as_slice())));
+    timeline_of(options, &[trace])
+}
+
+fn timeline_of(options: &Options, traces: &[&dormouse_traces::Trace]) -> Result<(Vec<String>, Totals), String> {
+    let (read, mut lines) = (Traces::of(traces), Lines::default());
+    let names = read.streams.iter().map(|(trace, _)| ("s", *trace));
+    let mut timeline = Timeline::new(options, &read.described(), names)?;
+    let mut events = read.events();
     while let Some(next) = events.next_event() {
         match next {
             Ok(event) => timeline.event(&event, &mut lines),
@@ -375,7 +406,7 @@ fn every_slice_ends_once() {
         assert_eq!(count("unfinished"), totals.slices_unfinished);
         assert_eq!(count("loss on"), totals.losses);
         assert!(totals.slices_across_losses > 0 && totals.losses > 10 && totals.slices > 1000, "{totals:?}");
-        let ids: std::collections::BTreeSet<&str> =
+        let ids: BTreeSet<&str> =
             lines.iter().filter(|line| line.contains(" end ")).map(|line| line.split(' ').nth(2).unwrap()).collect();
         assert_eq!(ids.len() as u64, count(" begin "));
     }
@@ -384,12 +415,14 @@ fn every_slice_ends_once() {
 /// Takes events of (time, thread, class, fields), and returns the keys that are found, and the ends of the timeline with
 /// these keys.
 fn surveyed(builder: TraceBuilder) -> (Vec<FoundKey>, Vec<String>, Totals) {
-    let trace = builder.finish();
-    let described = Trace::decode(trace.metadata.as_bytes()).unwrap();
-    let options = Options::default();
-    let mut survey = KeySurvey::new(&options, &[&described], trace.streams.iter().map(|_| 0)).unwrap().unwrap();
-    let streams = trace.streams.iter().enumerate();
-    let mut events = Merge::new(streams.map(|(index, bytes)| StreamReader::new(&described, index, bytes.as_slice())));
+    surveyed_of(&[&builder.finish()])
+}
+
+fn surveyed_of(traces: &[&dormouse_traces::Trace]) -> (Vec<FoundKey>, Vec<String>, Totals) {
+    let (read, options) = (Traces::of(traces), Options::default());
+    let streams = read.streams.iter().map(|(trace, _)| *trace);
+    let mut survey = KeySurvey::new(&options, &read.described(), streams).unwrap().unwrap();
+    let mut events = read.events();
     while let Some(next) = events.next_event() {
         match next {
             Ok(event) => survey.event(&event),
@@ -397,7 +430,7 @@ fn surveyed(builder: TraceBuilder) -> (Vec<FoundKey>, Vec<String>, Totals) {
         }
     }
     let found = survey.finish();
-    let (lines, totals) = timeline(&Options { found: found.clone(), ..options }, &trace).unwrap();
+    let (lines, totals) = timeline_of(&Options { found: found.clone(), ..options }, traces).unwrap();
     (found, lines.into_iter().filter(|line| line.contains(" end ")).collect(), totals)
 }
 
@@ -441,6 +474,53 @@ fn tasks_that_move_between_threads_are_paired_by_the_field_that_identifies_them(
             assert!(totals.flows > 50);
         }
     }
+}
+
+/// Two machines or containers can have processes with the same id, whose requests have the same numbers.
+#[test]
+fn what_begins_in_one_trace_does_not_end_in_another_unless_the_key_is_given() {
+    // Request i begins at 100 i on one thread, and ends on any.
+    let requests = |later: u64, length: u64| {
+        let mut builder = TraceBuilder::new();
+        let id = [("id", FieldType::scalar(Kind::U64))];
+        let [begin, end] = ["req_begin", "req_end"].map(|name| builder.class("app", name, &id));
+        let stream = builder.stream(0);
+        for id in 0..100 {
+            let time = 100 * id + later;
+            builder.event(stream, time, 1, 10 + id as u32 % 3, begin, &[Value::U64(id)]);
+            builder.event(stream, time + length, 1, 10 + (id * id / 5) as u32 % 3, end, &[Value::U64(id)]);
+        }
+        builder.finish()
+    };
+    let traces = [&requests(0, 25), &requests(3, 40)];
+    let (found, ends, totals) = surveyed_of(&traces);
+    assert_eq!(found.iter().map(|found| found.fields.concat()).collect::<Vec<_>>(), ["id"]);
+    let lengths = |ends: &[String]| {
+        let number = |line: &str, word: usize| line.split(' ').nth(word).unwrap().parse::<u64>().unwrap();
+        let length = |line: &String| number(line, 0) - number(line, 4);
+        [22, 25, 40, 43].map(|wanted| ends.iter().filter(|line| length(line) == wanted).count())
+    };
+    assert_eq!((lengths(&ends), totals.slices, totals.ends_unpaired), ([0, 100, 100, 0], 200, 0));
+    // What the user says is a key is one in all traces: the last begin is ended first.
+    let given = pairs(&[("app:req_begin", "app:req_end")], &["id"]);
+    let lines = timeline_of(&given, &traces).unwrap().0;
+    let ends: Vec<String> = lines.into_iter().filter(|line| line.contains(" end ")).collect();
+    assert_eq!(lengths(&ends), [100, 0, 0, 100]);
+
+    let lock = |later: u64| {
+        let mut builder = TraceBuilder::new();
+        let fields = [("mutex", FieldType::scalar(Kind::U64)), ("result", FieldType::scalar(Kind::I32))];
+        let [lock, unlock] = ["mutex_lock", "mutex_unlock"].map(|name| builder.class("libc", name, &fields));
+        let stream = builder.stream(0);
+        [(later, lock), (later + 2, unlock)].into_iter().for_each(|(time, class)| {
+            builder.event(stream, time, 1, 1, class, &[Value::U64(5), Value::I32(0)]);
+        });
+        builder.finish()
+    };
+    let (lines, totals) = timeline_of(&Options::default(), &[&lock(1), &lock(2)]).unwrap();
+    let ends: Vec<_> = lines.iter().filter(|line| line.contains(" end ")).collect();
+    let expected = ["3 end 1 since 1 of libc:mutex_lock above 0", "4 end 2 since 2 of libc:mutex_lock above 0"];
+    assert_eq!(ends, expected, "{totals:?}");
 }
 
 /// Calls of threads stay paired by thread, whatever fields their ends share, and where the recording begins and ends

@@ -574,12 +574,13 @@ impl<K> Timeline<K> {
     }
 
     /// Reads the key of an event; false if it lacks a part.
-    fn read_key(&mut self, index: usize, role: Role, event: &Event<'_>) -> bool {
+    fn read_key(&mut self, index: usize, role: Role, trace: usize, event: &Event<'_>) -> bool {
         let bytes = &mut self.key;
         bytes.clear();
         key::put_class(role.pair, bytes);
         for part in &self.bound.keys[index].parts {
             match part {
+                Part::Trace => key::put_integer(trace as i128, bytes),
                 Part::Cpu => key::put_cpu(event.cpu_id, bytes),
                 Part::Pid | Part::Tid => {
                     let writer = self.writers.of(event);
@@ -598,7 +599,7 @@ impl<K> Timeline<K> {
     /// Whether the event has its key.
     #[inline]
     fn has_key(&mut self, role: Role, place: &Place, event: &Event<'_>) -> bool {
-        let has_key = role.key.map_or(place.has_thread, |index| self.read_key(index, role, event));
+        let has_key = role.key.map_or(place.has_thread, |index| self.read_key(index, role, place.trace, event));
         self.totals.events_without_key += u64::from(!has_key);
         has_key
     }
@@ -701,7 +702,9 @@ impl<K> Timeline<K> {
             sink.end(&End { id, track, name, depth, begin_ns, ns, above, doubt, cpu, event }, begin.kept);
             return None;
         }
-        let Some(pair) = self.pairs.end(KEYED, self.key.as_slice(), ns) else { return Some(What::EndAlone) };
+        let is_of_trace = role.key.is_some_and(|key| self.bound.keys[key].parts.contains(&Part::Trace));
+        let domain = if is_of_trace { place.trace } else { KEYED };
+        let Some(pair) = self.pairs.end(domain, self.key.as_slice(), ns) else { return Some(What::EndAlone) };
         self.totals.slices += 1;
         let Open { id, track, lane, from, kept } = pair.kept;
         let (begin_ns, doubt) = (pair.begin_ns, Doubt::of(false, pair.is_believed));
@@ -857,6 +860,6 @@ impl<K: Clone> Checkpoint<K> {
     }
 }
 
-/// Domain of losses for slices with a key. They can begin in one trace and end in another, so losses of all traces
+/// Domain of losses for slices with a given key. They can begin in one trace and end in another, so losses of all traces
 /// count.
 const KEYED: usize = usize::MAX;

@@ -169,6 +169,8 @@ fn rule_of<'n>(class: &ClassRef<'n>, names: &BTreeSet<&str>, is_of_thread: bool)
 /// A part of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
+    /// The trace of the event. Process ids of different traces can be those of different processes.
+    Trace,
     Cpu,
     Pid,
     Tid,
@@ -248,7 +250,7 @@ impl Bound {
     pub(super) fn new(options: &Options, traces: &[&Trace], picker: &mut Picker) -> Result<Bound, String> {
         check(options, traces)?;
         let mut bound = Bound::default();
-        let given_key = bound.key(&options.key, picker);
+        let given_key = bound.key(&[], &options.key, picker);
         for trace in traces {
             let classes: Vec<_> = ClassRef::all(TraceRef::from(*trace)).filter(|class| !class.is_state()).collect();
             let names = classes.iter().map(|class| class.class.full_name.as_str());
@@ -309,7 +311,7 @@ impl Bound {
                 self.names[role.name as usize].is_doubtful = true;
             } else {
                 let fields = found.fields.iter().map(|field| format!("fields.{field}"));
-                role.key = self.key(&[String::from("pid")].into_iter().chain(fields).collect::<Vec<_>>(), picker);
+                role.key = self.key(&[Part::Trace, Part::Pid], &fields.collect::<Vec<_>>(), picker);
             }
         }
         roles.sort_by_key(|role| role.is_begin);
@@ -325,7 +327,7 @@ impl Bound {
     fn role(&mut self, (at, text, is_begin): (usize, &str, bool), picker: &mut Picker) -> Role {
         let rule = &RULES[at];
         let pair = self.name(&rule.name.replace('*', text));
-        let key = if rule.is_of_thread() { None } else { self.key(rule.key, picker) };
+        let key = if rule.is_of_thread() { None } else { self.key(&[Part::Trace], rule.key, picker) };
         let only = rule.only.filter(|_| is_begin).and_then(|only| self.condition(only));
         Role { pair, name: pair, is_begin, key, only, is_wait: rule.is_wait, is_doubtful: false }
     }
@@ -341,14 +343,15 @@ impl Bound {
         id
     }
 
-    fn key<S: AsRef<str>>(&mut self, fields: &[S], picker: &mut Picker) -> Option<usize> {
-        let part = |field: &S| match field.as_ref() {
+    /// Returns the index of the key with these parts, and these properties after them; `None` if there are none.
+    fn key<S: AsRef<str>>(&mut self, parts: &[Part], names: &[S], picker: &mut Picker) -> Option<usize> {
+        let part = |name: &S| match name.as_ref() {
             "cpu" => Part::Cpu,
             "pid" => Part::Pid,
             "tid" => Part::Tid,
             field => Part::Field(picker.want(field)),
         };
-        let parts: Vec<Part> = fields.iter().map(part).collect();
+        let parts: Vec<Part> = parts.iter().copied().chain(names.iter().map(part)).collect();
         if parts.is_empty() {
             return None;
         }
