@@ -1,10 +1,11 @@
 //! Timelines of generated traces.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use dormouse_abi::class::{FieldType, Kind};
 use dormouse_analysis::timeline::{
     Begin, Counter, End, Flow, FoundKey, Instant, KeySurvey, Loss, Options, Sink, Timeline, Totals, Track, What,
+    slice_rules,
 };
 use dormouse_ctf::{Merge, StateRecord, StreamReader, Trace, Value};
 use dormouse_traces::TraceBuilder;
@@ -160,6 +161,62 @@ fn slices_of_a_thread_nest_by_the_names_of_their_ends() {
     let expected =
         Totals { events: 12, slices: 4, slices_unfinished: 1, instants: 3, ends_unpaired: 1, ..Totals::default() };
     assert_eq!(totals, expected);
+}
+
+/// Begins that would give their slices the same name have slices of their own, called by both ends.
+#[test]
+fn begins_that_share_an_end_or_a_name_have_slices_of_their_own() {
+    type Event = (u64, &'static str);
+    let timeline = |events: &[Event]| {
+        let mut builder = TraceBuilder::new();
+        let names: BTreeSet<&str> = events.iter().map(|(_, name)| *name).collect();
+        let classes: BTreeMap<&str, _> = names.iter().map(|name| (*name, builder.class("app", name, &[]))).collect();
+        let stream = builder.stream(0);
+        events.iter().for_each(|(time, name)| builder.event(stream, *time, 7, 7, classes[name], &[]));
+        let trace = builder.finish();
+        let (lines, totals) = timeline(&Options::default(), &trace).unwrap();
+        let ends = lines.iter().filter(|line| line.contains(" end "));
+        let ends = ends.map(|line| line.split(" of ").next().unwrap().to_string());
+        let described = Trace::decode(trace.metadata.as_bytes()).unwrap();
+        let rules = slice_rules((&described).into()).into_iter();
+        let rules = rules.map(|rule| format!("{}: {} {}", rule.name, rule.begins.join(" "), rule.ends.join(" ")));
+        (
+            ends.collect::<BTreeSet<_>>(),
+            rules.collect::<BTreeSet<_>>(),
+            [totals.slices, totals.ends_unpaired, totals.instants],
+        )
+    };
+    let set = |lines: &[&str]| lines.iter().map(|line| line.to_string()).collect::<BTreeSet<_>>();
+    let both = set(&["app:x_begin..app:x_end: app:x_begin app:x_end", "app:x_start..app:x_end: app:x_start app:x_end"]);
+
+    // One after the other, twice, and an end alone.
+    let (ends, found, counts) = timeline(&[
+        (1, "x_end"),
+        (10, "x_begin"),
+        (14, "x_start"),
+        (20, "x_end"),
+        (30, "x_begin"),
+        (35, "x_start"),
+        (50, "x_end"),
+    ]);
+    assert_eq!(found, both);
+    assert_eq!(ends, set(&["20 end 1 since 10", "20 end 2 since 14", "50 end 3 since 30", "50 end 4 since 35"]));
+    // The end alone counts once.
+    assert_eq!(counts, [4, 1, 1]);
+
+    // One or the other: no end is alone.
+    let (ends, found, counts) = timeline(&[(10, "x_begin"), (20, "x_end"), (30, "x_start"), (50, "x_end")]);
+    assert_eq!((found, counts), (both, [2, 0, 0]), "{ends:?}");
+
+    // A begin takes the first end that is there, which the other begin cannot have.
+    let (ends, found, counts) = timeline(&[(1, "x_begin"), (2, "x_start"), (4, "x_stop"), (8, "x_end")]);
+    let expected =
+        set(&["app:x_begin..app:x_end: app:x_begin app:x_end", "app:x_start..app:x_stop: app:x_start app:x_stop"]);
+    assert_eq!((found, counts), (expected, [2, 0, 0]), "{ends:?}");
+
+    // A begin with two ends is one slice, which either ends.
+    let (ends, found, counts) = timeline(&[(1, "x_start"), (2, "x_stop"), (4, "x_start"), (8, "x_end")]);
+    assert_eq!((found, counts), (set(&["app:x: app:x_start app:x_end app:x_stop"]), [2, 0, 0]), "{ends:?}");
 }
 
 #[test]

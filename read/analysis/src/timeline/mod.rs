@@ -355,6 +355,16 @@ fn size_of_kept<S: Sink>(_: &S, kept: &S::Kept) -> usize {
 /// Memory that is counted for what a sink keeps of an open slice and writes of it at the end.
 const SINK_BYTES: usize = 256;
 
+/// Returns which of the parts of an event its instant shows: the one with the largest weight, and of several the last.
+/// Arrows lead to and from instants.
+fn weight(part: Option<What>) -> u32 {
+    match part {
+        Some(What::Plain | What::EndAlone) => 0,
+        None | Some(What::Ends(_)) => 1,
+        Some(What::Begins(_) | What::EndsElsewhere(_)) => 2,
+    }
+}
+
 /// Time and track of an event.
 #[derive(Clone, Copy)]
 struct Place {
@@ -502,13 +512,20 @@ impl<K> Timeline<K> {
             self.count(index, &place, sink);
         }
         let mut what = Some(What::Plain);
+        let (slices, ends_alone) = (self.totals.slices, self.pairs.unpaired.ends);
         for role in 0..role_count {
             let role = self.bound.kinds[index].roles[role];
-            what = match role.is_begin {
+            let part = match role.is_begin {
                 true => self.begin(event, role, &place, sink),
                 false => self.end(event, role, &place, sink),
             };
+            if weight(part) >= weight(what) {
+                what = part;
+            }
         }
+        // An end of several names counts once, and only if it has ended a slice of none.
+        let is_alone = self.pairs.unpaired.ends > ends_alone && self.totals.slices == slices;
+        self.pairs.unpaired.ends = ends_alone + u64::from(is_alone);
         if let Some(what) = what {
             self.totals.instants += 1;
             sink.instant(&Instant { track: place.track, name, ns, cpu: place.cpu, event, what });
