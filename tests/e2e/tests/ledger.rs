@@ -310,6 +310,10 @@ fn queries_agree(recording: &Recording, ledger: &Ledger, seed: u64) {
         let counts = classes.iter().filter(|row| row["class"] == class).map(|row| number(&row["events"]));
         assert_eq!(counts.sum::<f64>(), ledger.requests.len() as f64, "seed {seed}: {classes:?}");
     }
+    // The process has two tracers, its own and the library of --libc, and is one.
+    let processes = rows(recording, &["select name, events from processes"]).unwrap();
+    let events = rows(recording, &["select events from totals"]).unwrap();
+    assert_eq!((processes.len(), &processes[0]["events"]), (1, &events[0]["events"]), "seed {seed}: {processes:?}");
     let threads = "select tid, count(*) as events from events where class like 'ledger:%' group by tid";
     let threads = rows(recording, &[threads]).unwrap();
     let told: BTreeMap<u64, u64> =
