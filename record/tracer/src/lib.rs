@@ -231,7 +231,8 @@ pub mod __private {
     pub use crate::record::record_segments;
     pub use crate::value::sealed::Field;
     pub use crate::value::{
-        Fields, HasTypeByte, Recorded, Scalar, StaticLabels, TypeList, Values, enumeration_size_bytes, enumeration_type,
+        Fields, HasTypeByte, Recorded, Scalar, StaticLabel, StaticLabels, TypeList, Values, enumeration_size_bytes,
+        enumeration_type,
     };
     pub use dormouse_imv::static_branch;
     pub use dormouse_relay::Segment;
