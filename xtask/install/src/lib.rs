@@ -151,8 +151,8 @@ impl Installation {
         for room in mechanisms.iter().chain(&[root.join("record/abi"), root.join("record/capi")]) {
             self.copy_tree(&room.join("include"), "include")?;
         }
-        for mechanism in &mechanisms {
-            self.copy_tree(&mechanism.join("man"), "share/man/man3")?;
+        for room in mechanisms.iter().chain(&[root.join("record/capi")]) {
+            self.copy_tree(&room.join("man"), "share/man/man3")?;
         }
         for (name, _) in LIBRARIES {
             let versioned = format!("{name}.so.{SOVERSION}");
