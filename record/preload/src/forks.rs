@@ -9,14 +9,14 @@
 //! those of the tracer: the parent's event is recorded before the tracer's locks are taken, and the child's once the
 //! child is a process of its own.
 
-use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use dormouse::event;
 
 /// Number of forks of this process and of its ancestors that run the same program. The child has the number of its own.
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 /// Id of the process that forked last. In a forked child, that of its parent.
-static PARENT: AtomicI32 = AtomicI32::new(0);
+static PARENT: AtomicU32 = AtomicU32::new(0);
 
 /// Registers the handlers.
 pub(crate) fn follow() {
@@ -25,13 +25,13 @@ pub(crate) fn follow() {
 }
 
 extern "C" fn before_fork() {
-    // SAFETY: getpid(2) has no preconditions.
-    PARENT.store(unsafe { libc::getpid() }, Ordering::Relaxed);
+    // A filter of system calls may kill for getpid(2).
+    PARENT.store(dormouse::own_pid(), Ordering::Relaxed);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
     event!(libc.fork_begin, number);
 }
 
 extern "C" fn after_fork_child() {
-    let (parent, number) = (PARENT.load(Ordering::Relaxed), NUMBER.load(Ordering::Relaxed));
+    let (parent, number) = (PARENT.load(Ordering::Relaxed).cast_signed(), NUMBER.load(Ordering::Relaxed));
     event!(libc.fork_child, parent, number);
 }

@@ -135,7 +135,7 @@ pub use snapshot::{PreparedRequest, Snapshot, SnapshotError, TakenSnapshot, snap
 pub use start::leave_to_sanitizer;
 pub use start::{Listen, start};
 #[doc(hidden)]
-pub use thread::enter_tracer;
+pub use thread::{enter_tracer, own_pid};
 pub use trigger::Trigger;
 pub use value::Value;
 
