@@ -72,7 +72,7 @@ impl<'t> Traces<'t> {
 
     fn events(&self) -> Merge<'_> {
         let streams = self.streams.iter().enumerate();
-        Merge::new(streams.map(|(index, (trace, bytes))| StreamReader::new(&self.described[*trace], index, *bytes)))
+        Merge::new(streams.map(|(index, (trace, bytes))| StreamReader::new(&self.described[*trace], index, bytes)))
     }
 }
 
