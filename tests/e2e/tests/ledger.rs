@@ -201,6 +201,9 @@ fn requests_agree(recording: &Recording, ledger: &Ledger, seed: u64) {
     }
 }
 
+/// Returns a time of a request.
+type RangeOf = fn(&Request) -> Range;
+
 /// The names of the pairs that the names of the classes define.
 const WHOLE: &str = "ledger:request_begin..ledger:request_end";
 const SERVED: &str = "ledger:request_start..ledger:request_end";
@@ -214,13 +217,7 @@ fn reports_agree(recording: &Recording, ledger: &Ledger, seed: u64) {
     report_agrees(recording, ledger, seed, &[], [(WHOLE, |of| of.whole), (SERVED, |of| of.served)]);
 }
 
-fn report_agrees(
-    recording: &Recording,
-    ledger: &Ledger,
-    seed: u64,
-    options: &[&str],
-    names: [(&str, fn(&Request) -> Range); 2],
-) {
+fn report_agrees(recording: &Recording, ledger: &Ledger, seed: u64, options: &[&str], names: [(&str, RangeOf); 2]) {
     let page = recording.place().join("report.html");
     let options = [&["-o", page.to_str().unwrap(), "-e", "ledger:*"], options].concat();
     json_of(recording, "report", &options);
@@ -261,7 +258,7 @@ fn locks_agree(recording: &Recording, ledger: &Ledger, seed: u64) {
 /// The named queries.
 fn queries_agree(recording: &Recording, ledger: &Ledger, seed: u64) {
     let Some(latency) = rows(recording, &["--named", "latency"]) else { return };
-    for (name, of) in [(WHOLE, (|of| of.whole) as fn(&Request) -> Range), (SERVED, |of| of.served)] {
+    for (name, of) in [(WHOLE, (|of| of.whole) as RangeOf), (SERVED, |of| of.served)] {
         let row = latency.iter().find(|row| row["name"] == name).unwrap();
         assert_eq!(number(&row["count"]), ledger.requests.len() as f64, "seed {seed}: {row}");
         let pairs =
