@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use clap::Args;
-use dormouse_abi::class::{ClassDecl, FieldType};
+use dormouse_abi::class::{ClassDecl, FieldType, Label};
 use dormouse_abi::message::{ProgramToTool, ToolToProgram};
 use dormouse_abi::text::printable;
 use dormouse_control::process_name;
@@ -74,8 +74,7 @@ impl List {
             let session = Some(session).filter(|session| !session.is_empty());
             if self.json {
                 let json = classes.iter().map(|class| {
-                    let mut json =
-                        class_json(&class.decl, class.site_count, |field_type| json!(type_name(*field_type)));
+                    let mut json = class_json(&class.decl, class.site_count, |of| Some(*of));
                     json["armed"] = class.armed.into();
                     json["sites_patched"] = class.patched_count.into();
                     json
@@ -90,7 +89,7 @@ impl List {
             writeln!(out, "{}", printable(&format!("process {pid} ({name}), {session}; {patching}")))?;
             let rows = classes.iter().map(|class| {
                 let state = if class.armed { "armed  " } else { "dormant" };
-                (state, class.site_count, class.decl.full_name(), fields_text(&class.decl, |of| type_name(*of)))
+                (state, class.site_count, class.decl.full_name(), fields_text(&class.decl, |of| Some(*of)))
             });
             print_classes(out, &rows.collect::<Vec<_>>())?;
         }
@@ -101,15 +100,14 @@ impl List {
     fn file(&self, path: &Path, out: &mut Output) -> anyhow::Result<u8> {
         let classes = classes_of_file(path)?;
         if self.json {
-            let known = |of: &Option<FieldType>| of.map_or(Value::Null, |field_type| type_name(field_type).into());
             let classes: Vec<Value> =
-                classes.iter().map(|FileClass { decl, site_count }| class_json(decl, *site_count, known)).collect();
+                classes.iter().map(|FileClass { decl, site_count }| class_json(decl, *site_count, |of| *of)).collect();
             out.json(&json!({ "file": path, "classes": classes }))?;
             return Ok(0);
         }
         writeln!(out, "{}", printable(&path.display().to_string()))?;
         let rows = classes.iter().map(|FileClass { decl, site_count }| {
-            let fields = fields_text(decl, |of| of.map_or("?".into(), type_name));
+            let fields = fields_text(decl, |of| *of);
             ("", *site_count, decl.full_name(), fields)
         });
         print_classes(out, &rows.collect::<Vec<_>>())?;
@@ -188,15 +186,36 @@ fn type_name(field_type: FieldType) -> String {
     if field_type.sequence { format!("{kind}[]") } else { kind }
 }
 
-fn class_json<T>(decl: &ClassDecl<T>, site_count: u32, type_json: impl Fn(&T) -> Value) -> Value {
-    let field = |(name, field_type): &(String, T)| json!({ "name": name, "type": type_json(field_type) });
-    let fields: Vec<Value> = decl.fields.iter().map(field).collect();
+/// Returns a class as JSON. `known`: the type of a field; `None` if it is not known.
+fn class_json<T>(decl: &ClassDecl<T>, site_count: u32, known: impl Fn(&T) -> Option<FieldType>) -> Value {
+    let field = |(index, (name, of)): (usize, &(String, T))| {
+        let known = known(of);
+        let mut json = json!({ "name": name, "type": known.map(type_name) });
+        if let (Some(labels), Some(FieldType { kind, .. })) = (decl.labels.get(&index), known) {
+            let value = |label: &Label| u64::try_from(kind.integer(label.bits)).map_or(json!(label.bits), Value::from);
+            json["labels"] = labels.iter().map(|label| (label.name.clone(), value(label))).collect();
+        }
+        json
+    };
+    let fields: Vec<Value> = decl.fields.iter().enumerate().map(field).collect();
     json!({ "name": decl.full_name(), "sites": site_count, "fields": fields })
 }
 
-fn fields_text<T>(decl: &ClassDecl<T>, type_text: impl Fn(&T) -> String) -> String {
-    let fields = decl.fields.iter().map(|(name, field_type)| format!("{name}: {}", type_text(field_type)));
-    fields.collect::<Vec<_>>().join(", ")
+/// Number of labels of a field that are printed.
+const LABELS_SHOWN: usize = 8;
+
+/// Returns the fields of a class as text. `known`: the type of a field; `None` if it is not known.
+fn fields_text<T>(decl: &ClassDecl<T>, known: impl Fn(&T) -> Option<FieldType>) -> String {
+    let field = |(index, (name, of)): (usize, &(String, T))| {
+        let labels = decl.labels.get(&index).map_or(&[][..], Vec::as_slice);
+        let mut names: Vec<String> = labels.iter().take(LABELS_SHOWN).map(|label| label.name.clone()).collect();
+        if labels.len() > LABELS_SHOWN {
+            names.push(format!("… {} more", labels.len() - LABELS_SHOWN));
+        }
+        let separator = if names.is_empty() { "" } else { " " };
+        format!("{name}: {}{separator}{}", known(of).map_or("?".into(), type_name), names.join("|"))
+    };
+    decl.fields.iter().enumerate().map(field).collect::<Vec<_>>().join(", ")
 }
 
 /// Prints a line for each class: its state, number of tracepoints, name and fields.

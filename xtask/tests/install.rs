@@ -103,7 +103,9 @@ fn texts(prefix: &Path) {
             }
         }
     }
-    for page in ["man1/dormouse.1", "man1/dormouse-record.1", "man1/dormouse-vring-bench.1", "man3/dormouse-imv.3"] {
+    let libraries = ["man3/dormouse-imv.3", "man3/dormouse-event.3"];
+    let commands = ["man1/dormouse.1", "man1/dormouse-record.1", "man1/dormouse-vring-bench.1"];
+    for page in commands.into_iter().chain(libraries) {
         assert!(share.join("man").join(page).is_file(), "{page}");
     }
     if has_part("groff") {

@@ -83,9 +83,9 @@ EVENTS  EVENTS/S  BYTES  EVENT       CPU
             &["--field", "bytes", "--by", "process"],
             format!(
                 "{HEAD}
-COUNT    SUM  MIN  MEAN  P50   P90   P99  P99.9   MAX  EVENT       PROCESS
-   20  11050    4   552  361  1224  1521   1521  1521  http:begin  cache (8)
-   20   9490    0   474  290  1086  1369   1369  1369  http:begin  web (7)
+COUNT       SUM  MIN   MEAN    P50       P90       P99     P99.9       MAX  EVENT       PROCESS
+   20  10.8 KiB  4 B  552 B  361 B  1.20 KiB  1.49 KiB  1.49 KiB  1.49 KiB  http:begin  cache (8)
+   20  9.27 KiB  0 B  474 B  290 B  1.06 KiB  1.34 KiB  1.34 KiB  1.34 KiB  http:begin  web (7)
 {NOTE}{LOST}"
             ),
         ),

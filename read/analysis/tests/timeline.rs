@@ -1,10 +1,11 @@
 //! Timelines of generated traces.
 
-use std::slice::from_ref;
+use std::collections::{BTreeMap, BTreeSet};
 
 use dormouse_abi::class::{FieldType, Kind};
 use dormouse_analysis::timeline::{
     Begin, Counter, End, Flow, FoundKey, Instant, Loss, Options, Sink, Timeline, Totals, Track, What, find_keys,
+    slice_rules,
 };
 use dormouse_ctf::{Merge, StateRecord, StreamReader, Trace, Value};
 use dormouse_traces::TraceBuilder;
@@ -49,12 +50,41 @@ impl Sink for Lines {
     }
 }
 
+/// Traces that are read together.
+struct Traces<'t> {
+    described: Vec<Trace>,
+    /// Index of the trace, and bytes, of each stream.
+    streams: Vec<(usize, &'t [u8])>,
+}
+
+impl<'t> Traces<'t> {
+    fn of(traces: &[&'t dormouse_traces::Trace]) -> Traces<'t> {
+        let described = traces.iter().map(|trace| Trace::decode(trace.metadata.as_bytes()).unwrap()).collect();
+        let streams = traces.iter().enumerate();
+        let streams =
+            streams.flat_map(|(index, trace)| trace.streams.iter().map(move |bytes| (index, bytes.as_slice())));
+        Traces { described, streams: streams.collect() }
+    }
+
+    fn described(&self) -> Vec<&Trace> {
+        self.described.iter().collect()
+    }
+
+    fn events(&self) -> Merge<'_> {
+        let streams = self.streams.iter().enumerate();
+        Merge::new(streams.map(|(index, (trace, bytes))| StreamReader::new(&self.described[*trace], index, bytes)))
+    }
+}
+
 fn timeline(options: &Options, trace: &dormouse_traces::Trace) -> Result<(Vec<String>, Totals), String> {
-    let (described, mut lines) = (Trace::decode(trace.metadata.as_bytes()).unwrap(), Lines::default());
-    let names: Vec<String> = (0..trace.streams.len()).map(|index| format!("s{index}")).collect();
-    let mut timeline = Timeline::new(options, &[&described], names.iter().map(|name| (name.as_str(), 0)))?;
-    let streams = trace.streams.iter().enumerate();
-    let mut events = Merge::new(streams.map(|(index, bytes)| StreamReader::new(&described, index, bytes.as_slice())));
+    timeline_of(options, &[trace])
+}
+
+fn timeline_of(options: &Options, traces: &[&dormouse_traces::Trace]) -> Result<(Vec<String>, Totals), String> {
+    let (read, mut lines) = (Traces::of(traces), Lines::default());
+    let names = read.streams.iter().map(|(trace, _)| ("s", *trace));
+    let mut timeline = Timeline::new(options, &read.described(), names)?;
+    let mut events = read.events();
     while let Some(next) = events.next_event() {
         match next {
             Ok(event) => timeline.event(&event, &mut lines),
@@ -131,6 +161,62 @@ fn slices_of_a_thread_nest_by_the_names_of_their_ends() {
     let expected =
         Totals { events: 12, slices: 4, slices_unfinished: 1, instants: 3, ends_unpaired: 1, ..Totals::default() };
     assert_eq!(totals, expected);
+}
+
+/// Begins that would give their slices the same name have slices of their own, called by both ends.
+#[test]
+fn begins_that_share_an_end_or_a_name_have_slices_of_their_own() {
+    type Event = (u64, &'static str);
+    let timeline = |events: &[Event]| {
+        let mut builder = TraceBuilder::new();
+        let names: BTreeSet<&str> = events.iter().map(|(_, name)| *name).collect();
+        let classes: BTreeMap<&str, _> = names.iter().map(|name| (*name, builder.class("app", name, &[]))).collect();
+        let stream = builder.stream(0);
+        events.iter().for_each(|(time, name)| builder.event(stream, *time, 7, 7, classes[name], &[]));
+        let trace = builder.finish();
+        let (lines, totals) = timeline(&Options::default(), &trace).unwrap();
+        let ends = lines.iter().filter(|line| line.contains(" end "));
+        let ends = ends.map(|line| line.split(" of ").next().unwrap().to_string());
+        let described = Trace::decode(trace.metadata.as_bytes()).unwrap();
+        let rules = slice_rules((&described).into()).into_iter();
+        let rules = rules.map(|rule| format!("{}: {} {}", rule.name, rule.begins.join(" "), rule.ends.join(" ")));
+        (
+            ends.collect::<BTreeSet<_>>(),
+            rules.collect::<BTreeSet<_>>(),
+            [totals.slices, totals.ends_unpaired, totals.instants],
+        )
+    };
+    let set = |lines: &[&str]| lines.iter().map(|line| line.to_string()).collect::<BTreeSet<_>>();
+    let both = set(&["app:x_begin..app:x_end: app:x_begin app:x_end", "app:x_start..app:x_end: app:x_start app:x_end"]);
+
+    // One after the other, twice, and an end alone.
+    let (ends, found, counts) = timeline(&[
+        (1, "x_end"),
+        (10, "x_begin"),
+        (14, "x_start"),
+        (20, "x_end"),
+        (30, "x_begin"),
+        (35, "x_start"),
+        (50, "x_end"),
+    ]);
+    assert_eq!(found, both);
+    assert_eq!(ends, set(&["20 end 1 since 10", "20 end 2 since 14", "50 end 3 since 30", "50 end 4 since 35"]));
+    // The end alone counts once.
+    assert_eq!(counts, [4, 1, 1]);
+
+    // One or the other: no end is alone.
+    let (ends, found, counts) = timeline(&[(10, "x_begin"), (20, "x_end"), (30, "x_start"), (50, "x_end")]);
+    assert_eq!((found, counts), (both, [2, 0, 0]), "{ends:?}");
+
+    // A begin takes the first end that is there, which the other begin cannot have.
+    let (ends, found, counts) = timeline(&[(1, "x_begin"), (2, "x_start"), (4, "x_stop"), (8, "x_end")]);
+    let expected =
+        set(&["app:x_begin..app:x_end: app:x_begin app:x_end", "app:x_start..app:x_stop: app:x_start app:x_stop"]);
+    assert_eq!((found, counts), (expected, [2, 0, 0]), "{ends:?}");
+
+    // A begin with two ends is one slice, which either ends.
+    let (ends, found, counts) = timeline(&[(1, "x_start"), (2, "x_stop"), (4, "x_start"), (8, "x_end")]);
+    assert_eq!((found, counts), (set(&["app:x: app:x_start app:x_end app:x_stop"]), [2, 0, 0]), "{ends:?}");
 }
 
 #[test]
@@ -377,7 +463,7 @@ fn every_slice_ends_once() {
         assert_eq!(count("unfinished"), totals.slices_unfinished);
         assert_eq!(count("loss on"), totals.losses);
         assert!(totals.slices_across_losses > 0 && totals.losses > 10 && totals.slices > 1000, "{totals:?}");
-        let ids: std::collections::BTreeSet<&str> =
+        let ids: BTreeSet<&str> =
             lines.iter().filter(|line| line.contains(" end ")).map(|line| line.split(' ').nth(2).unwrap()).collect();
         assert_eq!(ids.len() as u64, count(" begin "));
     }
@@ -386,18 +472,20 @@ fn every_slice_ends_once() {
 /// Takes events of (time, thread, class, fields), and returns the keys that are found, and the ends of the timeline with
 /// these keys.
 fn surveyed(builder: TraceBuilder) -> (Vec<FoundKey>, Vec<String>, Totals) {
-    let trace = builder.finish();
-    let described = Trace::decode(trace.metadata.as_bytes()).unwrap();
-    let options = Options::default();
-    let streams = trace.streams.iter().enumerate();
-    let mut events = Merge::new(streams.map(|(index, bytes)| StreamReader::new(&described, index, bytes.as_slice())));
-    let found = find_keys(&options, from_ref(&described), trace.streams.iter().map(|_| 0), usize::MAX, |survey| {
+    surveyed_of(&[&builder.finish()])
+}
+
+fn surveyed_of(traces: &[&dormouse_traces::Trace]) -> (Vec<FoundKey>, Vec<String>, Totals) {
+    let (read, options) = (Traces::of(traces), Options::default());
+    let streams = read.streams.iter().map(|(trace, _)| *trace);
+    let mut events = read.events();
+    let found = find_keys(&options, &read.described, streams, usize::MAX, |survey| {
         while let Some(next) = events.next_event() {
             survey.take(next);
         }
     });
     let found = found.unwrap();
-    let (lines, totals) = timeline(&Options { found: found.clone(), ..options }, &trace).unwrap();
+    let (lines, totals) = timeline_of(&Options { found: found.clone(), ..options }, traces).unwrap();
     (found, lines.into_iter().filter(|line| line.contains(" end ")).collect(), totals)
 }
 
@@ -441,6 +529,53 @@ fn tasks_that_move_between_threads_are_paired_by_the_field_that_identifies_them(
             assert!(totals.flows > 50);
         }
     }
+}
+
+/// Two machines or containers can have processes with the same id, whose requests have the same numbers.
+#[test]
+fn what_begins_in_one_trace_does_not_end_in_another_unless_the_key_is_given() {
+    // Request i begins at 100 i on one thread, and ends on any.
+    let requests = |later: u64, length: u64| {
+        let mut builder = TraceBuilder::new();
+        let id = [("id", FieldType::scalar(Kind::U64))];
+        let [begin, end] = ["req_begin", "req_end"].map(|name| builder.class("app", name, &id));
+        let stream = builder.stream(0);
+        for id in 0..100 {
+            let time = 100 * id + later;
+            builder.event(stream, time, 1, 10 + id as u32 % 3, begin, &[Value::U64(id)]);
+            builder.event(stream, time + length, 1, 10 + (id * id / 5) as u32 % 3, end, &[Value::U64(id)]);
+        }
+        builder.finish()
+    };
+    let traces = [&requests(0, 25), &requests(3, 40)];
+    let (found, ends, totals) = surveyed_of(&traces);
+    assert_eq!(found.iter().map(|found| found.fields.concat()).collect::<Vec<_>>(), ["id"]);
+    let lengths = |ends: &[String]| {
+        let number = |line: &str, word: usize| line.split(' ').nth(word).unwrap().parse::<u64>().unwrap();
+        let length = |line: &String| number(line, 0) - number(line, 4);
+        [22, 25, 40, 43].map(|wanted| ends.iter().filter(|line| length(line) == wanted).count())
+    };
+    assert_eq!((lengths(&ends), totals.slices, totals.ends_unpaired), ([0, 100, 100, 0], 200, 0));
+    // What the user says is a key is one in all traces: the last begin is ended first.
+    let given = pairs(&[("app:req_begin", "app:req_end")], &["id"]);
+    let lines = timeline_of(&given, &traces).unwrap().0;
+    let ends: Vec<String> = lines.into_iter().filter(|line| line.contains(" end ")).collect();
+    assert_eq!(lengths(&ends), [100, 0, 0, 100]);
+
+    let lock = |later: u64| {
+        let mut builder = TraceBuilder::new();
+        let fields = [("mutex", FieldType::scalar(Kind::U64)), ("result", FieldType::scalar(Kind::I32))];
+        let [lock, unlock] = ["mutex_lock", "mutex_unlock"].map(|name| builder.class("libc", name, &fields));
+        let stream = builder.stream(0);
+        [(later, lock), (later + 2, unlock)].into_iter().for_each(|(time, class)| {
+            builder.event(stream, time, 1, 1, class, &[Value::U64(5), Value::I32(0)]);
+        });
+        builder.finish()
+    };
+    let (lines, totals) = timeline_of(&Options::default(), &[&lock(1), &lock(2)]).unwrap();
+    let ends: Vec<_> = lines.iter().filter(|line| line.contains(" end ")).collect();
+    let expected = ["3 end 1 since 1 of libc:mutex_lock above 0", "4 end 2 since 2 of libc:mutex_lock above 0"];
+    assert_eq!(ends, expected, "{totals:?}");
 }
 
 /// Calls of threads stay paired by thread, whatever fields their ends share, and where the recording begins and ends

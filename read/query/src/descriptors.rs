@@ -8,10 +8,18 @@
 //!     fd, oldfd      `fd` has the path that `oldfd` had before
 //!     fd, path       `fd` has this path
 //! ```
+//! Three arguments more follow processes that fork, so that rows of all processes are in one partition:
+//!
+//! ```text
+//!   descriptor_path(first, last, fd, oldfd, path, pid, number, parent) over (order by time)
+//!     pid              process of the row
+//!     number           `pid` is about to fork for the time with this number
+//!     number, parent   `pid` begins as the child of that fork, with the paths that `parent` had
+//! ```
 //! Its value is the path of `fd` after the call, or null if the path is not known. A process begins with `standard input`,
 //! `standard output` and `standard error` as the paths of its descriptors 0, 1 and 2.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -22,13 +30,14 @@ use datafusion::arrow::datatypes::{DataType, Field, FieldRef};
 use datafusion::common::ScalarValue;
 use datafusion::error::Result;
 use datafusion::logical_expr::function::{PartitionEvaluatorArgs, WindowUDFFieldArgs};
-use datafusion::logical_expr::{PartitionEvaluator, Signature, Volatility, WindowUDF, WindowUDFImpl};
+use datafusion::logical_expr::{PartitionEvaluator, Signature, TypeSignature, Volatility, WindowUDF, WindowUDFImpl};
 
 /// Returns the window function `descriptor_path`.
 pub(crate) fn descriptor_path() -> WindowUDF {
-    let mut types = vec![DataType::Int64; 4];
-    types.push(DataType::Utf8);
-    WindowUDF::new_from_impl(DescriptorPath { signature: Signature::exact(types, Volatility::Immutable) })
+    let calls = [vec![DataType::Int64; 4], vec![DataType::Utf8]].concat();
+    let forks = [calls.clone(), vec![DataType::Int64; 3]].concat();
+    let types = vec![TypeSignature::Exact(calls), TypeSignature::Exact(forks)];
+    WindowUDF::new_from_impl(DescriptorPath { signature: Signature::one_of(types, Volatility::Immutable) })
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -46,7 +55,7 @@ impl WindowUDFImpl for DescriptorPath {
     }
 
     fn partition_evaluator(&self, _: PartitionEvaluatorArgs) -> Result<Box<dyn PartitionEvaluator>> {
-        Ok(Box::new(Paths::at_start()))
+        Ok(Box::new(Processes::default()))
     }
 
     fn field(&self, of: WindowUDFFieldArgs) -> Result<FieldRef> {
@@ -94,12 +103,39 @@ impl Paths {
     }
 }
 
-impl PartitionEvaluator for Paths {
+/// Process and number of a fork.
+type Fork = (Option<i64>, i64);
+
+/// The paths of the descriptors of processes.
+#[derive(Debug, Default)]
+struct Processes {
+    paths: HashMap<Option<i64>, Paths>,
+    /// Paths of processes that forked, for children that have not begun. A fork that failed leaves some.
+    forks: HashMap<Fork, Paths>,
+}
+
+impl Processes {
+    /// Applies a row, and returns the path of `fd` after it. `number` and `parent`: those of a fork.
+    fn after(&mut self, pid: Option<i64>, number: Option<i64>, parent: Option<i64>, call: Call<'_>) -> Option<&str> {
+        if let (Some(number), Some(_)) = (number, parent)
+            && let Some(inherited) = self.forks.remove(&(parent, number))
+        {
+            self.paths.insert(pid, inherited);
+        }
+        let paths = self.paths.entry(pid).or_insert_with(Paths::at_start);
+        if let (Some(number), None) = (number, parent) {
+            self.forks.insert((pid, number), Paths(paths.0.clone()));
+        }
+        paths.after(call)
+    }
+}
+
+impl PartitionEvaluator for Processes {
     fn evaluate(&mut self, values: &[ArrayRef], range: &Range<usize>) -> Result<ScalarValue> {
         // DataFusion evaluates the rows in order.
         let row = range.start;
         let number = |index: usize| {
-            let column = values[index].as_primitive::<Int64Type>();
+            let column = values.get(index)?.as_primitive::<Int64Type>();
             column.is_valid(row).then(|| column.value(row))
         };
         let paths = values[4].as_string::<i32>();
@@ -109,7 +145,8 @@ impl PartitionEvaluator for Paths {
             oldfd: number(3),
             path: paths.is_valid(row).then(|| paths.value(row)),
         };
-        Ok(ScalarValue::Utf8(self.after(call).map(String::from)))
+        let path = self.after(number(5), number(6), number(7), call);
+        Ok(ScalarValue::Utf8(path.map(String::from)))
     }
 
     fn supports_bounded_execution(&self) -> bool {
@@ -175,5 +212,28 @@ mod tests {
         assert_eq!(paths.after(output(1)), None);
         // A failed call.
         assert_eq!(paths.after(Call { fd: Some(-2), path: Some("/x"), ..Call::default() }), None);
+    }
+
+    /// A child has the paths that its parent had when it forked, whatever the parent does before the child's first row.
+    #[test]
+    fn a_child_begins_with_the_paths_of_its_parent() {
+        let mut processes = Processes::default();
+        let (parent, child, other) = (Some(7), Some(8), Some(9));
+        let opened = |path| Call { fd: Some(4), path: Some(path), ..Call::default() };
+        let used = Call { fd: Some(4), ..Call::default() };
+        processes.after(parent, None, None, opened("/a"));
+        processes.after(parent, Some(1), None, Call::default());
+        processes.after(parent, None, None, opened("/b"));
+        processes.after(parent, Some(2), None, Call::default());
+        processes.after(child, Some(1), parent, Call::default());
+        assert_eq!(processes.after(child, None, None, used), Some("/a"));
+        processes.after(child, None, None, opened("/c"));
+        assert_eq!(processes.after(parent, None, None, used), Some("/b"));
+        processes.after(other, Some(2), parent, Call::default());
+        assert_eq!(processes.after(other, None, None, used), Some("/b"));
+        // A fork that is not in the trace.
+        processes.after(Some(10), Some(3), parent, Call::default());
+        assert_eq!(processes.after(Some(10), None, None, used), None);
+        assert!(processes.forks.is_empty());
     }
 }

@@ -101,7 +101,7 @@ impl Source {
     pub(crate) fn take_notes(self) -> BTreeSet<String> {
         match self {
             Source::Traces(traces) => traces.take_notes(),
-            Source::Store(_) => BTreeSet::new(),
+            Source::Store(store) => store.take_notes(),
         }
     }
 

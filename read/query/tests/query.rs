@@ -448,6 +448,7 @@ fn io_by_file_follows_copies_and_ends_of_descriptors() {
     let close = builder.class("libc", "close", &[fd, field("result", Kind::I32)]);
     let [fclose, dup, close_range, pipe, fopen, freopen, socket, socketpair, accept] =
         made::descriptor_classes(&mut builder);
+    let [fork_begin, fork_child] = made::fork_classes(&mut builder);
     let stream = builder.stream(0);
     let mut at = 0;
     let mut event = |pid: u32, class: u16, values: &[Value<'_>]| {
@@ -507,6 +508,13 @@ fn io_by_file_follows_copies_and_ends_of_descriptors() {
     event(8, write, &written(2)); // standard error: 65536
     event(8, dup, &numbers(&[0, 9]));
     event(8, write, &written(9)); // standard input: 131072
+    // A child has what its parent had when it forked.
+    event(7, open, &opened("/h", 12));
+    event(7, fork_begin, &[Value::U32(1)]);
+    event(7, open, &opened("/i", 12));
+    event(9, fork_child, &[Value::I32(7), Value::U32(1)]);
+    event(9, write, &written(12)); // /h: 262144
+    event(9, write, &written(1)); // /a: 524288
     let dir = tempfile::tempdir().unwrap();
     builder.finish().closed().write(dir.path());
     let (code, out, err) = query(&[dir.path().to_str().unwrap(), "--named", "io-by-file"]);
@@ -532,6 +540,7 @@ fn io_by_file_follows_copies_and_ends_of_descriptors() {
     ]);
     let of_8 = [("descriptor 7 (opening not traced)", 2048), ("standard error", 65536), ("standard input", 131_072)];
     assert_eq!((sums(7), sums(8)), (of_7, expected(&of_8)), "{out}");
+    assert_eq!(sums(9), expected(&[("/h", 262_144), ("/a", 524_288)]), "{out}");
 }
 
 #[test]

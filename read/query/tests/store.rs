@@ -96,7 +96,6 @@ fn stores_have_the_tables_and_functions_of_traces() {
         "select count(*) from \"http:begin\" where time >= '2023-11-14T22:13:20.01Z' and path in ('/3', '/4')",
         "select fd, result, path from \"libc:read\" r full join \"libc:open\" o using (fd) order by r.time, o.time",
         "select key, begin_time, duration_ns, process, pid, tid, cpu, name from pairs('http:begin', 'http:end', 'id') order by key",
-        "select * from (select key, begin_time, duration_ns, pid from pairs('http:begin', 'http:end')) order by begin_time, pid",
         "select key, count(*), sum(duration_ns), quantile(duration_ns, 0.5) from pairs('libc:malloc', 'libc:free', 'ptr') group by key order by key",
         "select sum(numbers[2]) from \"http:begin\"",
         "select pid, name, program, sum(events) from processes group by 1, 2, 3 order by 1",
@@ -108,6 +107,13 @@ fn stores_have_the_tables_and_functions_of_traces() {
         assert_eq!(of_store, of_traces, "{sql}");
     }
     assert_eq!(stored.rows("select distinct host, day from events"), ["lair,2023-11-14"]);
+    // Without a key a store pairs by thread, says so, and names the fields that can be the key.
+    let sql = "select * from (select key, begin_time, duration_ns, pid from pairs('http:begin', 'http:end')) order by begin_time, pid";
+    let [of_trace, of_store] = [&stored.traces[0], &stored.store].map(|of| query(&[text(of), sql]));
+    assert_eq!((of_store.0, &of_store.1), (0, &of_trace.1));
+    assert!(of_store.2.contains("http:begin..http:end is paired by thread"), "{}", of_store.2);
+    assert!(of_store.2.trim_end().ends_with("pairs('http:begin', 'http:end', 'FIELD,…'), of id"), "{}", of_store.2);
+    assert_eq!(of_trace.2, "");
     // A class without events has no files.
     let known = stored.rows("select class from classes where class like 'http:%' order by class");
     assert_eq!(known, ["http:begin", "http:end"]);

@@ -1,5 +1,5 @@
 // What fields say about entries: which of them a search finds, and their labels.
-import { counted, element } from "./text.js";
+import { counted, element, inUnit } from "./text.js";
 import { eachFields, eachMerged } from "./data.js";
 import { firstFrom, processLabel, threadLabel } from "./rows.js";
 
@@ -92,8 +92,12 @@ export function fieldTable(events, most = Infinity) {
   const ends = events.slice(0, 2);
   const names = [...new Set(ends.flatMap(({ fields }) => fields.map(([name]) => name)))];
   const values = ends.map(({ fields }) => new Map(fields.slice().reverse()));
+  const value = (of, name) => {
+    const [exact, readable] = [of.get(name) ?? "", inUnit(name, of.get(name) ?? "")];
+    return readable === undefined ? exact : `${exact} (${readable})`;
+  };
   const head = element("tr", {}, element("th", {}), ...ends.map(({ name }) => element("th", { text: name, scope: "col" })));
-  const rows = names.slice(0, most).map((name) => element("tr", {}, element("th", { text: name, scope: "row" }), ...values.map((of) => element("td", { text: of.get(name) ?? "" }))));
+  const rows = names.slice(0, most).map((name) => element("tr", {}, element("th", { text: name, scope: "row" }), ...values.map((of) => element("td", { text: value(of, name) }))));
   const more = names.length - rows.length;
   const notes = events.slice(2).map(({ name }) => name);
   if (more > 0) notes.push(`and ${counted(more)} more fields`);

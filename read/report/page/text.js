@@ -20,6 +20,25 @@ export function duration(ns) {
   return `${value.toFixed(digits)} ${name}`;
 }
 
+// Ends of the names of fields that have a unit: nanoseconds, or bytes.
+const UNITS_OF_FIELDS = new Map([["ns", 1], ["us", 1e3], ["ms", 1e6], ["bytes", 0]]);
+
+// Returns bytes in a readable unit: 12.3 MiB.
+export function size(bytes) {
+  const power = Math.min(6, Math.floor(Math.log2(Math.max(1, Math.abs(bytes))) / 10));
+  const value = bytes / 1024 ** power;
+  return power === 0 ? `${counted(value)} B` : `${value.toFixed(Math.abs(value) >= 100 ? 0 : Math.abs(value) >= 10 ? 1 : 2)} ${"KMGTPE"[power - 1]}iB`;
+}
+
+// Returns a value of a field in a readable unit, which the field's name ends in; undefined without one, and for less than
+// a thousand.
+export function inUnit(field, value) {
+  const unit = UNITS_OF_FIELDS.get(field.split(/[._ ]/).pop());
+  const number = Number(value);
+  if (unit === undefined || value === "" || !Number.isFinite(number) || Math.abs(number) < 1000) return undefined;
+  return unit === 0 ? size(number) : `${number < 0 ? "-" : ""}${duration(Math.abs(number) * unit)}`;
+}
+
 // Returns the distance of about this many marks on an axis: 1, 2 or 5 times a power of ten.
 export function stepOf(span, marks) {
   const rough = span / Math.max(1, marks);

@@ -1,5 +1,5 @@
 // The timeline: the visible part, and the actions of pointer and keys.
-import { counted, duration, element, plural, since } from "./text.js";
+import { counted, duration, element, inUnit, plural, since } from "./text.js";
 import { HEADER, firstAfter, layout, levelOf, pointAt, pointsOf, sameKey, whoLabel, cpuLabel, find } from "./rows.js";
 import { fieldsOf, partOf, spreadThreads } from "./data.js";
 import { fieldTable } from "./fields.js";
@@ -470,7 +470,8 @@ export class Timeline {
     const point = pointsOf(report, band.counter)[pointAt(pointsOf(report, band.counter), this.timeAt(x))];
     if (!point) return undefined;
     const [time, least, most, last] = point;
-    return [`${band.label}: ${counted(last)}`, ...(least < most ? [`between ${counted(least)} and ${counted(most)}`] : []), `since ${since(time)}`];
+    const text = (value) => inUnit(band.label, value) ?? counted(value);
+    return [`${band.label}: ${text(last)}`, ...(least < most ? [`between ${text(least)} and ${text(most)}`] : []), `since ${since(time)}`];
   }
 
   hide() {

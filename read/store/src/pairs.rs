@@ -252,11 +252,16 @@ impl Group {
         for row in 0..batch.num_rows() {
             let Some(time_ns) = events.time_ns(row) else { continue };
             let (ends, begins) = &roles[classes.keys().value(row) as usize];
+            let ends_alone = finder.pairs.unpaired.ends;
+            let (mut has_begun, mut is_alone) = (false, false);
             for rule in ends {
                 let Rule { name, is_wait, .. } = &self.rules[*rule as usize];
                 let has_begin = finder.end(&Of { rule: *rule, name, host: None }, &events, row, time_ns);
-                finder.pairs.unpaired.ends -= u64::from(*is_wait && !has_begin);
+                has_begun |= has_begin;
+                is_alone |= !has_begin && !is_wait;
             }
+            // An end of several rules counts once, and only if it has ended a pair of none.
+            finder.pairs.unpaired.ends = ends_alone + u64::from(is_alone && !has_begun);
             for rule in begins {
                 if finder.pairs.has_room() {
                     finder.begin(*rule, &events, row, time_ns);

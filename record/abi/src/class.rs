@@ -382,6 +382,13 @@ pub mod rust_event {
     /// Offset of the number of fields in the description that the function of an
     /// [`EventRecord`](crate::site::EventRecord) returns. The fields' type bytes precede it.
     pub const COUNT_OFFSET: usize = super::FIELD_COUNT_MAX;
+    /// Offset in the description of the address of the last field that is an enumeration; 0 if none is.
+    pub const LABELLED_OFFSET: usize = COUNT_OFFSET + 8;
+    /// Offsets in an enumeration of the index of its field, of the list of its labels, and of the address of the
+    /// enumeration before it.
+    pub const ENUMERATION_OFFSETS: [usize; 3] = [0, 8, 24];
+    /// Size of a label, in bytes: its name and its value's bits.
+    pub const LABEL_SIZE_BYTES: usize = SLICE_SIZE_BYTES + 8;
 }
 
 /// Lowest bit of a class's id word that is a trigger mark. Marks tell which of the program's triggers wait for the

@@ -599,6 +599,52 @@ fn the_examples_find_the_library_by_cmake() {
     }
 }
 
+/// The programs in the manual page compile and run; its macros are those of the header.
+#[test]
+fn the_manual_page_shows_every_macro_in_programs_that_run() {
+    let file = installed().prefix.join("share/man/man3/dormouse-event.3");
+    let page = std::fs::read_to_string(&file).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let mut all = String::new();
+    for part in page.split(".\\\" program ").skip(1) {
+        let (name, rest) = part.split_once("\n.EX\n").expect("code below the comment");
+        let code = rest.split_once("\n.EE").expect("an end of the code").0.replace("\\e", "\\").replace("\\-", "-");
+        let (unit, program) = (dir.path().join(name), dir.path().join(name).with_extension(""));
+        std::fs::write(&unit, format!("{code}\n")).unwrap();
+        for compilers in compilers() {
+            let mut command = compiler_of(name, compilers);
+            command.arg("-o").arg(&program).arg(&unit).args(link_flags(Link::Shared));
+            succeed(command.arg(format!("-Wl,-rpath,{}", installed().prefix.join("lib").display())));
+            let trace = dir.path().join(format!("trace-{name}-{}", compilers.0));
+            succeed(record(&trace).arg("--").arg(&program));
+            let (events, lost) = read(&trace);
+            let expected: &[&str] = match name {
+                "jobs.c" => &["job:moved", "job:read", "job:moved", "job:idle"],
+                _ => &["road:changed"],
+            };
+            let found: Vec<&str> = events.iter().map(|line| line.split(' ').next().unwrap()).collect();
+            assert_eq!((found.as_slice(), lost), (expected, 0), "{events:?}");
+            let view =
+                stdout(&succeed(Command::new(&installed().dormouse).args(["view", "--format", "people"]).arg(&trace)));
+            let label = if name == "jobs.c" { "to=FINISHED" } else { "to=green" };
+            assert!(view.contains(label), "{view}");
+        }
+        all += &code;
+    }
+    let header = std::fs::read_to_string(installed().prefix.join("include/dormouse/event.h")).unwrap();
+    let defines = header.lines().filter_map(|line| line.strip_prefix("#define ")?.split_once('('));
+    let macros = defines.map(|(name, _)| name).filter(|name| !name.contains("_I_"));
+    let macros: std::collections::BTreeSet<&str> = macros.collect();
+    assert!(macros.len() >= 4, "{macros:?}");
+    for name in macros {
+        assert!(all.contains(&format!("{name}(")), "no example of {name}");
+    }
+    if has_part("groff") {
+        let output = succeed(Command::new("groff").args(["-man", "-ww", "-z", "-Tutf8"]).arg(&file));
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    }
+}
+
 #[test]
 fn the_installed_tree_may_be_moved() {
     let text = std::fs::read_to_string(installed().prefix.join("lib/pkgconfig/dormouse.pc")).unwrap();

@@ -38,6 +38,8 @@
 //! | `libc:socket` | `domain`, `kind`, `protocol`, `fd` |
 //! | `libc:socketpair` | `domain`, `kind`, `protocol`, `fd`, `other_fd`, `result` |
 //! | `libc:accept` (`accept`, `accept4`) | `sockfd`, `flags`, `fd` |
+//! | `libc:fork_begin`, before a fork | `number` |
+//! | `libc:fork_child`, in the child | `parent`, `number` |
 //! | `libc:mutex_lock_begin`, if the call must wait | `mutex`, `owner` |
 //! | `libc:mutex_lock` (`pthread_mutex_lock`, `…_timedlock`, `…_clocklock`), `libc:mutex_trylock` | `mutex`, `result` |
 //! | `libc:mutex_unlock` | `mutex` |
@@ -49,7 +51,8 @@
 //! | `libc:rwlock_unlock` | `rwlock` |
 //! | `libc:rwlock_unlock_failed` | `rwlock`, `result` |
 //!
-//! There is one event for each call, after it has returned, with three exceptions. `free` and unlocks are recorded
+//! There is one event for each call, after it has returned, with four exceptions. A fork has an event in the parent and
+//! one in the child, with the same number. `free` and unlocks are recorded
 //! before the call, because afterwards another thread may be given the address or take the lock. A wait for a condition
 //! has two events, because it releases the mutex and locks it again. A lock that must wait has two events; if its
 //! `…_begin` is not armed, it has the second one only. `owner` and `writer` are the id of the thread that holds the lock
@@ -121,6 +124,7 @@ mod arena;
 mod conditions;
 mod descriptors;
 mod files;
+mod forks;
 mod listing;
 mod memory;
 mod mutexes;
@@ -161,6 +165,7 @@ static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, *const *const c_c
             dormouse::leave_to_sanitizer();
         } else {
             dormouse::start(dormouse::Listen::Preloaded);
+            forks::follow();
         }
     }
     constructor

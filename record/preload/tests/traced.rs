@@ -303,6 +303,45 @@ fn paths_of_descriptors_agree_with_the_kernel() {
     }
 }
 
+/// The events of a fork say which descriptors a child has inherited: the files of its reads are those that the kernel
+/// reports.
+#[test]
+fn a_child_has_the_descriptors_that_its_parent_had_when_it_forked() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = compiled(directory.path(), "inherited.c");
+    let trace = record(&["-e", "libc:*"], &[program.as_os_str(), directory.path().as_os_str()]);
+    succeeded(&trace);
+    let mut paths: BTreeMap<i64, BTreeMap<i64, String>> = BTreeMap::new();
+    let mut forks = BTreeMap::new();
+    let mut reads = BTreeSet::new();
+    let mut events: Vec<&Event> = trace.events.iter().collect();
+    events.sort_by_key(|event| event.ns);
+    for event in events {
+        let (pid, number) = (i64::from(event.pid), |field| event.number(field));
+        match event.name.as_str() {
+            "libc:open" if number("fd") >= 0 => {
+                drop(paths.entry(pid).or_default().insert(number("fd"), event.text.clone()));
+            }
+            "libc:close" => drop(paths.entry(pid).or_default().remove(&number("fd"))),
+            "libc:fork_begin" => {
+                drop(forks.insert((pid, number("number")), paths.get(&pid).cloned().unwrap_or_default()));
+            }
+            "libc:fork_child" => {
+                let inherited = forks.remove(&(number("parent"), number("number"))).expect("a fork has a begin");
+                assert!(paths.insert(pid, inherited).is_none(), "the child's first event is its fork");
+            }
+            "libc:read" if number("count") == 16 => {
+                let path = paths[&pid].get(&number("fd")).cloned().unwrap_or_default();
+                reads.insert(format!("{pid} {} {} {path}", number("fd"), number("result")));
+            }
+            _ => {}
+        }
+    }
+    let printed: BTreeSet<String> = trace.stdout().lines().map(String::from).collect();
+    assert_eq!((reads, printed.len()), (printed, 15));
+    assert!(forks.is_empty(), "{forks:?}");
+}
+
 #[test]
 fn a_condition_wait_unlocks_and_locks_the_mutex() {
     let trace = trace("conditions.c", &["-e", "libc:mutex_*", "-e", "libc:cond_*"]);

@@ -16,7 +16,7 @@ use dormouse_abi::site::EventRecord;
 use dormouse_imv::{StaticKey, is_same_text};
 
 use crate::name::{check, cooked, refuse};
-use crate::value::{Description, TypeList};
+use crate::value::{Description, StaticLabel, TypeList};
 
 /// Static data of an `event!`: its gate and the ids of its classes.
 ///
@@ -268,7 +268,7 @@ unsafe fn rust_class(key: *const EventKey, describe: *const u8) -> ClassParts {
     let description: &'static Description = unsafe { &*describe() };
     let names = key.fields.iter().map(|name| cooked(name).into());
     let fields = names.zip(description.types().map(FieldType::to_u8)).collect();
-    let label = |(name, bits): &(&str, i64)| Label { name: cooked(name).into(), bits: *bits };
+    let label = |StaticLabel(name, bits): &StaticLabel| Label { name: cooked(name).into(), bits: *bits };
     let labels = description.labels().map(|(index, labels)| (index, labels.iter().map(label).collect())).collect();
     let announcement =
         Announcement { provider: cooked(key.provider).into(), name: cooked(key.name).into(), fields, labels };

@@ -135,7 +135,7 @@ pub use snapshot::{PreparedRequest, Snapshot, SnapshotError, TakenSnapshot, snap
 pub use start::leave_to_sanitizer;
 pub use start::{Listen, start};
 #[doc(hidden)]
-pub use thread::enter_tracer;
+pub use thread::{enter_tracer, own_pid};
 pub use trigger::Trigger;
 pub use value::Value;
 
@@ -231,7 +231,8 @@ pub mod __private {
     pub use crate::record::record_segments;
     pub use crate::value::sealed::Field;
     pub use crate::value::{
-        Fields, HasTypeByte, Recorded, Scalar, StaticLabels, TypeList, Values, enumeration_size_bytes, enumeration_type,
+        Fields, HasTypeByte, Recorded, Scalar, StaticLabel, StaticLabels, TypeList, Values, enumeration_size_bytes,
+        enumeration_type,
     };
     pub use dormouse_imv::static_branch;
     pub use dormouse_relay::Segment;

@@ -78,8 +78,8 @@ pub(crate) fn identify() -> Writer {
 /// The process id, once known; 0 before. Relaxed: the number stands alone.
 static PID: AtomicU32 = AtomicU32::new(0);
 
-/// Returns the process id. Makes a system call unless [`know_process`] was called. Async-signal-safe.
-pub(crate) fn own_pid() -> u32 {
+/// Returns the process id. Makes a system call unless the tracer has started. Async-signal-safe.
+pub fn own_pid() -> u32 {
     match PID.load(Ordering::Relaxed) {
         0 => rustix::process::getpid().as_raw_nonzero().get() as u32,
         pid => pid,

@@ -15,7 +15,7 @@
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 
-use dormouse_abi::class::{FIELD_COUNT_MAX, FieldType, Kind, LABEL_COUNT_MAX, SEQUENCE};
+use dormouse_abi::class::{FIELD_COUNT_MAX, FieldType, Kind, LABEL_COUNT_MAX, SEQUENCE, rust_event};
 use dormouse_relay::Segment;
 
 use crate::name::check;
@@ -27,8 +27,13 @@ pub(crate) const WORDS_MAX: usize = 3;
 #[derive(Debug)]
 pub struct TypeByte<const TYPE: u8>;
 
-/// Labels of an enumeration, each with its value's bits.
-pub type StaticLabels = &'static [(&'static str, i64)];
+/// A label of an enumeration, and its value's bits.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StaticLabel(pub &'static str, pub i64);
+
+/// Labels of an enumeration.
+pub type StaticLabels = &'static [StaticLabel];
 
 /// A type that has a type byte. Implemented by `TypeByte`, and by the enumerations of [`enumeration!`](crate::enumeration).
 pub trait HasTypeByte {
@@ -202,7 +207,7 @@ macro_rules! enumeration {
         const _: () = {
             type DormouseEnumeration = $type;
             const LABELS: $crate::__private::StaticLabels =
-                &[$((::core::stringify!($variant), DormouseEnumeration::$variant as i64)),+];
+                &[$($crate::__private::StaticLabel(::core::stringify!($variant), DormouseEnumeration::$variant as i64)),+];
             const SIZE_BYTES: usize = $crate::__private::enumeration_size_bytes::<DormouseEnumeration>();
 
             /// Every variant is listed.
@@ -587,10 +592,19 @@ pub struct Description {
     fingerprint: u64,
 }
 
-// Tools find the types in a program's file.
-const _: () = assert!(core::mem::offset_of!(Description, count) == dormouse_abi::class::rust_event::COUNT_OFFSET);
+// Tools find the types and labels in a program's file.
+const _: () = {
+    assert!(core::mem::offset_of!(Description, count) == rust_event::COUNT_OFFSET);
+    assert!(core::mem::offset_of!(Description, labelled) == rust_event::LABELLED_OFFSET);
+    let [index, labels, before] = rust_event::ENUMERATION_OFFSETS;
+    assert!(core::mem::offset_of!(LabelledField, index) == index);
+    assert!(core::mem::offset_of!(LabelledField, labels) == labels);
+    assert!(core::mem::offset_of!(LabelledField, before) == before);
+    assert!(size_of::<StaticLabel>() == rust_event::LABEL_SIZE_BYTES);
+};
 
 /// An enumeration among the fields of an event class.
+#[repr(C)]
 #[derive(Debug, PartialEq, Eq)]
 pub struct LabelledField {
     /// Index of the field.
@@ -774,7 +788,10 @@ mod tests {
         let types: Vec<_> = List::DESCRIPTION.types().collect();
         assert_eq!(types, [Kind::I8, Kind::U8, Kind::U16].map(FieldType::scalar));
         let labels: Vec<_> = List::DESCRIPTION.labels().collect();
-        assert_eq!(labels, [(2, &[("One", 0x8001)][..]), (0, &[("Ready", 0), ("Failed", -2)])]);
+        assert_eq!(
+            labels,
+            [(2, &[StaticLabel("One", 0x8001)][..]), (0, &[StaticLabel("Ready", 0), StaticLabel("Failed", -2)])]
+        );
         assert_eq!(List::FIXED_SIZE_BYTES, Some(4));
         assert_eq!((State::Ready.evaluate().bits(), State::Failed.evaluate().bits()), (0, 0xFE));
         assert_eq!(Only::One.evaluate().bits(), 0x8001);

@@ -5,7 +5,7 @@
 //!                               │         │ 0: a class of C
 //!     C     key ─▶ enabled  id  description: types, names        bytes without addresses (abi: CClass)
 //!     Rust  key ─▶ enabled  id  … provider  name  fields         texts, by relocated addresses (abi: rust_event)
-//!           describe ─▶ lea rax, [types]; ret                    x86-64; elsewhere the types are not known
+//!           describe ─▶ lea rax, [types, labels]; ret            x86-64; elsewhere the types are not known
 //!   section dormouse_sites    site - .   kind   key - .   target - .
 //! ```
 //! The file may contain anything: an offset that leads elsewhere is an error, and nothing that is found is executed.
@@ -17,8 +17,8 @@ use std::path::{Path, PathBuf};
 
 use crate::error::Error;
 use dormouse_abi::class::{
-    Announcement, CClass, CLASS_ID_NONE, ClassDecl, FIELD_COUNT_MAX, FieldType, LABELLED, Labels, NAME_LEN_MAX,
-    is_labelled, is_name, rust_event,
+    Announcement, CClass, CLASS_ID_NONE, ClassDecl, FIELD_COUNT_MAX, FieldType, LABEL_COUNT_MAX, LABELLED, Label,
+    Labels, NAME_LEN_MAX, is_labelled, is_name, rust_event,
 };
 use dormouse_abi::site::{
     EVENTS_SECTION, EventRecord, SITE_BRANCH, SITE_FORM_MASK, SITE_INDIRECT, SITES_SECTION, SiteRecord,
@@ -38,6 +38,9 @@ pub struct FileClass {
 
 /// Maximum number of bytes of a C class's description.
 const DESCRIPTION_BYTES_MAX: u64 = (2 + FIELD_COUNT_MAX + (2 + FIELD_COUNT_MAX) * (NAME_LEN_MAX + 1)) as u64;
+
+/// Maximum number of bytes of the labels of a C class that are read; the C headers' macros take 256 labels a field.
+const LABEL_BYTES_MAX: u64 = 1 << 20;
 
 /// Prefix of the identifier of a Rust name that is a keyword.
 const RAW: &str = "r#";
@@ -148,16 +151,41 @@ fn read(elf: &Elf<'_>, sections: &[Section]) -> Option<Vec<FileClass>> {
 type Found = Option<ClassDecl<Option<FieldType>>>;
 
 fn c_class(image: &Image<'_, '_>, key: u64) -> Option<Found> {
-    let description = image.bytes(key.wrapping_add(size_of::<CClass>() as u64), DESCRIPTION_BYTES_MAX)?;
-    let (count, rest) = description.split_first()?;
-    let (types, rest) = rest.split_at_checked(usize::from(*count))?;
-    let mut texts = rest.strip_prefix(&[0])?.split(|byte| *byte == 0);
-    let mut text = || Some(String::from_utf8_lossy(texts.next()?).into_owned());
+    let address = key.wrapping_add(size_of::<CClass>() as u64);
+    let mut description = image.bytes(address, DESCRIPTION_BYTES_MAX)?;
+    let types = |description: &[u8]| Some(description.get(1..1 + usize::from(*description.first()?))?.to_vec());
+    let types = types(&description)?;
+    if types.iter().any(|byte| is_labelled(*byte)) {
+        description = image.bytes(address, DESCRIPTION_BYTES_MAX + LABEL_BYTES_MAX)?;
+    }
+    let mut rest = description.get(1 + types.len()..)?.strip_prefix(&[0])?;
+    let mut text = || {
+        let (text, after) = rest.split_at_checked(rest.iter().position(|byte| *byte == 0)?)?;
+        rest = &after[1..];
+        Some(String::from_utf8_lossy(text).into_owned())
+    };
     let (provider, name) = (text()?, text()?);
-    // The labels of enumerations are left out, so these are integers.
     let type_byte = |byte: u8| if is_labelled(byte) { byte & !LABELLED } else { byte };
     let fields = types.iter().map(|byte| Some((text()?, type_byte(*byte)))).collect::<Option<_>>()?;
-    let fit = Announcement { provider, name, fields, labels: Labels::new() }.check().ok();
+    let mut labels = Labels::new();
+    for (index, _) in types.iter().enumerate().filter(|(_, byte)| is_labelled(**byte)) {
+        let of_field: &mut Vec<Label> = labels.entry(index).or_default();
+        loop {
+            let label = text()?;
+            // A label may be qualified, as in C++.
+            match label.rsplit("::").next() {
+                Some(name) if !name.is_empty() => of_field.push(Label { name: name.into(), bits: 0 }),
+                _ => break,
+            }
+        }
+    }
+    if !labels.is_empty() {
+        let mut bits = rest.strip_prefix(&[0])?.chunks_exact(8);
+        for label in labels.values_mut().flatten() {
+            label.bits = u64_at(bits.next()?, 0).cast_signed();
+        }
+    }
+    let fit = Announcement { provider, name, fields, labels }.check().ok();
     Some(fit.map(|ClassDecl { provider, name, fields, labels }| {
         let fields = fields.into_iter().map(|(name, field_type)| (name, Some(field_type))).collect();
         ClassDecl { provider, name, fields, labels }
@@ -180,22 +208,49 @@ fn rust_class(image: &Image<'_, '_>, key: u64, describe: u64) -> Option<Found> {
         .map(|index| text(names.wrapping_add(index * rust_event::SLICE_SIZE_BYTES as u64)))
         .collect::<Option<Vec<String>>>()
         .filter(|names| names.len() as u64 == count)?;
-    let types = types_of(image, describe, names.len()).unwrap_or_else(|| vec![None; names.len()]);
+    let description = description_of(image, describe, names.len());
+    let types = description.and_then(|at| types_of(image, at, names.len())).unwrap_or_else(|| vec![None; names.len()]);
+    let labels = description.map_or(Some(Labels::new()), |at| labels_of(image, at, &text))?;
     let (provider, name) = (text(member(rust_event::PROVIDER_OFFSET))?, text(member(rust_event::NAME_OFFSET))?);
     let fields = names.into_iter().zip(types).collect();
-    Some(Some(ClassDecl { provider, name, fields, labels: Labels::new() }))
+    Some(Some(ClassDecl { provider, name, fields, labels }))
 }
 
-/// Returns the types that a class's function describes. `None` if the function does not just return an address, or not
-/// that of so many types.
-fn types_of(image: &Image<'_, '_>, describe: u64, count: usize) -> Option<Vec<Option<FieldType>>> {
-    let code = image.bytes(describe, CODE_BYTES)?;
-    let description = returned_address(&code, describe)?;
-    if image.word(description.wrapping_add(rust_event::COUNT_OFFSET as u64))? != count as u64 {
-        return None;
-    }
+/// Returns the address of the description that a class's function returns. `None` if the function does not just return an
+/// address, or not that of the description of so many fields.
+fn description_of(image: &Image<'_, '_>, describe: u64, count: usize) -> Option<u64> {
+    let description = returned_address(&image.bytes(describe, CODE_BYTES)?, describe)?;
+    let is_it = image.word(description.wrapping_add(rust_event::COUNT_OFFSET as u64))? == count as u64;
+    is_it.then_some(description)
+}
+
+/// Returns the types of a description.
+fn types_of(image: &Image<'_, '_>, description: u64, count: usize) -> Option<Vec<Option<FieldType>>> {
     let types = image.bytes(description, count as u64).filter(|types| types.len() == count)?;
     types.into_iter().map(|byte| Some(Some(FieldType::from_u8(byte)?))).collect()
+}
+
+/// Returns the labels of a description. `text`: reads the text whose address and length are at an address.
+fn labels_of(image: &Image<'_, '_>, description: u64, text: &dyn Fn(u64) -> Option<String>) -> Option<Labels> {
+    let word = |at: u64, offset: usize| image.word(at.wrapping_add(offset as u64));
+    let [index, list, before] = rust_event::ENUMERATION_OFFSETS;
+    let (mut labels, mut of_field) = (Labels::new(), word(description, rust_event::LABELLED_OFFSET)?);
+    while of_field != 0 {
+        let (first, count) = (word(of_field, list)?, word(of_field, list + 8)?);
+        if count > LABEL_COUNT_MAX as u64 {
+            return None;
+        }
+        let label =
+            |at: u64| Some(Label { name: text(at)?, bits: word(at, rust_event::SLICE_SIZE_BYTES)?.cast_signed() });
+        let all = (0..count).map(|at| label(first.wrapping_add(at * rust_event::LABEL_SIZE_BYTES as u64)));
+        let at = word(of_field, index)? as usize;
+        // Each is of another field, so the list of them ends.
+        if at >= FIELD_COUNT_MAX || labels.insert(at, all.collect::<Option<_>>()?).is_some() {
+            return None;
+        }
+        of_field = word(of_field, before)?;
+    }
+    Some(labels)
 }
 
 /// Number of bytes of code that are inspected.
@@ -294,7 +349,9 @@ mod tests {
             put(site + 8, &((class - site - 8) as u32).to_le_bytes());
         }
         put(class + 4, &CLASS_ID_NONE.to_le_bytes());
-        put(class + 8, b"\x02\x04\x0d\0p\0e\0n\0text\0");
+        let types = [Kind::U64 as u8, Kind::Str as u8, Kind::I8 as u8 | LABELLED];
+        put(class + 8, &[&[3][..], &types, b"\0p\0e\0n\0text\0s\0UP\0ns::DOWN\0\0\0"].concat());
+        put(class + 8 + 32, &[1_i64.to_le_bytes(), (-2_i64).to_le_bytes()].concat());
         put(names, b"\0dormouse_events\0dormouse_sites\0names\0");
         let sections = [(1_u32, events, 16_usize), (17, sites, 32), (32, names, 38)];
         for (index, (name, at, size)) in sections.into_iter().enumerate() {
@@ -318,8 +375,10 @@ mod tests {
         };
         let whole = object();
         let field = |name: &str, kind| (name.to_string(), Some(FieldType::scalar(kind)));
-        let fields = vec![field("n", Kind::U64), field("text", Kind::Str)];
-        let decl = ClassDecl { provider: "p".into(), name: "e".into(), fields, labels: Labels::new() };
+        let fields = vec![field("n", Kind::U64), field("text", Kind::Str), field("s", Kind::I8)];
+        let labels = [("UP", 1), ("DOWN", -2)].map(|(name, bits)| Label { name: name.into(), bits });
+        let labels = Labels::from([(2, labels.into())]);
+        let decl = ClassDecl { provider: "p".into(), name: "e".into(), fields, labels };
         assert_eq!(of(&whole), (Ok(vec![FileClass { decl, site_count: 2 }]), Some(2)));
         // A key that leads into the header, and one that leads nowhere.
         for distance in [-0x100_i64, 0x10_0000] {

@@ -11,7 +11,7 @@ use dormouse_e2e::run::{Record, Running, dormouse, has_ended, libc_library, plug
 use dormouse_e2e::trace::Trace;
 use dormouse_testing::{Lack, copy_program, for_everybody, skip, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 const LIVE: &str = env!("CARGO_BIN_EXE_e2e-live");
@@ -118,6 +118,17 @@ fn list_file(file: &Path) -> BTreeSet<(String, u64, String)> {
     assert!(output.status.success(), "{output:?}");
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     classes_in(&json["classes"])
+}
+
+/// Returns the labels of the enumerations in a file, each with the name of its class.
+fn labels_in_file(file: &Path) -> Vec<(String, Value)> {
+    let output = Command::new(dormouse()).arg("list").arg(file).arg("--json").output().unwrap();
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let fields = |class: &Value| class["fields"].as_array().unwrap().clone();
+    let classes = json["classes"].as_array().unwrap().iter();
+    let labels = classes.flat_map(|class| fields(class).into_iter().map(|field| (class["name"].clone(), field)));
+    let labels = labels.filter(|(_, field)| !field["labels"].is_null());
+    labels.map(|(name, field)| (name.as_str().unwrap().into(), field["labels"].clone())).collect()
 }
 
 fn classes_in(classes: &Value) -> BTreeSet<(String, u64, String)> {
@@ -234,6 +245,17 @@ fn the_events_of_a_file_are_those_of_the_program() {
     let trace = Trace::read(&recording.dir);
     let classes: BTreeSet<String> = trace.stats().classes.into_iter().map(|class| class.name).collect();
     assert!(!classes.is_empty() && classes.is_subset(&names), "{:?}", classes.difference(&names));
+
+    // The labels are those of the source: two classes of one name have different ones.
+    let labels = labels_in_file(Path::new(VALUES));
+    let state = json!({ "Ready": 0, "Running": 300, "Failed": -1 });
+    let seen = [json!({ "Red": 0, "Green": 1 }), json!({ "Open": 0, "Shut": 1 })];
+    assert_eq!(labels.iter().filter(|(name, _)| name == "values:state").map(|of| &of.1).collect::<Vec<_>>(), [&state]);
+    let of_seen: Vec<_> = labels.iter().filter(|(name, _)| name == "values:seen").map(|of| &of.1).collect();
+    assert!(of_seen.len() == 2 && seen.iter().all(|one| of_seen.contains(&one)), "{of_seen:?}");
+    let text = Command::new(dormouse()).arg("list").arg(VALUES).output().unwrap().stdout;
+    let text = String::from_utf8_lossy(&text);
+    assert!(text.contains("{ before: u8, state: i16 Ready|Running|Failed, after: str }"), "{text}");
 
     // What the trace's metadata say of a program with all kinds of fields.
     let values = list_file(Path::new(VALUES));

@@ -201,20 +201,33 @@ fn requests_agree(recording: &Recording, ledger: &Ledger, seed: u64) {
     }
 }
 
-/// The table of names in a report, with pairs that have the user's names.
-fn report_agrees(recording: &Recording, ledger: &Ledger, seed: u64) {
-    let page = recording.place().join("report.html");
+/// Returns a time of a request.
+type RangeOf = fn(&Request) -> Range;
+
+/// The names of the pairs that the names of the classes define.
+const WHOLE: &str = "ledger:request_begin..ledger:request_end";
+const SERVED: &str = "ledger:request_start..ledger:request_end";
+
+/// The table of names in a report, with pairs that have the user's names, and with those that the classes define.
+fn reports_agree(recording: &Recording, ledger: &Ledger, seed: u64) {
     let pairs =
-        ["queue=ledger:request_begin..ledger:request_taken", "service=ledger:request_taken..ledger:request_end"];
-    let options = ["-o", page.to_str().unwrap(), "-e", "ledger:*", "--pairs", pairs[0], "--pairs", pairs[1]];
+        ["queue=ledger:request_begin..ledger:request_start", "service=ledger:request_start..ledger:request_end"];
+    let options = ["--pairs", pairs[0], "--pairs", pairs[1]];
+    report_agrees(recording, ledger, seed, &options, [("queue", |of| of.queued), ("service", |of| of.served)]);
+    report_agrees(recording, ledger, seed, &[], [(WHOLE, |of| of.whole), (SERVED, |of| of.served)]);
+}
+
+fn report_agrees(recording: &Recording, ledger: &Ledger, seed: u64, options: &[&str], names: [(&str, RangeOf); 2]) {
+    let page = recording.place().join("report.html");
+    let options = [&["-o", page.to_str().unwrap(), "-e", "ledger:*"], options].concat();
     json_of(recording, "report", &options);
     let page = std::fs::read_to_string(page).unwrap();
     // The block of data with the tables: JSON, compressed, in base64.
     let head = page.split_once("id=\"head\">").unwrap().1.split_once("</script>").unwrap().0;
     let packed = BASE64_STANDARD.decode(head).unwrap();
     let head: Json = serde_json::from_reader(ZlibDecoder::new(packed.as_slice())).unwrap();
-    let ranges = |of: fn(&Request) -> Range| ledger.requests.iter().map(of);
-    for (name, ranges) in [("queue", ranges(|of| of.queued)), ("service", ranges(|of| of.served))] {
+    for (name, of) in names {
+        let ranges = ledger.requests.iter().map(of);
         let at = head["names"].as_array().unwrap().iter().position(|known| known == name).unwrap();
         let row = head["summary"].as_array().unwrap().iter().find(|row| row["name"] == at && row["is_slice"] == true);
         let row = row.unwrap_or_else(|| panic!("seed {seed}: {name}"));
@@ -245,12 +258,15 @@ fn locks_agree(recording: &Recording, ledger: &Ledger, seed: u64) {
 /// The named queries.
 fn queries_agree(recording: &Recording, ledger: &Ledger, seed: u64) {
     let Some(latency) = rows(recording, &["--named", "latency"]) else { return };
-    let row = latency.iter().find(|row| row["name"] == "ledger:request").unwrap();
-    assert_eq!(number(&row["count"]), ledger.requests.len() as f64, "seed {seed}: {row}");
-    let pairs = "select sum(duration_ns) as total, max(duration_ns) as most from pairs where name = 'ledger:request'";
-    let row = &rows(recording, &[pairs]).unwrap()[0];
-    assert!(sum(ledger.requests.iter().map(|of| of.whole)).has(number(&row["total"])), "seed {seed}: {row}");
-    assert!(greatest(ledger.requests.iter().map(|of| of.whole)).has(number(&row["most"])), "seed {seed}: {row}");
+    for (name, of) in [(WHOLE, (|of| of.whole) as RangeOf), (SERVED, |of| of.served)] {
+        let row = latency.iter().find(|row| row["name"] == name).unwrap();
+        assert_eq!(number(&row["count"]), ledger.requests.len() as f64, "seed {seed}: {row}");
+        let pairs =
+            format!("select sum(duration_ns) as total, max(duration_ns) as most from pairs where name = '{name}'");
+        let row = &rows(recording, &[&pairs]).unwrap()[0];
+        assert!(sum(ledger.requests.iter().map(of)).has(number(&row["total"])), "seed {seed}: {row}");
+        assert!(greatest(ledger.requests.iter().map(of)).has(number(&row["most"])), "seed {seed}: {row}");
+    }
 
     let held = "select to_hex(split_part(key, ', ', 3)::bigint) as mutex, count(*) as count, sum(duration_ns) as held \
                 from pairs where name = 'libc:mutex held' group by 1";
@@ -287,10 +303,14 @@ fn queries_agree(recording: &Recording, ledger: &Ledger, seed: u64) {
     let leaked = leaks.iter().find(|row| row["size"] == ledger.leak.0).map_or(0.0, |row| number(&row["blocks"]));
     assert_eq!(leaked, ledger.leak.1 as f64, "seed {seed}: {leaks:?}");
     let classes = rows(recording, &["--named", "classes-by-second"]).unwrap();
-    for class in ["ledger:request_begin", "ledger:request_taken", "ledger:request_end"] {
+    for class in ["ledger:request_begin", "ledger:request_start", "ledger:request_end"] {
         let counts = classes.iter().filter(|row| row["class"] == class).map(|row| number(&row["events"]));
         assert_eq!(counts.sum::<f64>(), ledger.requests.len() as f64, "seed {seed}: {classes:?}");
     }
+    // The process has two tracers, its own and the library of --libc, and is one.
+    let processes = rows(recording, &["select name, events from processes"]).unwrap();
+    let events = rows(recording, &["select events from totals"]).unwrap();
+    assert_eq!((processes.len(), &processes[0]["events"]), (1, &events[0]["events"]), "seed {seed}: {processes:?}");
     let threads = "select tid, count(*) as events from events where class like 'ledger:%' group by tid";
     let threads = rows(recording, &[threads]).unwrap();
     let told: BTreeMap<u64, u64> =
@@ -312,7 +332,7 @@ fn answers_agree_with_the_ledger_of_a_concurrent_program() {
         let ledger = Ledger::parse(&recording.stdout);
         assert!(!ledger.requests.is_empty() && !ledger.waits.is_empty());
         requests_agree(&recording, &ledger, seed);
-        report_agrees(&recording, &ledger, seed);
+        reports_agree(&recording, &ledger, seed);
         locks_agree(&recording, &ledger, seed);
         queries_agree(&recording, &ledger, seed);
     }

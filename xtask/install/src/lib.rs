@@ -175,14 +175,14 @@ impl Installation {
     /// See [`Installation::run`].
     pub fn mechanism(&mut self, name: &str) -> Result<()> {
         let room = root().join("mechanisms").join(name);
-        self.copy_tree(&room.join("man"), "share/man/man3")?;
         let template = room.join(format!("capi/dormouse-{name}.pc.in"));
         self.library(&format!("libdormouse_{name}"), &room, &template)
     }
 
-    /// Installs a library, the headers of its room and the layouts that they share, its pkg-config file, and the CMake
+    /// Installs a library, the headers and manual pages of its room, the layouts that libraries share, its pkg-config file, and the CMake
     /// files of all libraries.
     fn library(&mut self, name: &str, room: &Path, pkg_config: &Path) -> Result<()> {
+        self.copy_tree(&room.join("man"), "share/man/man3")?;
         self.copy_tree(&room.join("include"), "include")?;
         self.copy_tree(&root().join("record/abi/include"), "include")?;
         let versioned = format!("{name}.so.{SOVERSION}");

@@ -137,6 +137,16 @@ fn size_of_kept<S: Sink>(_: &S, kept: &S::Kept) -> usize {
 /// Memory that is counted for what a sink keeps of an open slice and writes of it at the end.
 const SINK_BYTES: usize = 256;
 
+/// Returns which of the parts of an event its instant shows: the one with the largest weight, and of several the last.
+/// Arrows lead to and from instants.
+fn weight(part: Option<What>) -> u32 {
+    match part {
+        Some(What::Plain | What::EndAlone) => 0,
+        None | Some(What::Ends(_)) => 1,
+        Some(What::Begins(_) | What::EndsElsewhere(_)) => 2,
+    }
+}
+
 /// Time and track of an event.
 #[derive(Clone, Copy)]
 struct Place {
@@ -284,13 +294,20 @@ impl<K> Timeline<K> {
             self.count(index, &place, sink);
         }
         let mut what = Some(What::Plain);
+        let (slices, ends_alone) = (self.totals.slices, self.pairs.unpaired.ends);
         for role in 0..role_count {
             let role = self.bound.kinds[index].roles[role];
-            what = match role.is_begin {
+            let part = match role.is_begin {
                 true => self.begin(event, role, &place, sink),
                 false => self.end(event, role, &place, sink),
             };
+            if weight(part) >= weight(what) {
+                what = part;
+            }
         }
+        // An end of several names counts once, and only if it has ended a slice of none.
+        let is_alone = self.pairs.unpaired.ends > ends_alone && self.totals.slices == slices;
+        self.pairs.unpaired.ends = ends_alone + u64::from(is_alone);
         if let Some(what) = what {
             self.totals.instants += 1;
             sink.instant(&Instant { track: place.track, name, ns, cpu: place.cpu, event, what });
@@ -356,12 +373,13 @@ impl<K> Timeline<K> {
     }
 
     /// Reads the key of an event; false if it lacks a part.
-    fn read_key(&mut self, index: usize, role: Role, event: &Event<'_>) -> bool {
+    fn read_key(&mut self, index: usize, role: Role, trace: usize, event: &Event<'_>) -> bool {
         let bytes = &mut self.key;
         bytes.clear();
         key::put_class(role.pair, bytes);
         for part in &self.bound.keys[index].parts {
             match part {
+                Part::Trace => key::put_integer(trace as i128, bytes),
                 Part::Cpu => key::put_cpu(event.cpu_id, bytes),
                 Part::Pid | Part::Tid => {
                     let writer = self.writers.of(event);
@@ -380,7 +398,7 @@ impl<K> Timeline<K> {
     /// Whether the event has its key.
     #[inline]
     fn has_key(&mut self, role: Role, place: &Place, event: &Event<'_>) -> bool {
-        let has_key = role.key.map_or(place.has_thread, |index| self.read_key(index, role, event));
+        let has_key = role.key.map_or(place.has_thread, |index| self.read_key(index, role, place.trace, event));
         self.totals.events_without_key += u64::from(!has_key);
         has_key
     }
@@ -483,7 +501,9 @@ impl<K> Timeline<K> {
             sink.end(&End { id, track, name, depth, begin_ns, ns, above, doubt, cpu, event }, begin.kept);
             return None;
         }
-        let Some(pair) = self.pairs.end(KEYED, self.key.as_slice(), ns) else { return Some(What::EndAlone) };
+        let is_of_trace = role.key.is_some_and(|key| self.bound.keys[key].parts.contains(&Part::Trace));
+        let domain = if is_of_trace { place.trace } else { KEYED };
+        let Some(pair) = self.pairs.end(domain, self.key.as_slice(), ns) else { return Some(What::EndAlone) };
         self.totals.slices += 1;
         let Open { id, track, lane, from, kept } = pair.kept;
         let (begin_ns, doubt) = (pair.begin_ns, Doubt::of(false, pair.is_believed));
@@ -639,6 +659,6 @@ impl<K: Clone> Checkpoint<K> {
     }
 }
 
-/// Domain of losses for slices with a key. They can begin in one trace and end in another, so losses of all traces
+/// Domain of losses for slices with a given key. They can begin in one trace and end in another, so losses of all traces
 /// count.
 const KEYED: usize = usize::MAX;

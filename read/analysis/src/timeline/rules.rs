@@ -52,7 +52,8 @@ const fn held(
 }
 
 /// A class takes its role from the first rule of threads that matches both it and a class for the other end, and another
-/// role from the first such rule of lanes.
+/// role from the first such rule of lanes. A class that is the end of several begins, such as `X_end` of `X_begin` and
+/// `X_start`, ends the slices of each; slices of different begins that would have one name are called by both ends.
 const RULES: [Rule; 30] = [
     // System calls, as LTTng and perf name them.
     nested("syscall_entry_*", "syscall_exit_*", "syscall_*"),
@@ -121,13 +122,12 @@ pub struct SliceRule {
 /// Returns the slices that the names of a trace's classes define.
 pub fn slice_rules(trace: TraceRef<'_>) -> Vec<SliceRule> {
     let classes: Vec<_> = ClassRef::all(trace).filter(|class| !class.is_state()).collect();
-    let names: BTreeSet<&str> = classes.iter().map(|class| class.class.full_name.as_str()).collect();
+    let names = Names::new(classes.iter().map(|class| class.class.full_name.as_str()).collect());
     let mut found: Vec<SliceRule> = Vec::new();
     let mut index: HashMap<(String, &[&str]), usize> = HashMap::new();
     for class in &classes {
-        for (at, text, is_begin) in rules_of(class, &names) {
+        for (at, name, is_begin) in names.rules_of(class) {
             let rule = &RULES[at];
-            let name = rule.name.replace('*', text);
             let at = *index.entry((name.clone(), rule.key)).or_insert_with(|| {
                 let (key, is_wait) = (rule.key, rule.is_wait);
                 found.push(SliceRule { name, begins: Vec::new(), ends: Vec::new(), key, only: None, is_wait });
@@ -141,34 +141,108 @@ pub fn slice_rules(trace: TraceRef<'_>) -> Vec<SliceRule> {
     found
 }
 
-/// Returns the rules that apply to a class.
-fn rules_of<'n>(class: &ClassRef<'n>, names: &BTreeSet<&str>) -> impl Iterator<Item = (usize, &'n str, bool)> {
-    [true, false].into_iter().filter_map(|is_of_thread| rule_of(class, names, is_of_thread))
+/// Names of the classes of a trace, and what they define.
+pub(super) struct Names<'n> {
+    all: BTreeSet<&'n str>,
+    /// Names of slices that begins of several names would share.
+    shared: BTreeSet<String>,
 }
 
-/// Returns the first rule, of threads or of lanes, that applies to a class: its index, the text that `*` stands for, and
-/// whether the class begins.
-fn rule_of<'n>(class: &ClassRef<'n>, names: &BTreeSet<&str>, is_of_thread: bool) -> Option<(usize, &'n str, bool)> {
-    let full_name = class.class.full_name.as_str();
-    let has = |part: &str| matches!(part, "pid" | "tid" | "cpu") || class.field(&Name::parse(part)).is_some();
-    RULES.iter().enumerate().filter(|(_, rule)| rule.is_of_thread() == is_of_thread).find_map(|(at, rule)| {
-        let (text, is_begin) = match star(rule.begin, full_name) {
-            Some(text) => (text, true),
-            None => (star(rule.end, full_name)?, false),
-        };
-        let other = if is_begin { rule.end } else { rule.begin };
-        // An end without `*` ends the slices of all begins of the rule.
-        let is_there = match is_begin || rule.end.contains('*') {
-            true => names.contains(other.replace('*', text).as_str()),
-            false => names.iter().any(|name| star(other, name).is_some()),
-        };
-        (is_there && rule.key.iter().all(|part| has(part))).then_some((at, text, is_begin))
-    })
+impl<'n> Names<'n> {
+    pub(super) fn new(all: BTreeSet<&'n str>) -> Names<'n> {
+        let mut names = Names { all, shared: BTreeSet::new() };
+        let (mut known, mut shared) = (BTreeSet::new(), BTreeSet::new());
+        for begin in &names.all {
+            let Some((at, text)) = names.begin_of(begin) else { continue };
+            let name = RULES[at].name.replace('*', text);
+            if !known.insert(name.clone()) {
+                shared.insert(name);
+            }
+        }
+        names.shared = shared;
+        names
+    }
+
+    /// Returns the rules that apply to a class: their indices, the names of the slices, and whether the class begins.
+    fn rules_of(&self, class: &ClassRef<'_>) -> Vec<(usize, String, bool)> {
+        let full_name = class.class.full_name.as_str();
+        let has = |part: &str| matches!(part, "pid" | "tid" | "cpu") || class.field(&Name::parse(part)).is_some();
+        let mut rules = Vec::new();
+        for is_of_thread in [true, false] {
+            let Some((at, text, is_begin)) = self.rule_of(full_name, is_of_thread, has) else { continue };
+            if is_begin || !RULES[at].name.contains('*') {
+                rules.push((at, self.slice_name(at, text), is_begin));
+                continue;
+            }
+            // An end ends the slices of all begins that have it as their end.
+            let before = rules.len();
+            let begins = RULES.iter().filter(|rule| rule.name.contains('*'));
+            let begins = begins.filter_map(|rule| Some(rule.begin.replace('*', star(rule.end, full_name)?)));
+            let begins: Vec<String> = begins.filter(|begin| self.all.contains(begin.as_str())).collect();
+            for begin in &begins {
+                match self.begin_of(begin) {
+                    Some((at, text)) if RULES[at].end.replace('*', text) == full_name => {
+                        rules.push((at, self.slice_name(at, text), false));
+                    }
+                    _ => {}
+                }
+            }
+            // If all have another one, it is another end of the first.
+            if rules.len() == before
+                && let Some((at, text)) = begins.iter().find_map(|begin| self.begin_of(begin))
+            {
+                rules.push((at, self.slice_name(at, text), false));
+            }
+        }
+        rules
+    }
+
+    /// Returns the name of the slices of a rule: that of the rule, or that of both ends if other slices have it too.
+    fn slice_name(&self, at: usize, text: &str) -> String {
+        let Rule { begin, end, name, .. } = &RULES[at];
+        let name = name.replace('*', text);
+        match self.shared.contains(&name) {
+            true => format!("{}..{}", begin.replace('*', text), end.replace('*', text)),
+            false => name,
+        }
+    }
+
+    /// Returns the rule by which a class begins slices of its thread whose name is a part of the class's: its index, and
+    /// the text that `*` stands for.
+    fn begin_of<'t>(&self, full_name: &'t str) -> Option<(usize, &'t str)> {
+        let (at, text, is_begin) = self.rule_of(full_name, true, |_| true)?;
+        (is_begin && RULES[at].name.contains('*')).then_some((at, text))
+    }
+
+    /// Returns the first rule, of threads or of lanes, that applies to a class: its index, the text that `*` stands for,
+    /// and whether the class begins. `has`: whether the class has a part of a key.
+    fn rule_of<'t>(
+        &self,
+        full_name: &'t str,
+        is_of_thread: bool,
+        has: impl Fn(&str) -> bool,
+    ) -> Option<(usize, &'t str, bool)> {
+        RULES.iter().enumerate().filter(|(_, rule)| rule.is_of_thread() == is_of_thread).find_map(|(at, rule)| {
+            let (text, is_begin) = match star(rule.begin, full_name) {
+                Some(text) => (text, true),
+                None => (star(rule.end, full_name)?, false),
+            };
+            let other = if is_begin { rule.end } else { rule.begin };
+            // An end without `*` ends the slices of all begins of the rule.
+            let is_there = match is_begin || rule.end.contains('*') {
+                true => self.all.contains(other.replace('*', text).as_str()),
+                false => self.all.iter().any(|name| star(other, name).is_some()),
+            };
+            (is_there && rule.key.iter().all(|part| has(part))).then_some((at, text, is_begin))
+        })
+    }
 }
 
 /// A part of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
+    /// The trace of the event. Process ids of different traces can be those of different processes.
+    Trace,
     Cpu,
     Pid,
     Tid,
@@ -248,14 +322,14 @@ impl Bound {
     pub(super) fn new(options: &Options, traces: &[&Trace], picker: &mut Picker) -> Result<Bound, String> {
         check(options, traces)?;
         let mut bound = Bound::default();
-        let given_key = bound.key(&options.key, picker);
+        let given_key = bound.key(&[], &options.key, picker);
         for trace in traces {
             let classes: Vec<_> = ClassRef::all(TraceRef::from(*trace)).filter(|class| !class.is_state()).collect();
             let names = classes.iter().map(|class| class.class.full_name.as_str());
             // Classes of the given pairs are not the other end of any rule.
             let is_given =
                 |name: &&str| options.pairs.iter().any(|pair| matches(&pair.begin, name) || matches(&pair.end, name));
-            let names: BTreeSet<&str> = names.filter(|name| !is_given(name)).collect();
+            let names = Names::new(names.filter(|name| !is_given(name)).collect());
             for class in &classes {
                 let kind = bound.kind(class, options, given_key, &names, picker);
                 bound.kind_by_class.insert(std::ptr::from_ref(class.class).addr(), bound.kinds.len());
@@ -275,7 +349,7 @@ impl Bound {
         class: &ClassRef<'_>,
         options: &Options,
         given_key: Option<usize>,
-        names: &BTreeSet<&str>,
+        names: &Names<'_>,
         picker: &mut Picker,
     ) -> Kind {
         let full_name = class.class.full_name.as_str();
@@ -298,7 +372,7 @@ impl Bound {
             }
         }
         if roles.is_empty() {
-            roles.extend(rules_of(class, names).map(|of| self.role(of, picker)));
+            roles.extend(names.rules_of(class).into_iter().map(|of| self.role(of, picker)));
         }
         for role in roles.iter_mut().filter(|role| role.key.is_none() && !role.is_wait) {
             let text = self.names[role.pair as usize].text.clone();
@@ -309,7 +383,7 @@ impl Bound {
                 self.names[role.name as usize].is_doubtful = true;
             } else {
                 let fields = found.fields.iter().map(|field| format!("fields.{field}"));
-                role.key = self.key(&[String::from("pid")].into_iter().chain(fields).collect::<Vec<_>>(), picker);
+                role.key = self.key(&[Part::Trace, Part::Pid], &fields.collect::<Vec<_>>(), picker);
             }
         }
         roles.sort_by_key(|role| role.is_begin);
@@ -322,10 +396,10 @@ impl Bound {
     }
 
     /// Creates the role that a rule gives a class.
-    fn role(&mut self, (at, text, is_begin): (usize, &str, bool), picker: &mut Picker) -> Role {
+    fn role(&mut self, (at, name, is_begin): (usize, String, bool), picker: &mut Picker) -> Role {
         let rule = &RULES[at];
-        let pair = self.name(&rule.name.replace('*', text));
-        let key = if rule.is_of_thread() { None } else { self.key(rule.key, picker) };
+        let pair = self.name(&name);
+        let key = if rule.is_of_thread() { None } else { self.key(&[Part::Trace], rule.key, picker) };
         let only = rule.only.filter(|_| is_begin).and_then(|only| self.condition(only));
         Role { pair, name: pair, is_begin, key, only, is_wait: rule.is_wait, is_doubtful: false }
     }
@@ -341,14 +415,15 @@ impl Bound {
         id
     }
 
-    fn key<S: AsRef<str>>(&mut self, fields: &[S], picker: &mut Picker) -> Option<usize> {
-        let part = |field: &S| match field.as_ref() {
+    /// Returns the index of the key with these parts, and these properties after them; `None` if there are none.
+    fn key<S: AsRef<str>>(&mut self, parts: &[Part], names: &[S], picker: &mut Picker) -> Option<usize> {
+        let part = |name: &S| match name.as_ref() {
             "cpu" => Part::Cpu,
             "pid" => Part::Pid,
             "tid" => Part::Tid,
             field => Part::Field(picker.want(field)),
         };
-        let parts: Vec<Part> = fields.iter().map(part).collect();
+        let parts: Vec<Part> = parts.iter().copied().chain(names.iter().map(part)).collect();
         if parts.is_empty() {
             return None;
         }

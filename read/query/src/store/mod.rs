@@ -15,7 +15,7 @@ mod table;
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Result, bail};
 use datafusion::arrow::array::{ArrayRef, RecordBatch, StringArray};
@@ -58,6 +58,8 @@ pub(crate) struct Stored {
     /// Tables by name, other than those of events.
     tables: BTreeMap<&'static str, Arc<StoreTable>>,
     events: Arc<StoreEvents>,
+    /// How pairs were found, one line for each pair of classes.
+    notes: Mutex<BTreeSet<String>>,
 }
 
 /// Name of a table and, for events, of the class.
@@ -158,7 +160,17 @@ impl Stored {
         let all = classes.values().flat_map(|table| table.files().iter().cloned()).collect();
         let common = StoreTable::new(root.clone(), common(), &OF_EVENTS, Some("time"), all, BTreeSet::new());
         let events = Arc::new(StoreEvents::new(Arc::new(common), classes.clone()));
-        Ok(Stored { store, root, classes, tables, events })
+        Ok(Stored { store, root, classes, tables, events, notes: Mutex::default() })
+    }
+
+    /// Records a line that is not about damage.
+    fn say_later(&self, line: String) {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner).insert(line);
+    }
+
+    /// Returns how pairs were found, since the last call, one line for each pair of classes.
+    pub(crate) fn take_notes(&self) -> BTreeSet<String> {
+        std::mem::take(&mut *self.notes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Returns the omissions from the tables that were read since the last call, one line each.

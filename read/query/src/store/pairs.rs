@@ -1,11 +1,11 @@
 //! The table function `pairs('BEGIN', 'END', 'KEY')` for a store. Pairs are found host by host, as for traces.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use datafusion::arrow::array::{RecordBatch, StringArray};
-use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::arrow::datatypes::{FieldRef, SchemaRef};
 use datafusion::catalog::{Session, TableFunctionArgs, TableFunctionImpl, TableProvider};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown, TableType};
@@ -13,9 +13,9 @@ use datafusion::physical_plan::ExecutionPlan;
 use dormouse_abi::class::matches;
 use dormouse_store::pairs::KeyKind;
 
-use super::Stored;
 use super::pair_exec::{Input, PairExec, Spec, schema};
 use super::table::empty;
+use super::{COMMON, Stored};
 use crate::fault::{nearest, quoted};
 use crate::pairs::Asked;
 use crate::push;
@@ -70,6 +70,16 @@ impl PairsOf {
         };
         let keys = names.iter().map(kind).collect::<Result<_>>()?;
         let name = format!("{}..{}", asked.begin, asked.end);
+        let shared = if asked.key.is_empty() { shared_fields(store, &classes) } else { Vec::new() };
+        if !shared.is_empty() {
+            store.say_later(format!(
+                "{name} is paired by thread, because no key is looked for in a store. If begins and ends can be on different threads, name \
+                 the fields that belong together: pairs('{}', '{}', 'FIELD,…'), of {}",
+                asked.begin,
+                asked.end,
+                shared.join(", ")
+            ));
+        }
         Ok(PairsOf { store, name, classes, keys, schema: schema() })
     }
 
@@ -89,6 +99,18 @@ impl PairsOf {
         }
         Ok(hosts)
     }
+}
+
+/// Returns the names of fields that all these classes have and that can be a key.
+fn shared_fields<'s>(store: &'s Stored, classes: &[(&'static str, bool, bool)]) -> Vec<&'s str> {
+    let is_field = |field: &&FieldRef| {
+        !COMMON.contains(&field.name().as_str()) && KeyKind::of(field.name(), field.data_type()).is_ok()
+    };
+    let fields = |class: &str| -> BTreeSet<&'s str> {
+        store.columns_of(class).filter(is_field).map(|field| field.name().as_str()).collect()
+    };
+    let of_all = classes.iter().map(|(class, ..)| fields(class)).reduce(|all, of| &all & &of);
+    of_all.into_iter().flatten().collect()
 }
 
 /// Divides hosts into at most `count` parts with similar numbers of rows: each host, the largest first, goes to the
@@ -138,9 +160,8 @@ impl TableProvider for PairsOf {
         for (class, begins, ends) in &self.classes {
             let Some(table) = self.store.classes.get(*class) else { continue };
             // Needed are the host, the time, the key and, for begins, the output columns.
-            let is_told = |name: &str| {
-                super::COMMON.contains(&name) && columns.iter().any(|at| self.schema.field(*at).name() == name)
-            };
+            let is_told =
+                |name: &str| COMMON.contains(&name) && columns.iter().any(|at| self.schema.field(*at).name() == name);
             let is_read = |name: &str| {
                 ["host", "time"].contains(&name)
                     || self.keys.iter().any(|(key, _)| key == name)

@@ -72,6 +72,13 @@ pub fn descriptor_classes(builder: &mut TraceBuilder) -> [u16; 9] {
     ]
 }
 
+/// Declares the classes of forks: the event of the parent, and that of the child.
+pub fn fork_classes(builder: &mut TraceBuilder) -> [u16; 2] {
+    let [parent, number] =
+        [("parent", Kind::I32), ("number", Kind::U32)].map(|(name, kind)| (name, FieldType::scalar(kind)));
+    [builder.class("libc", "fork_begin", &[number]), builder.class("libc", "fork_child", &[parent, number])]
+}
+
 /// Writes a trace of libc calls: two blocks are not freed; two threads wait for a mutex and a
 /// read-write lock; one file is read and
 /// another written.
@@ -101,6 +108,7 @@ pub fn write_libc(dir: &Path) {
     let write = builder.class("libc", "write", &transfer);
     let close = builder.class("libc", "close", &[fd, result]);
     descriptor_classes(&mut builder);
+    fork_classes(&mut builder);
     let (name, program) = ("app", "/bin/app");
     builder.state(0, &StateRecord::Process { process: 1, pid: 7, vpid: 7, name, program, command_line: "" });
     let stream = builder.stream(0);

@@ -424,6 +424,42 @@ fn duration_text(ns: u64) -> String {
     }
 }
 
+/// Fields whose names end in a unit are shown in a readable one, besides their exact value; counters are too.
+#[test]
+fn fields_with_a_unit_are_readable() {
+    let Some(program) = browser::program() else { return };
+    let mut maker = Maker::new();
+    let mut fields = Fields::default();
+    fields.event("app:begin");
+    let values = [
+        ("size_bytes", "12900000", "12900000 (12.3 MiB)"),
+        ("wait_ns", "4560000", "4560000 (4.560 ms)"),
+        ("delay_us", "-1500", "-1500 (-1.500 ms)"),
+        ("bytes", "999", "999"),
+        ("id", "12900000", "12900000"),
+        ("path_bytes", "/a", "/a"),
+    ];
+    values.iter().for_each(|(name, value, _)| fields.put(name, value));
+    let fields = maker.contents.fields(&fields);
+    let (begin_ns, name, thread, cpu) = (1_700_000_000_000_000_000, maker.names[0], maker.threads[0], maker.cpus[0]);
+    let item =
+        Item { kind: Kind::Slice, begin_ns, duration_ns: 1_000_000, name, thread, lane: None, cpu, key: 0, fields };
+    maker.contents.item(item);
+    let counter = maker.contents.counter(0, "app:heap used_bytes");
+    maker.contents.count(counter, begin_ns, 3.0 * 1024.0 * 1024.0);
+    let (page, _) = maker.write("units.html", 24 << 20);
+    let browser = &mut Browser::start(&program);
+    open(browser, &page, 1500);
+    let (x, y) = place(browser, "app:request");
+    browser.mouse("mouseMoved", x, y);
+    browser.wait("document.querySelector('#tooltip table') !== null");
+    let told = browser.evaluate("[...document.querySelectorAll('#tooltip td')].map((cell) => cell.textContent)");
+    assert_eq!(told, json!(values.map(|(_, _, expected)| expected)));
+    let counter = "(() => { const { timeline } = dormouseReport, { state } = timeline, band = state.bands.find((band) => band.counter !== undefined); return timeline.counterAt(state.width - 2, 24 + band.y + 2 - state.top)[0]; })()";
+    assert_eq!(browser.evaluate(counter), "app:heap used_bytes: 3.00 MiB");
+    assert_eq!(browser.script_errors(), [""; 0]);
+}
+
 #[test]
 fn a_range_of_time_restricts_the_tables() {
     let Some(program) = browser::program() else { return };

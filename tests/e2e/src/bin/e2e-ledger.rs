@@ -278,7 +278,7 @@ fn main() {
         let random = &mut Random::new(seed, 1 + id);
         let endpoint = ["/a", "/b", "/c"][random.below(3) as usize];
         let start0 = ledger.now();
-        dormouse::event!(ledger.request_taken, id);
+        dormouse::event!(ledger.request_start, id);
         let start1 = ledger.now();
         for _ in 0..random.below(3) {
             let mutex = &mutexes[random.below(mutexes.len() as u64) as usize];
