@@ -266,7 +266,7 @@ impl Work for Rows {
         let scan = &self.0;
         let parts = scan.parts(run);
         let mut rows = 0;
-        let mut writers = scan.is_named.then(|| scan.traces.writers());
+        let mut writers = scan.is_named.then(|| scan.traces.files.writers());
         loop {
             let part = parts.lock().unwrap_or_else(PoisonError::into_inner).next();
             let Some(part) = part else { return Ok(()) };

@@ -125,7 +125,7 @@ impl Work for Branches {
         };
         let scan = &first.scan;
         let parts = scan.parts(run);
-        let mut rows = together.rows(together.needs_writers().then(|| scan.traces.writers()));
+        let mut rows = together.rows(together.needs_writers().then(|| scan.traces.files.writers()));
         let mut given = |found: Result<(usize, RecordBatch), ArrowError>| {
             let (branch, batch) = found?;
             Ok::<_, DataFusionError>(give(self.branches[branch].output(&batch, &self.schema)?))

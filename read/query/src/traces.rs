@@ -8,7 +8,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use anyhow::Result;
 use dormouse_analysis::clocks::File;
 use dormouse_columns::Damage;
-use dormouse_ctf::{Merge, Notice, Stats, Writers};
+use dormouse_ctf::{Notice, Stats};
 use dormouse_reader::TraceFiles;
 use dormouse_terminal::say;
 
@@ -75,21 +75,6 @@ impl Traces {
     /// Returns statistics of the whole traces. They are read once.
     pub(crate) fn stats(&self) -> &Stats {
         self.stats.get_or_init(|| self.files.stats())
-    }
-
-    /// Returns the final names of processes, from the state streams.
-    pub(crate) fn writers(&self) -> Writers {
-        let mut writers = Writers::default();
-        let state = (0..self.files.stream_count()).filter(|index| self.files.is_state(*index));
-        let mut events = Merge::new(state.map(|index| self.files.reader(index)));
-        while let Some(item) = events.next_event() {
-            if let Ok(event) = item
-                && let Some(record) = event.state_record()
-            {
-                writers.note(&event, &record);
-            }
-        }
-        writers
     }
 
     /// Records the damage and losses that a scan has found.

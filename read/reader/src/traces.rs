@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use dormouse_ctf::stats::{Collector, Tally};
-use dormouse_ctf::{Correction, Merge, StatedLosses, Stats, StreamReader, Trace, TraceRef};
+use dormouse_ctf::{Correction, Merge, StatedLosses, Stats, StreamReader, Trace, TraceRef, Writers};
 
 use crate::extent::{WINDOW_BYTES, Window};
 use crate::find::{Found, find};
@@ -218,6 +218,21 @@ impl TraceFiles {
             to.write_all(&bytes[..count])?;
             offset += count as u64;
         }
+    }
+
+    /// Returns the processes of all traces with their last names, from the state streams.
+    pub fn writers(&self) -> Writers {
+        let mut writers = Writers::default();
+        let state = (0..self.stream_count()).filter(|index| self.is_state(*index));
+        let mut events = Merge::new(state.map(|index| self.reader(index)));
+        while let Some(item) = events.next_event() {
+            if let Ok(event) = item
+                && let Some(record) = event.state_record()
+            {
+                writers.note(&event, &record);
+            }
+        }
+        writers
     }
 
     /// Returns the number of streams.
