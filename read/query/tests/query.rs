@@ -398,9 +398,9 @@ fn named_queries_run_and_can_be_shown() {
     assert_eq!(
         named(&libc, "io-by-file"),
         [
-            "app,7,/etc/a,3,1024,0,,10.4 µs,10350",
+            "app,7,/etc/a,3,1024,0,,10.3 µs,10350",
             "app,7,/tmp/b,0,,1,500,5.00 µs,5000",
-            "app,7,standard output,0,,1,7,70 ns,70"
+            "app,7,standard output,0,,1,7,70.0 ns,70"
         ]
     );
     // A text that is shown can be given back.
