@@ -189,6 +189,15 @@ fn gather(dirs: &[PathBuf], asked: &ReportCommand, side: Side) -> anyhow::Result
     }
     drop(progress);
     let totals = timeline.finish(&mut gather);
+    let alone = totals.ends_unpaired + totals.slices_unfinished;
+    if !selection.conditions.is_empty() && alone > 0 {
+        let line = format!(
+            "{alone} begins and ends are alone: --where selects events, and may have left out their other ends; \
+             `dormouse stats --latency BEGIN..END --where` selects pairs"
+        );
+        say(format_args!("{before}{line}"));
+        corrections.push(line);
+    }
     let summary = reading.finish(true);
     let notes = notes(&files, &summary, corrections, before);
     let mut contents = gather.finish(&totals, about(&traces), notes);

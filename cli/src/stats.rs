@@ -54,7 +54,7 @@ percentile's rank, within 1 %. Values of --field are counted separately for each
 fewer events alone or joined wrongly than the thread does, events are paired by it, and the output says so; --key names fields and switches this off. BEGIN and END are \
 patterns of classes. Begins and ends without a partner are counted. A pair is left out, and counted as such, if events of its trace (with --key: of any \
 trace) may have been lost between the two, on any CPU: BEGIN and END could belong to different pairs. The options that select events by value select pairs here. In them and in --by, a name is the \
-BEGIN's field, or the END's if the BEGIN has none; `begin.NAME` and `end.NAME` choose one, and `latency` is the pair's, in nanoseconds. --interval uses the time of the BEGIN.
+BEGIN's field, or the END's if the BEGIN has none; `begin.NAME` and `end.NAME` choose one, and `latency` is the pair's, in nanoseconds. Rows with the greatest sum of latencies come first. --interval uses the time of the BEGIN.
 
 --diff: A is TRACE, B is OTHER. B/A has a 95 % interval; if the interval contains 1, the verdict on the difference is `cannot be told`. Of 20 rows that do not differ, one \
 is likely to seem different. Rates: Wilson's interval of B's share of all events, both counts divided by their index of dispersion (variance by mean of the counts \
@@ -106,7 +106,7 @@ pub(crate) struct StatsCommand {
     /// Print a row for each interval of time, such as 100ms
     #[arg(long, value_name = "DURATION", value_parser = parse_interval, conflicts_with = "top", help_heading = "Question")]
     interval: Option<Duration>,
-    /// Show the N rows with the most events, and the sum of the others
+    /// Show the first N rows, those with the most events or most time, and the sum of the others
     #[arg(long, value_name = "N", help_heading = "Question")]
     top: Option<usize>,
     /// Keep at most N groups [default: 10000; with --field and --latency 1000, of up to 64 KiB each]

@@ -26,7 +26,7 @@ pub(crate) struct SelectionOptions {
     pub events: Vec<String>,
     /// Select events for which this is true: `bytes > 4096 and process == "nginx"`; if given several times, all must be true
     #[arg(long = "where", value_name = "EXPR")]
-    conditions: Vec<String>,
+    pub conditions: Vec<String>,
     /// Select events from this time on: `10:15`, `2026-11-26 10:15:00.5`, `1700000000.25`, `+1.5s` (from the first event), `-2s` (from the end), `event:NAME`
     #[arg(long, value_name = "TIME", value_parser = time::parse, allow_hyphen_values = true)]
     since: Option<TimeOption>,

@@ -248,3 +248,13 @@ fn counts_agree_with_babeltrace2() {
     assert_eq!(rows(&["--by", "event", "--json"], "event", |row| &row["count"]), classes);
     assert_eq!(rows(&["--field", "bytes", "--by", "path", "--json"], "path", |row| &row["values"]["sum"]), sums);
 }
+
+/// Without this order these groups, which have one pair each, would begin with the shortest.
+#[test]
+fn groups_of_pairs_are_in_the_order_of_their_time() {
+    let asked = ["--latency", "http:begin..http:end", "--by", "bytes", "--json"];
+    let json: Json = serde_json::from_str(&stats(&trace(), &asked).0).expect("JSON");
+    let rows = json["rows"].as_array().expect("rows").iter();
+    let sums: Vec<u64> = rows.map(|row| row["values"]["sum"].as_u64().expect("a sum")).collect();
+    assert!(sums.len() > 10 && sums.is_sorted_by(|a, b| a >= b), "{sums:?}");
+}

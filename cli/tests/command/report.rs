@@ -87,6 +87,12 @@ fn report_prints_what_it_wrote() {
     let some = ["-e", "job:*", "--tid", "7", "--json"];
     let told: Json = serde_json::from_slice(&report(trace.path(), &page, &some).stdout).unwrap();
     assert_eq!((&told["events"], &told["slices"]), (&json!(40), &json!(20)));
+    // A condition that only begins meet: the output and the page say why there are no slices.
+    let output = report(trace.path(), &page, &["-e", "job:*", "--where", "path != \"\""]);
+    let cut = "40 begins and ends are alone: --where selects events";
+    assert!(text(&output.stderr).contains(cut), "{}", text(&output.stderr));
+    let output = report(trace.path(), &page, &["-e", "job:*", "--where", "pid == 7"]);
+    assert!(!text(&output.stderr).contains("--where"), "{}", text(&output.stderr));
     let output = report(trace.path(), &page, &["--since", "+10ms"]);
     // Events are lost after 39 ms: within this time range, and in the next one across its end.
     assert!(

@@ -9,7 +9,7 @@ use dormouse_ctf::stats::{LossPlaces, Span};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
-use crate::distribution::Distribution;
+use crate::distribution::{Distribution, Number};
 use crate::found_key::FoundKey;
 use crate::group::{Group, Slices};
 use crate::key::{KeyValue, label};
@@ -192,10 +192,15 @@ pub(crate) fn rows<'g>(
         slices: group.slices,
     };
     let mut rows: Vec<Row> = by_name.into_iter().map(row).collect();
-    // The sort is stable: rows of equal count stay in the order of their names.
+    // Of latencies the sum counts, otherwise the number of events.
+    let size = |row: &Row| match (&query.measure, row.values.as_deref().and_then(Distribution::sum)) {
+        (Measure::Latency(_), Some(Number::Whole(sum_ns))) => sum_ns,
+        _ => row.count.into(),
+    };
+    // The sort is stable: rows of equal size stay in the order of their names.
     match query.interval_ns {
-        None => rows.sort_by_key(|row| Reverse(row.count)),
-        Some(_) => rows.sort_by_key(|row| (row.key.0.first().map(|(_, begin)| begin.clone()), Reverse(row.count))),
+        None => rows.sort_by_key(|row| Reverse(size(row))),
+        Some(_) => rows.sort_by_key(|row| (row.key.0.first().map(|(_, begin)| begin.clone()), Reverse(size(row)))),
     }
     rows
 }

@@ -19,6 +19,9 @@ use crate::{cluster, facts, named, shell, statements};
 /// Partitions of a plan for a cluster: enough for four executors with four threads each.
 const CLUSTER_THREADS: usize = 16;
 
+/// Rows of a table that are shown by default.
+const TABLE_ROWS: usize = 1000;
+
 /// Query traces, or a store of traces, in SQL
 #[derive(Debug, Parser)]
 #[command(name = "dormouse-query", bin_name = "dormouse query", version, max_term_width = 100, after_help = after_help())]
@@ -56,9 +59,9 @@ pub(crate) struct Query {
     /// Run the query on the cluster whose scheduler has this address; `dormouse cluster` starts one
     #[arg(long, value_name = "df://HOST:PORT", value_parser = cluster::parse)]
     cluster: Option<cluster::Cluster>,
-    /// Show at most N rows of a table
-    #[arg(long, value_name = "N", default_value_t = 1000)]
-    rows: usize,
+    /// Show at most N rows of a table, or of a named query in any format [default: 1000; what the named query says]
+    #[arg(long, value_name = "N")]
+    rows: Option<usize>,
 }
 
 fn after_help() -> String {
@@ -113,7 +116,7 @@ impl Query {
         if self.show
             && let Some(named) = named
         {
-            out.write_all(named.sql.as_bytes())?;
+            out.write_all(named.shown().as_bytes())?;
             return Ok(0);
         }
         let (paths, sql) = split(&self.words, named.is_some() || self.export.is_some())?;
@@ -161,7 +164,7 @@ impl Query {
             (None, Some(sql)) => sql,
             (None, None) => {
                 if std::io::stdin().is_terminal() {
-                    return shell::run(&session, self.rows, out);
+                    return shell::run(&session, self.rows.unwrap_or(TABLE_ROWS), out);
                 }
                 let mut sql = String::new();
                 std::io::stdin().read_to_string(&mut sql).context("cannot read the query from standard input")?;
@@ -174,9 +177,11 @@ impl Query {
                 "several queries have several results, which can only be printed as --format table, json or csv; run one query, or leave out -o"
             );
         }
+        let rows = self.rows.unwrap_or(TABLE_ROWS);
+        let rows_max = named.and_then(Named::rows_max).map(|rows_max| self.rows.unwrap_or(rows_max));
         let mut code = 0;
         for query in &queries {
-            match session.run(query, format, self.rows, self.output.as_deref(), out)? {
+            match session.run(query, format, rows, rows_max, self.output.as_deref(), out)? {
                 ended @ (INTERRUPTED | TERMINATED) => return Ok(ended),
                 of_query => code = code.max(of_query),
             }

@@ -1,7 +1,7 @@
 //! Named queries.
 //!
-//! Each is an SQL file. Its first lines are comments: `-- about` describes the query, and `-- needs: TABLE` names a
-//! table that the trace must have. Text in `/*+ … */` is used only for a store: process ids are unique on one host, and
+//! Each is an SQL file. Its first lines are comments: `-- about` describes the query, `-- rows: N` says how many rows are
+//! shown, and `-- needs: TABLE` names a table that the trace must have. Text in `/*+ … */` is used only for a store: process ids are unique on one host, and
 //! a store has several.
 
 use crate::fault;
@@ -44,6 +44,17 @@ impl Named {
         self.sql.lines().next().and_then(|line| line.strip_prefix("-- ")).unwrap_or_default()
     }
 
+    /// Returns the text for people. It does not begin with hyphens, so that it can be an argument.
+    pub(crate) fn shown(&self) -> String {
+        let about = self.about();
+        self.sql.replacen(&format!("-- {about}"), &format!("/* {about} */"), 1)
+    }
+
+    /// Returns how many rows are shown unless the user gives a number; `None` for all.
+    pub(crate) fn rows_max(&self) -> Option<usize> {
+        self.sql.lines().find_map(|line| line.strip_prefix("-- rows: "))?.parse().ok()
+    }
+
     /// Returns the first table that the query needs and that is absent.
     pub(crate) fn lacks(&self, tables: &[String]) -> Option<&'static str> {
         let needs = self.sql.lines().filter_map(|line| line.strip_prefix("-- needs: "));
@@ -60,6 +71,11 @@ mod tests {
         for named in ALL {
             assert!(named.about().len() > 10, "{}", named.name);
             assert!(named.sql.contains("select"), "{}", named.name);
+            assert!(!named.shown().starts_with('-'), "{}", named.name);
+            // Rows that a query leaves out itself would not be counted.
+            let is_cut = named.sql.contains("\nlimit ");
+            assert!(!is_cut || named.about().contains("ten"), "{}", named.name);
+            assert_eq!(named.sql.contains("-- rows:"), named.rows_max().is_some(), "{}", named.name);
         }
         assert!(ALL.is_sorted_by_key(|named| named.name));
     }

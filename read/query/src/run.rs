@@ -82,7 +82,8 @@ impl Session {
         &self.tables
     }
 
-    /// Runs a query, writes its result and returns the exit code.
+    /// Runs a query, writes its result and returns the exit code. `rows`: rows of a table that are shown; `rows_max`: of
+    /// the result, if not all.
     ///
     /// # Errors
     /// The query is wrong, or the result cannot be written.
@@ -91,6 +92,7 @@ impl Session {
         sql: &str,
         format: Format,
         rows: usize,
+        rows_max: Option<usize>,
         file: Option<&Path>,
         out: &mut Output,
     ) -> Result<u8> {
@@ -100,7 +102,7 @@ impl Session {
         let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
         drop(within);
         let mut target = Target::open(file, format, out)?;
-        let work = self.answer(sql, format, rows, &mut target);
+        let work = self.answer(sql, format, rows, rows_max, &mut target);
         let outcome = runtime.block_on(async {
             tokio::select! {
                 done = progress::during(self.source, work) => done.map(|()| Outcome::Done),
@@ -118,7 +120,7 @@ impl Session {
     /// Reports damage and losses of the source, and returns the exit code.
     fn tell(&self) -> u8 {
         let (damage, has_lost) = self.source.take_damage();
-        self.source.take_notes().iter().for_each(say);
+        self.source.take_notes().iter().for_each(|line| say(format_args!("note: {line}")));
         damage.iter().for_each(|line| say(format_args!("warning: {line}")));
         if has_lost {
             say("events were lost while this trace was recorded; `select * from losses` lists the losses");
@@ -132,7 +134,14 @@ impl Session {
         self.tables.iter().cloned().chain(self.source.columns()).chain(of_all).collect()
     }
 
-    async fn answer(&self, sql: &str, format: Format, rows: usize, target: &mut Target<'_>) -> Result<()> {
+    async fn answer(
+        &self,
+        sql: &str,
+        format: Format,
+        rows: usize,
+        rows_max: Option<usize>,
+        target: &mut Target<'_>,
+    ) -> Result<()> {
         let told = |error: DataFusionError| anyhow!("{}", fault::told(sql, &error, &self.tables));
         let frame = catalog::frame(&self.context, sql).await.map_err(told)?;
         let task = Arc::new(frame.task_ctx());
@@ -149,13 +158,24 @@ impl Session {
         // If the query fails before its first batch, nothing is written.
         let mut next = batches.next().await.transpose().map_err(told)?;
         let mut printer = Printer::new(format, rows, &batches.schema(), target.output())?;
+        let mut left = rows_max.unwrap_or(usize::MAX);
+        let mut left_out = 0;
         while let Some(batch) = next {
-            if !printer.batch(&batch)? {
+            let shown = batch.num_rows().min(left);
+            left -= shown;
+            left_out += batch.num_rows() - shown;
+            if !printer.batch(&batch.slice(0, shown))? {
                 break;
             }
             next = batches.next().await.transpose().map_err(told)?;
         }
-        printer.finish()
+        printer.finish()?;
+        if let Some(rows_max) = rows_max
+            && left_out > 0
+        {
+            say(format_args!("rows that are not shown: {left_out}; --rows {} shows all", rows_max + left_out));
+        }
+        Ok(())
     }
 }
 

@@ -185,7 +185,7 @@ pub(crate) fn run(session: &Session, rows: usize, out: &mut Output) -> Result<u8
                         }
                     },
                 }
-                match session.run(text, Format::Table, rows, None, out) {
+                match session.run(text, Format::Table, rows, None, None, out) {
                     Ok(INTERRUPTED) => say("interrupted"),
                     Ok(TERMINATED) => {
                         code = TERMINATED;

@@ -397,8 +397,20 @@ fn named_queries_run_and_can_be_shown() {
     assert_eq!(named(&libc, "alloc-sizes"), ["app,7,64,2,114", "app,7,128,2,200", "app,7,256,1,200"]);
     assert_eq!(
         named(&libc, "io-by-file"),
-        ["app,7,/etc/a,3,1024,0,", "app,7,/tmp/b,0,,1,500", "app,7,standard output,0,,1,7"]
+        [
+            "app,7,/etc/a,3,1024,0,,10.3 µs,10350",
+            "app,7,/tmp/b,0,,1,500,5.00 µs,5000",
+            "app,7,standard output,0,,1,7,70.0 ns,70"
+        ]
     );
+    // A text that is shown can be given back.
+    let (_, sql, _) = query(&["--named", "mutex-waits", "--show"]);
+    let given = query(&[libc.to_str().unwrap(), &sql]);
+    assert_eq!((given.0, given.1.lines().count()), (0, 3), "{given:?}");
+    // Rows that are not shown are counted.
+    let (code, out, err) = query(&[libc.to_str().unwrap(), "--named", "io-by-file", "--rows", "2"]);
+    let told = "dormouse: rows that are not shown: 1; --rows 3 shows all\n";
+    assert_eq!((code, out.lines().count(), err.as_str()), (0, 3, told));
     assert_eq!(named(&libc, "mutex-contention"), ["app,7,abc,3,2,2,4.00 µs,2.00 µs,2.00 µs,5.00 µs,2.00 µs"]);
     assert_eq!(
         named(&libc, "mutex-waits"),
@@ -442,7 +454,7 @@ fn io_by_file_follows_copies_and_ends_of_descriptors() {
     let (flags, mode) = (field("flags", Kind::I32), field("mode", Kind::U32));
     let open = builder.class("libc", "open", &[path, flags, mode, fd]);
     builder.class("libc", "openat", &[field("dirfd", Kind::I32), path, flags, mode, fd]);
-    let transfer = [fd, field("buf", Kind::U64), field("count", Kind::U64), result];
+    let transfer = [fd, field("buf", Kind::U64), field("count", Kind::U64), result, field("duration_ns", Kind::U64)];
     builder.class("libc", "read", &transfer);
     let write = builder.class("libc", "write", &transfer);
     let close = builder.class("libc", "close", &[fd, field("result", Kind::I32)]);
@@ -462,7 +474,7 @@ fn io_by_file_follows_copies_and_ends_of_descriptors() {
     let mut size = 1;
     let mut written = |fd| {
         size *= 2;
-        [Value::I32(fd), Value::U64(0), Value::U64(0), Value::I64(size / 2)]
+        [Value::I32(fd), Value::U64(0), Value::U64(0), Value::I64(size / 2), Value::U64(1)]
     };
     let range = |first, last, flags| [Value::U32(first), Value::U32(last), Value::I32(flags), Value::I32(0)];
     event(7, open, &opened("/a", 3));

@@ -134,23 +134,20 @@ function isInValue(item, wanted) {
 // Returns the parts of a label: texts, and in odd places names of fields.
 const partsOf = (label) => label.split(/\{([^{}]*)\}/);
 
-// Returns the label of an item, or undefined if it has none of the fields.
+// Returns the label of an item, or undefined if it lacks one of the fields, or there are none.
 function labelOf(parts, item) {
   const events = item.split("\u0001");
-  let isFound = false;
   const value = (wanted) => {
     for (const event of events) {
       const fields = event.split(END);
       for (let at = 1; at + 1 < fields.length; at += 2) {
-        if (fields[at] !== wanted) continue;
-        isFound = true;
-        return fields[at + 1];
+        if (fields[at] === wanted) return fields[at + 1];
       }
     }
-    return "?";
+    return undefined;
   };
-  const text = parts.map((part, index) => (index % 2 ? value(part) : part)).join("");
-  return isFound ? text : undefined;
+  const made = parts.map((part, index) => (index % 2 ? value(part) : part));
+  return made.length > 1 && !made.includes(undefined) ? made.join("") : undefined;
 }
 
 // Labels of items by their fields.

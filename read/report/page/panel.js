@@ -312,7 +312,7 @@ export class Panel {
     const shown = slow.slice(0, SLOWEST_SHOWN);
     const cells = shown.map(() => [0, 1].map(() => element("td", { class: "text line" })));
     const body = shown.map(([name, one], index) => element("tr", {},
-      element("td", {}, ...this.name(name).slice(0, 1), button(report.names[name], () => this.held(() => this.goTo(name, one)))),
+      element("td", {}, ...this.name(name).slice(0, 1), button(report.names[name], () => this.goTo(name, one), { title: "Show it as Item" })),
       element("td", { text: duration(one[1]) }), element("td", { text: since(one[0]) }), element("td", { class: "text who", text: whoLabel(report, one[2]), title: whoLabel(report, one[2]) }), ...cells[index]));
     this.fill(shown, cells);
     const head = ["Name", "Duration", "Begin", "Thread", "Fields of the begin", "Fields of the end"].map((text, index) => element("th", { text, scope: "col", class: index > 2 ? "text" : undefined }));

@@ -194,7 +194,8 @@ impl Group {
         columns: &[usize],
         mut give: impl FnMut(RecordBatch) -> Result<bool, E>,
     ) -> Result<Option<(Unpaired, Damage)>, E> {
-        let layout = self.layout(files, columns.contains(&PROCESS))?;
+        let is_named = columns.contains(&PROCESS);
+        let layout = self.layout(files, is_named)?;
         let of_group = |trace: usize| self.trace.is_none_or(|of| of == trace);
         std::thread::scope(|scope| {
             let ahead = files.chosen(scope, layout.times(), |trace| of_group(trace).then(|| layout.choice(trace)));
@@ -202,6 +203,9 @@ impl Group {
             let layout = &layout;
             let reading = scope.spawn(move || {
                 let mut batches = Batches::of(layout, ahead).with_gaps();
+                if is_named {
+                    batches = batches.with_writers(files.state().writers);
+                }
                 while let Some(batch) = batches.next() {
                     let gaps = batches.take_gaps();
                     if to.send((batch, gaps)).is_err() {

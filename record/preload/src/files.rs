@@ -8,6 +8,7 @@
 use core::ffi::{CStr, c_char, c_int, c_void};
 
 use dormouse::event;
+use dormouse::interpose::monotonic_ns;
 use libc::{mode_t, size_t, ssize_t};
 
 use crate::outcome::{errno, of_call, of_transfer};
@@ -52,17 +53,56 @@ opening! {
     __openat64_2(dirfd: c_int, path: *const c_char, flags: c_int) => opened_at(dirfd, path, flags, 0);
 }
 
-wrappers! {
+/// Exports functions whose event has the time that the call took. The call is the expression of a field: the clock is
+/// read only if the event is armed when the call begins.
+macro_rules! timed {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident($($argument:ident: $type:ty),*) -> $output:ty: $event:ident($($field:ident),*), $of:ident;
+    )*) => {$(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// The conditions of libc's function.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $output {
+            if $crate::sanitizer::is_there() {
+                // SAFETY: the caller satisfies the conditions of libc's function.
+                return unsafe { real::$name::alone($($argument),*) };
+            }
+            let mut returned = None;
+            let duration_ns: u64;
+            event!(
+                libc.$event,
+                $($field,)*
+                result = {
+                    let begin_ns = monotonic_ns();
+                    // SAFETY: the caller satisfies the conditions of libc's function.
+                    let result = unsafe { real::$name::call($($argument),*) };
+                    duration_ns = monotonic_ns().saturating_sub(begin_ns);
+                    returned = Some(result);
+                    $of(result)
+                },
+                duration_ns,
+            );
+            match returned {
+                Some(result) => result,
+                // SAFETY: the caller satisfies the conditions of libc's function.
+                None => unsafe { real::$name::call($($argument),*) },
+            }
+        }
+    )*};
+}
+
+timed! {
     /// `read(2)`.
-    read(fd: c_int, buf: *mut c_void, count: size_t) -> ssize_t: result => has_read(fd, buf, count, result);
+    read(fd: c_int, buf: *mut c_void, count: size_t) -> ssize_t: read(fd, buf, count), of_transfer;
     /// `read(2)` under `_FORTIFY_SOURCE`.
-    __read_chk(fd: c_int, buf: *mut c_void, count: size_t, size: size_t) -> ssize_t: result =>
-        has_read(fd, buf, count, result);
+    __read_chk(fd: c_int, buf: *mut c_void, count: size_t, size: size_t) -> ssize_t: read(fd, buf, count), of_transfer;
     /// `write(2)`.
-    write(fd: c_int, buf: *const c_void, count: size_t) -> ssize_t: result =>
-        event!(libc.write, fd, buf, count, result = of_transfer(result));
+    write(fd: c_int, buf: *const c_void, count: size_t) -> ssize_t: write(fd, buf, count), of_transfer;
     /// `close(2)`.
-    close(fd: c_int) -> c_int: result => event!(libc.close, fd, result = of_call(result));
+    close(fd: c_int) -> c_int: close(fd), of_call;
 }
 
 /// # Safety
@@ -127,9 +167,4 @@ pub(crate) unsafe fn path_of<'a>(path: *const c_char, fd: c_int) -> &'a CStr {
     }
     // SAFETY: the kernel has read the path up to its NUL.
     unsafe { CStr::from_ptr(path) }
-}
-
-#[inline(always)]
-fn has_read(fd: c_int, buf: *mut c_void, count: size_t, result: ssize_t) {
-    event!(libc.read, fd, buf, count, result = of_transfer(result));
 }

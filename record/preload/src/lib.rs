@@ -26,8 +26,8 @@
 //! | `libc:free` | `ptr` |
 //! | `libc:open` (`open`, `open64`, `creat`, …) | `path`, `flags`, `mode`, `fd` |
 //! | `libc:openat` | `dirfd`, `path`, `flags`, `mode`, `fd` |
-//! | `libc:read`, `libc:write` | `fd`, `buf`, `count`, `result` |
-//! | `libc:close` | `fd`, `result` |
+//! | `libc:read`, `libc:write` | `fd`, `buf`, `count`, `result`, `duration_ns` |
+//! | `libc:close` | `fd`, `result`, `duration_ns` |
 //! | `libc:close_range` (`close_range`, `closefrom`) | `first`, `last`, `flags`, `result` |
 //! | `libc:dup` (`dup`, `dup2`, `dup3`, `fcntl` with `F_DUPFD` or `F_DUPFD_CLOEXEC`) | `oldfd`, `fd` |
 //! | `libc:fopen` | `path`, `fd` |
@@ -56,7 +56,8 @@
 //! before the call, because afterwards another thread may be given the address or take the lock. A wait for a condition
 //! has two events, because it releases the mutex and locks it again. A lock that must wait has two events; if its
 //! `…_begin` is not armed, it has the second one only. `owner` and `writer` are the id of the thread that holds the lock
-//! (0 if unknown). The result (`fd`, `result`) of a call that failed is `-errno`, as in system
+//! (0 if unknown). `duration_ns` is the time that the call took, by `CLOCK_MONOTONIC`; a call that began before its event
+//! was armed has no event. The result (`fd`, `result`) of a call that failed is `-errno`, as in system
 //! call tracers; a `ptr` is null. `mode` is 0 if the flags do not require one. `path` is empty if the call failed with
 //! `EFAULT`, `EINVAL`, `ENAMETOOLONG`, `ENOSYS` or `EPERM`, which the kernel may have returned before it read the path.
 //!
@@ -77,7 +78,7 @@
 //!
 //! # Cost
 //! Dormant: a call through a pointer, a comparison of a byte, and the gate's `nop`; `free` and `realloc` also compare
-//! an address. Armed: one event. A process that starts, and a forked child, enter themselves in the session's memory.
+//! an address. Armed: one event; `read`, `write` and `close` also read the clock twice. A process that starts, and a forked child, enter themselves in the session's memory.
 //!
 //! # What stays the same
 //! * Cancellation, exceptions and `longjmp` pass through the wrappers, which have nothing to clean up around the call.

@@ -1,7 +1,7 @@
 //! Conversion of a call's result to the form that events have.
 //!
-//! `errno` keeps the value that the call has set, without being saved: the record path calls no libc function that
-//! could change it. The tests `files.c` and `storm.c` check that.
+//! `errno` keeps the value that the call has set, without being saved: the record path and the
+//! clock call no libc function that could change it. The tests `files.c` and `storm.c` check that.
 
 use core::ffi::c_int;
 

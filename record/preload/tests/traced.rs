@@ -246,6 +246,28 @@ fn waits_for_locks_are_those_that_the_program_counts() {
     assert_eq!(begins, 8);
 }
 
+/// The program prints how long a read of an empty pipe and a write to a full one waited at least and at most, by its own
+/// clock.
+#[test]
+fn durations_of_calls_are_those_that_the_program_counts() {
+    let trace = trace("durations.c", &["-e", "libc:*"]);
+    succeeded(&trace);
+    let printed = trace.printed();
+    assert_eq!(printed.len(), 2);
+    for line in printed {
+        let [fd, is_write, surely_ns, call_ns] = line[..] else { panic!("{line:?}") };
+        let of_fd =
+            trace.named(["libc:read", "libc:write"][is_write as usize]).filter(|event| event.number("fd") == fd);
+        let found: Vec<_> = of_fd.filter(|event| event.tid != event.pid).collect();
+        assert_eq!(found.len(), 1, "{line:?}");
+        assert_eq!((found[0].number("count"), found[0].number("result")), (1, 1));
+        let duration_ns = found[0].number("duration_ns");
+        assert!((surely_ns..=call_ns).contains(&duration_ns), "{duration_ns}: {line:?}");
+    }
+    // A failed call has a duration too.
+    assert!(trace.named("libc:close").all(|event| event.number("duration_ns") > 0));
+}
+
 /// The program prints, for each write, the file that the kernel reported for the descriptor. Following the events gives
 /// the same file.
 #[test]

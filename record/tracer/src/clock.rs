@@ -4,7 +4,7 @@
 use dormouse_abi::session::CLOCK_TSC;
 
 /// Returns the time of the monotonic clock, in nanoseconds. Async-signal-safe; preserves errno.
-pub(crate) fn monotonic_ns() -> u64 {
+pub fn monotonic_ns() -> u64 {
     nanoseconds(libc::CLOCK_MONOTONIC)
 }
 

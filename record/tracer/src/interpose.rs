@@ -10,6 +10,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use dormouse_locks::call_loader;
 
+pub use crate::clock::monotonic_ns;
 use crate::control;
 use crate::crash::{self, OwnHandler};
 use crate::disposition::Disposition;

@@ -78,8 +78,8 @@ struct Ledger {
     requests: Vec<Request>,
     held: BTreeMap<String, Vec<Held>>,
     waits: Vec<Wait>,
-    /// Reads, bytes read, writes and bytes written, by path.
-    files: BTreeMap<String, [u64; 4]>,
+    /// Reads, bytes read, writes and bytes written, and the greatest time that all calls can have taken, by path.
+    files: BTreeMap<String, ([u64; 4], f64)>,
     leak: (u64, u64),
     /// Events of the program's own classes, by thread.
     threads: BTreeMap<u64, u64>,
@@ -111,7 +111,7 @@ impl Ledger {
                     let (mutex, waiter, holder) = (words[1].into(), whole(2), whole(3));
                     ledger.waits.push(Wait { mutex, waiter, holder, length: Range { least: ns(4), greatest: ns(5) } });
                 }
-                "file" => drop(ledger.files.insert(words[1].into(), [2, 3, 4, 5].map(whole))),
+                "file" => drop(ledger.files.insert(words[1].into(), ([2, 3, 4, 5].map(whole), ns(6)))),
                 "leak" => ledger.leak = (whole(1), whole(2)),
                 "thread" => *ledger.threads.entry(whole(1)).or_default() += whole(2),
                 other => panic!("{other}"),
@@ -294,10 +294,12 @@ fn queries_agree(recording: &Recording, ledger: &Ledger, seed: u64) {
     }
 
     let files = rows(recording, &["--named", "io-by-file"]).unwrap();
-    for (path, calls) in ledger.files.iter().filter(|(_, calls)| calls[0] + calls[2] > 0) {
+    for (path, (calls, call_ns)) in ledger.files.iter().filter(|(_, (calls, _))| calls[0] + calls[2] > 0) {
         let row = files.iter().find(|row| row["file"] == path.as_str()).unwrap_or_else(|| panic!("{path}: {files:?}"));
         let told = ["reads", "bytes_read", "writes", "bytes_written"].map(|of| row[of].as_u64().unwrap_or(0));
         assert_eq!(told, *calls, "seed {seed}: {row}");
+        let took_ns = number(&row["took_ns"]);
+        assert!(took_ns > 0.0 && took_ns <= *call_ns + slack(*call_ns), "seed {seed}: {row}: {call_ns}");
     }
     let leaks = rows(recording, &["--named", "alloc-leaks"]).unwrap();
     let leaked = leaks.iter().find(|row| row["size"] == ledger.leak.0).map_or(0.0, |row| number(&row["blocks"]));

@@ -1,4 +1,5 @@
 -- memory that was allocated but not freed in the trace, by process and size
+-- rows: 20
 -- needs: libc:malloc
 -- needs: libc:calloc
 -- needs: libc:realloc
@@ -25,4 +26,3 @@ from last
 where number = 1 and size is not null
 group by process, pid, size /*+, host*/
 order by bytes desc, pid, size /*+, host*/
-limit 20

@@ -1,4 +1,5 @@
 -- mutexes that several threads take: how often, how long threads wait for them, how long they hold them
+-- rows: 20
 -- needs: libc:mutex_lock_begin
 -- needs: libc:mutex_lock
 -- needs: libc:mutex_unlock
@@ -22,4 +23,3 @@ from slices
 group by process, pid, lock /*+, host*/
 having count(distinct tid) > 1
 order by coalesce(sum(duration_ns) filter (where is_wait), 0) desc, locks desc, pid, mutex /*+, host*/
-limit 20

@@ -1,4 +1,5 @@
 -- waits for mutexes: which thread waited, how long, and which thread held the mutex when the wait began
+-- rows: 20
 -- needs: libc:mutex_lock_begin
 -- needs: libc:mutex_lock
 -- A holder of 0: the mutex was given back at this moment, or glibc does not know the thread.
@@ -15,4 +16,3 @@ join begun on time = begin_time and begun.pid = pairs.pid and begun.tid = pairs.
 where name = 'libc:mutex wait'
 group by 1, 2, 3, 4, 5 /*+, pairs.host*/
 order by waited_ns desc, pairs.pid, mutex, waiter, holder /*+, pairs.host*/
-limit 20

@@ -1,4 +1,5 @@
 -- waits for read-write locks: which thread waited, how long, and which thread had locked it for writing when the wait began
+-- rows: 20
 -- needs: libc:rwlock_rdlock_begin
 -- needs: libc:rwlock_rdlock
 -- needs: libc:rwlock_wrlock_begin
@@ -19,4 +20,3 @@ join begun on time = begin_time and begun.pid = pairs.pid and begun.tid = pairs.
 where name = 'libc:rwlock wait'
 group by 1, 2, 3, 4, 5, 6 /*+, pairs.host*/
 order by waited_ns desc, pairs.pid, rwlock, waiter, writer /*+, pairs.host*/
-limit 20

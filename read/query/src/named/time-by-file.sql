@@ -1,4 +1,5 @@
--- how long each file was open, by the path with which it was opened: count, longest, sum
+-- how long each file was open (io-by-file: how long its reads and writes took), by the path with which it was opened
+-- rows: 20
 -- needs: libc:open
 -- needs: libc:openat
 -- needs: libc:fopen
@@ -21,4 +22,3 @@ join opened on time = begin_time and opened.pid = pairs.pid and split_part(key, 
 where name = 'libc:file open'
 group by 1, 2, 3 /*+, pairs.host*/
 order by total_ns desc, file, pairs.pid /*+, pairs.host*/
-limit 20

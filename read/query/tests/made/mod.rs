@@ -103,13 +103,13 @@ pub fn write_libc(dir: &Path) {
     let rwlock_unlock = builder.class("libc", "rwlock_unlock", &[rwlock]);
     let open = builder.class("libc", "open", &[path, flags, mode, fd]);
     builder.class("libc", "openat", &[field("dirfd", Kind::I32), path, flags, mode, fd]);
-    let transfer = [fd, field("buf", Kind::U64), field("count", Kind::U64), result];
+    let transfer = [fd, field("buf", Kind::U64), field("count", Kind::U64), result, field("duration_ns", Kind::U64)];
     let read = builder.class("libc", "read", &transfer);
     let write = builder.class("libc", "write", &transfer);
     let close = builder.class("libc", "close", &[fd, result]);
     descriptor_classes(&mut builder);
     fork_classes(&mut builder);
-    let (name, program) = ("app", "/bin/app");
+    let (name, program) = ("launcher", "/bin/app");
     builder.state(0, &StateRecord::Process { process: 1, pid: 7, vpid: 7, name, program, command_line: "" });
     let stream = builder.stream(0);
     let mut at = 0;
@@ -148,7 +148,10 @@ pub fn write_libc(dir: &Path) {
     let opened = |path: &'static str, fd| [Value::Str(path.as_bytes()), Value::I32(0), Value::U32(0), Value::I32(fd)];
     event(8, open, &opened("/etc/a", 3));
     event(8, open, &opened("/etc/none", -2));
-    let moved = |fd, result| [Value::I32(fd), Value::U64(0), Value::U64(4096), Value::I64(result)];
+    let moved = |fd, result: i64| {
+        let duration_ns = Value::U64(result.unsigned_abs() * 10);
+        [Value::I32(fd), Value::U64(0), Value::U64(4096), Value::I64(result), duration_ns]
+    };
     event(8, read, &moved(3, 1000));
     event(9, read, &moved(3, 24));
     event(8, read, &moved(3, -11));
@@ -157,5 +160,7 @@ pub fn write_libc(dir: &Path) {
     event(8, write, &moved(3, 500));
     event(8, close, &[Value::I32(3), Value::I64(0)]);
     event(8, write, &moved(1, 7));
+    // All rows have the last name.
+    builder.state(1_000_000, &StateRecord::ProcessName { process: 1, name: "app" });
     builder.finish().closed().write(dir);
 }

@@ -335,6 +335,9 @@ fn labels_tooltips_and_tables_have_the_fields_of_both_ends() {
     let expected: Vec<String> =
         of_thread(0).take(3).map(|slice| format!("{} {}", slice.endpoint, slice.status)).collect();
     assert_eq!(browser.evaluate(labels), json!(expected));
+    // A slice that lacks one of the fields has no label.
+    label(browser, "{endpoint} {nothing}");
+    assert_eq!(browser.evaluate("dormouseReport.timeline.state.labels.texts.length"), 1);
     label(browser, "endpoint");
     assert_eq!(browser.evaluate("new Set(dormouseReport.timeline.state.labels.texts.slice(1)).size"), 3);
     // Colours differ by label.
@@ -399,6 +402,10 @@ fn labels_tooltips_and_tables_have_the_fields_of_both_ends() {
     assert_eq!(cells, json!(expected));
     let is_within = "document.querySelector('#view').scrollWidth <= document.querySelector('#view').clientWidth";
     assert_eq!(browser.evaluate(is_within), true);
+    // A click on a row shows the slice.
+    browser.evaluate("document.querySelector('#view tbody tr button').click()");
+    let shown = "(() => { const { report, panel, timeline: { state: { selected: { at } } } } = dormouseReport; return [panel.tab, report.begin[at], report.duration[at]]; })()";
+    assert_eq!(browser.evaluate(shown), json!(["item", slowest.begin, slowest.duration]));
 
     browser.press("6");
     let choose = "(() => { const select = document.querySelector('#view select[aria-label=Field]'); select.value = 'endpoint'; select.dispatchEvent(new Event('change')); })()";

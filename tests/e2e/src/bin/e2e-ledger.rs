@@ -6,7 +6,7 @@
 //!   request ID ENDPOINT STATUS  BEGIN0 BEGIN1 START0 START1 END0 END1    times before and after each event
 //!   held MUTEX TID  LOCK0 LOCK1 UNLOCK0 UNLOCK1                          times before and after the two calls
 //!   wait MUTEX WAITER HOLDER  SURE_NS CALL_NS                            a wait that surely happened
-//!   file PATH  READS READ_BYTES WRITES WRITTEN_BYTES
+//!   file PATH  READS READ_BYTES WRITES WRITTEN_BYTES  CALL_NS            the time before each call to that after it, in all
 //!   leak SIZE BLOCKS
 //!   thread TID EVENTS                                                    events of the program's own classes
 //! ```
@@ -176,6 +176,7 @@ struct Calls {
     read_bytes: u64,
     writes: u64,
     written_bytes: u64,
+    call_ns: u128,
 }
 
 fn open(path: &str) -> i32 {
@@ -190,7 +191,9 @@ fn use_file(path: &str, random: &mut Random) -> Calls {
     let (fd, mut bytes, mut calls) = (open(path), [7_u8; 512], Calls::default());
     for _ in 0..random.below(4) {
         let size = 1 + random.below(512) as usize;
-        if random.below(2) == 0 {
+        let is_write = random.below(2) == 0;
+        let begin = Instant::now();
+        if is_write {
             // SAFETY: the buffer has `size` bytes, and the descriptor is this function's.
             let written = unsafe { libc::write(fd, bytes.as_ptr().cast(), size) };
             calls.writes += 1;
@@ -201,6 +204,7 @@ fn use_file(path: &str, random: &mut Random) -> Calls {
             calls.reads += 1;
             calls.read_bytes += u64::try_from(read).expect("it is read");
         }
+        calls.call_ns += begin.elapsed().as_nanos();
     }
     // SAFETY: the descriptor is this function's, and is not used any more.
     assert_eq!(unsafe { libc::close(fd) }, 0);
@@ -293,6 +297,7 @@ fn main() {
         sum.read_bytes += made.read_bytes;
         sum.writes += made.writes;
         sum.written_bytes += made.written_bytes;
+        sum.call_ns += made.call_ns;
         let status = [200_u16, 200, 404, 500, 503][random.below(5) as usize];
         let end0 = ledger.now();
         dormouse::event!(ledger.request_end, id, status);
@@ -324,10 +329,10 @@ fn main() {
         queue.push(None, ledger);
     });
     ledger.write(format!("thread {} {}", tid(), EVENTS.get()));
-    for (path, Calls { reads, read_bytes, writes, written_bytes }) in
+    for (path, Calls { reads, read_bytes, writes, written_bytes, call_ns }) in
         paths.iter().zip(calls.into_inner().expect("nobody panics"))
     {
-        ledger.write(format!("file {path} {reads} {read_bytes} {writes} {written_bytes}"));
+        ledger.write(format!("file {path} {reads} {read_bytes} {writes} {written_bytes} {call_ns}"));
     }
     ledger.lines.lock().expect("nobody panics").iter().for_each(|line| println!("{line}"));
 }

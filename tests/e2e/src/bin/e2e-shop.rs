@@ -39,7 +39,10 @@ fn request(dir: &str, id: u64) {
 }
 
 fn main() {
-    let dir = std::env::args().nth(1).expect("a directory for files");
+    let Some(dir) = std::env::args().nth(1).filter(|dir| !dir.starts_with('-')) else {
+        eprintln!("usage: e2e-shop DIR\n\nServes 20 requests of a shop, whose files are in DIR.");
+        std::process::exit(2);
+    };
     let (lock, (waits, is_waiting)) = (Mutex::new(()), channel());
     let slow = open(&dir, "slow");
     std::thread::scope(|scope| {
