@@ -66,8 +66,10 @@ impl Buffers {
     fn sum(&self, offset: usize) -> u64 {
         let view = self.pool.view();
         let word = |cpu| {
-            // SAFETY: the object lives, the pool has the CPU, and all access to the word is atomic.
-            unsafe { AtomicU64::from_ptr(view.address(self.cache, cpu).wrapping_add(offset).cast()) }
+            // SAFETY: the object lives, and the pool has the CPU.
+            let copy = unsafe { view.address(self.cache, cpu) };
+            // SAFETY: an aligned word of the object, to which all access is atomic.
+            unsafe { AtomicU64::from_ptr(copy.wrapping_add(offset).cast()) }
         };
         (0..view.cpu_count()).map(|cpu| word(cpu).load(Ordering::Acquire)).sum()
     }
@@ -90,13 +92,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let buffers = Buffers { pool, cache, words, rseq: Rseq::detect() };
     std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(|| serve(&buffers)))));
     let mut freed = 0;
-    // SAFETY: no other thread uses the list; its nodes are the first fields of leaked buffers.
-    unsafe {
-        buffers.list().drain(|node| {
-            drop(Box::from_raw(node.cast::<Buffer>().as_ptr()));
-            freed += 1;
-        });
-    }
+    let free = |node: NonNull<Node>| {
+        // SAFETY: a node is the first field of a buffer that `take` leaked, and it is on no list any more.
+        drop(unsafe { Box::from_raw(node.cast::<Buffer>().as_ptr()) });
+        freed += 1;
+    };
+    // SAFETY: no other thread uses the list any more.
+    unsafe { buffers.list().drain(free) };
     let (taken, made) = (buffers.sum(offset_of!(Cache, taken)), buffers.sum(offset_of!(Cache, made)));
     println!("{taken} requests, {made} buffers, {freed} released");
     Ok(())
