@@ -192,7 +192,7 @@ pub(crate) fn rows<'g>(
         slices: group.slices,
     };
     let mut rows: Vec<Row> = by_name.into_iter().map(row).collect();
-    // Of latencies the sum counts, otherwise the number of events.
+    // The sum of latencies, otherwise the number of events.
     let size = |row: &Row| match (&query.measure, row.values.as_deref().and_then(Distribution::sum)) {
         (Measure::Latency(_), Some(Number::Whole(sum_ns))) => sum_ns,
         _ => row.count.into(),

@@ -234,7 +234,7 @@ impl Making<'_> {
         let mut events = 0;
         let damage = std::thread::scope(|scope| {
             let ahead = self.files.chosen(scope, by_class.times(), |trace| Some(by_class.choice(trace)));
-            let mut split = Split::of(&by_class, ahead);
+            let mut split = Split::of(&by_class, ahead).with_writers(self.files.state().writers);
             for batch in &mut split {
                 let (class, batch) = batch.failed(reading)?;
                 self.is_wanted()?;

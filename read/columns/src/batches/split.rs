@@ -9,7 +9,7 @@ use std::collections::hash_map::Entry;
 
 use arrow_array::RecordBatch;
 use arrow_schema::ArrowError;
-use dormouse_ctf::TraceRef;
+use dormouse_ctf::{TraceRef, Writers};
 use dormouse_ctf::stream::{Choice, Chosen};
 
 use super::{Batches, Damage, Rows};
@@ -117,6 +117,12 @@ impl<'l, 'a, C: Chosen> Split<'l, 'a, C> {
         Split { by_class, merge: Batches::of(&by_class.all, streams), rows, waiting_bytes: 0, is_at_end: false }
     }
 
+    /// Takes the processes of all events, which are otherwise those that the state records before an event tell of.
+    pub fn with_writers(mut self, writers: Writers) -> Self {
+        self.merge = self.merge.with_writers(writers);
+        self
+    }
+
     /// Returns the damage found so far.
     pub fn damage(&self) -> &Damage {
         self.merge.damage()
@@ -129,9 +135,9 @@ impl<'l, 'a, C: Chosen> Split<'l, 'a, C> {
             self.is_at_end = true;
             return Ok(None);
         };
-        let Batches { streams, writers, scratch, .. } = &mut self.merge;
+        let Batches { streams, writers, are_writers_known, scratch, .. } = &mut self.merge;
         let (Some(writers), Some(event)) = (writers, streams[stream].event()) else { return Ok(None) };
-        if let Some(record) = event.state_record() {
+        if !*are_writers_known && let Some(record) = event.state_record() {
             writers.note(&event, &record);
         }
         if number == STATE {

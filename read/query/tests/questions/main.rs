@@ -65,7 +65,12 @@ fn value(kind: Kind, random: Random<'_>) -> (Value<'static>, Json) {
             (Value::F64(value), float(value))
         }
         Kind::F32 => {
-            let value = FLOATS[random(FLOATS.len())] as f32;
+            // A filter compares the number that is shown, SQL the exact one: numbers for which these are equal.
+            let singles = FLOATS.map(|number| number as f32);
+            let is_shown_exactly =
+                |number: &&f32| number.is_nan() || number.to_string().parse() == Ok(f64::from(**number));
+            let exact: Vec<f32> = singles.iter().filter(is_shown_exactly).copied().collect();
+            let value = exact[random(exact.len())];
             (Value::F32(value), float(value.into()))
         }
         Kind::Str => {
