@@ -225,7 +225,10 @@ fn rows_are_the_same_locally_and_on_one_or_three_executors() {
         let last: Vec<&str> = one.iter().map(String::as_str).collect();
         let (code, here, err) = query(&[&[text(&store.path)], &last[..]].concat());
         // A named query may show only its first rows, and say so.
-        assert!(code == 0 && (err.is_empty() || err.starts_with("dormouse: rows that are not shown:")), "{one:?}: {err}");
+        assert!(
+            code == 0 && (err.is_empty() || err.starts_with("dormouse: rows that are not shown:")),
+            "{one:?}: {err}"
+        );
         assert!(here.lines().count() > 1, "{one:?}");
         for cluster in &clusters {
             let (code, out, told) = ran(&mut cluster.command(&[&[text(&store.path)], &last[..]].concat()));

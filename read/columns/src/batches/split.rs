@@ -9,8 +9,8 @@ use std::collections::hash_map::Entry;
 
 use arrow_array::RecordBatch;
 use arrow_schema::ArrowError;
-use dormouse_ctf::{TraceRef, Writers};
 use dormouse_ctf::stream::{Choice, Chosen};
+use dormouse_ctf::{TraceRef, Writers};
 
 use super::{Batches, Damage, Rows};
 use crate::layout::{Extra, Layout, Request, RequestError, STATE};
