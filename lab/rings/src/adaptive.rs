@@ -114,8 +114,8 @@ impl<D: DriverSide> AdaptiveDriver<D> {
         error
     }
 
-    /// Returns the next used buffer, if there is one. If there is none, or an error, the call may publish held buffers:
-    /// call [`AdaptiveDriver::needs_kick`] if [`AdaptiveDriver::held`] was not zero before, and is now.
+    /// Returns the next used buffer, if there is one. If there is none, or an error, the call may publish held buffers;
+    /// then call [`AdaptiveDriver::needs_kick`].
     ///
     /// Wait-free.
     ///
