@@ -105,7 +105,7 @@ impl Mapping {
     /// the next access is a `SIGBUS`. The user who puts buffers there accepts that.
     ///
     /// # Errors
-    /// Those of [`Mapping::map`], and [`BackingError::NotOurs`].
+    /// The errors of [`Mapping::map`], and [`BackingError::NotOurs`].
     pub fn map_unlocked(file: impl AsFd) -> Result<Mapping, BackingError> {
         let file = file.as_fd();
         let (len, is_sealed) = match Mapping::sealed_len(file) {

@@ -248,8 +248,8 @@ impl<T: Value> Imv<T> {
     /// Sets the value. When this returns `Ok`, every later read in every thread returns it; until then threads may see
     /// the old value or the new one.
     ///
-    /// What a reference refers to is visible to a thread that reads it. Otherwise a value orders no other data: data that
-    /// must be visible before a thread reads the new value needs an ordering of its own.
+    /// A thread that reads a reference sees the data behind it. Values of other types order no other data: data that must
+    /// be visible before a thread reads the new value needs an ordering of its own.
     ///
     /// Errors: [`Error::Reentered`], [`Error::Stale`]; then the value is the old one. Blocking; async-signal-safe.
     pub fn set(&'static self, value: T) -> Result<(), Error> {

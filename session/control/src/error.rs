@@ -55,7 +55,7 @@ pub enum Error {
     Thread(std::io::Error),
 }
 
-/// What is wrong with a directory of sockets, or with a file in it.
+/// The fault of a directory of sockets, or of a file in it.
 #[derive(Debug, thiserror::Error)]
 pub enum Problem {
     /// A component of the directory's path is a symbolic link.

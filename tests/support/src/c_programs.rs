@@ -1,4 +1,4 @@
-//! What the tests of C and C++ programs compile and link with.
+//! Libraries, flags and helpers for the tests of C and C++ programs, and the command that traces them.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

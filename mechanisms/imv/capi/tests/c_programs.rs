@@ -482,7 +482,7 @@ fn a_patched_branch_reads_no_data() {
     }
 }
 
-/// What both examples print, up to the waiting time.
+/// Output of both examples, up to the waiting time.
 const PHASES: &str = "off: 8000 jobs, 0 measured\nevery job: 8000 jobs, 8000 measured\n\
                       one of 16: 8000 jobs, 500 measured\noff again: 8000 jobs, 0 measured\nmean waiting time: ";
 

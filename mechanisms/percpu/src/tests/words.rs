@@ -423,6 +423,7 @@ fn no_section_is_left_behind_by_a_fence() {
             }
             let seen = || (0..possible_cpus()).map(|cpu| word(&pool, object, cpu, last(epoch))).collect::<Vec<_>>();
             let before = seen();
+            // A section that was left behind would store in this time: it is ten times as long as the delay.
             std::thread::sleep(std::time::Duration::from_micros(200));
             assert_eq!(seen(), before, "epoch {epoch}");
         }
