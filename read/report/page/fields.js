@@ -6,6 +6,38 @@ import { firstFrom, processLabel, threadLabel } from "./rows.js";
 // Separator of names and values in the fields of an item.
 const END = "\0";
 
+const CONDITION = /^([\p{L}\p{N}_.]+)(>=|<=|!=|=|>|<)(.*)$/u;
+
+// Returns the conditions of a search, each with field, operator and value; undefined if it is a text. Without an operator
+// in each of its words, all of it is one condition, whose value contains spaces.
+function conditionsOf(wanted) {
+  const words = wanted.split(/\s+/).map((word) => word.match(CONDITION));
+  const found = words.every(Boolean) ? words : [wanted.match(CONDITION)];
+  return found[0] ? found.map(([, field, operator, value]) => ({ field, operator, value })) : undefined;
+}
+
+const numberOf = (text) => (/^[-+.\de]+$/.test(text) ? Number(text) : NaN);
+
+// Whether a value meets a condition. Values are compared as numbers by <, <=, > and >=, and otherwise as texts.
+function isMet(is, { operator, value }) {
+  if (operator === "=") return is === value;
+  if (operator === "!=") return is !== value;
+  const [a, b] = [numberOf(is), numberOf(value)];
+  return { ">=": a >= b, "<=": a <= b, ">": a > b, "<": a < b }[operator];
+}
+
+// Whether an item meets all conditions, by the fields of any of its events.
+function meets(item, conditions) {
+  const events = item.split("\u0001").map((event) => event.split(END));
+  return conditions.every((condition) => events.some((fields) => {
+    for (let at = 1; at + 1 < fields.length; at += 2) if (fields[at] === condition.field && isMet(fields[at + 1], condition)) return true;
+    return false;
+  }));
+}
+
+// Returns a text as hexadecimal bytes.
+export const hexOf = (text) => [...new TextEncoder().encode(text)].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+
 // A search, and what it finds.
 export class Search {
   constructor(report, wanted) {
@@ -27,23 +59,21 @@ export class Search {
   // Asks the program of a served page for the items of a grouping that have a value. `request`: sends a request.
   async ask(by, request) {
     const { report } = this;
-    const bytes = [...new TextEncoder().encode(this.wanted)];
-    const text = bytes.map((byte) => byte.toString(16).padStart(2, "0")).join("");
-    const { rows, found } = await request({ text, cpu: Number(by === "cpu") }, "find");
+    const { rows, found } = await request({ text: hexOf(this.wanted), cpu: Number(by === "cpu") }, "find");
     this.found = found;
     this.begins = rows.map(({ levels: [{ from, to }] }) => report.begin.slice(from, to));
     return !this.isStopped;
   }
 
-  // Searches the values of fields. FIELD=VALUE finds items with this value. Returns whether it was not stopped.
+  // Searches the values of fields. Conditions such as `endpoint=/cart status>=500` find items that meet all of them.
+  // Returns whether it was not stopped.
   async run(by, request) {
     const { report } = this;
     if (report.is_served) return this.ask(by, request);
-    const [field, ...rest] = this.wanted.split("=");
-    const ofField = rest.length ? `${END}${field}${END}${rest.join("=")}` : undefined;
+    const conditions = conditionsOf(this.wanted);
     return eachFields(report, (number, item) => {
       const text = item.toLowerCase();
-      if (text.includes(this.wanted) ? isInValue(text, this.wanted) : ofField && isWhole(text, ofField)) this.items[number] = 1;
+      if (text.includes(this.wanted) ? isInValue(text, this.wanted) : conditions && meets(text, conditions)) this.items[number] = 1;
     }, () => this.isStopped);
   }
 
@@ -88,12 +118,13 @@ export class Search {
 
 // Returns a table of the fields of an item, those of the begin and the end of a slice side by side. `most`: maximum number
 // of rows.
-export function fieldTable(events, most = Infinity) {
+export function fieldTable(report, events, most = Infinity) {
   const ends = events.slice(0, 2);
   const names = [...new Set(ends.flatMap(({ fields }) => fields.map(([name]) => name)))];
   const values = ends.map(({ fields }) => new Map(fields.slice().reverse()));
   const value = (of, name) => {
-    const [exact, readable] = [of.get(name) ?? "", inUnit(name, of.get(name) ?? "")];
+    const exact = of.get(name) ?? "";
+    const readable = inUnit(name, exact) ?? threadNamed(report, name, exact);
     return readable === undefined ? exact : `${exact} (${readable})`;
   };
   const head = element("tr", {}, element("th", {}), ...ends.map(({ name }) => element("th", { text: name, scope: "col" })));
@@ -105,22 +136,30 @@ export function fieldTable(events, most = Infinity) {
 }
 
 // Names of contexts that say of which thread an event is. A line has them last, since the thread is said elsewhere.
-const OF_THREAD = ["vpid", "vtid"];
+export const OF_THREAD = ["vpid", "vtid"];
 
-// Returns the fields of an event in one line.
-export function fieldLine(event) {
-  if (!event) return "";
-  const ordered = event.fields.slice().sort(([a], [b]) => OF_THREAD.includes(a) - OF_THREAD.includes(b));
-  return ordered.map(([name, value]) => `${name}=${value}`).join("  ") || event.name;
+// Fields that hold thread ids.
+export const THREAD_IDS = ["vtid", "tid", "owner"];
+
+// Returns the name of the thread that a field names by its id; undefined if it has none, or for another field.
+function threadNamed(report, field, value) {
+  if (!THREAD_IDS.includes(field)) return undefined;
+  report.threadNames ??= new Map(report.threads.flatMap(({ tid, name, process }) => {
+    const known = name ?? (report.processes[process]?.pid === tid ? report.processes[process].name : undefined);
+    return tid !== null && known ? [[String(tid), known]] : [];
+  }));
+  return report.threadNames.get(value);
 }
 
-// Whether a field with a value, as they are in an item, is not only the start of a longer value.
-function isWhole(item, wanted) {
-  for (let at = item.indexOf(wanted); at >= 0; at = item.indexOf(wanted, at + 1)) {
-    const next = item[at + wanted.length];
-    if (next === undefined || next === END || next === "\u0001") return true;
-  }
-  return false;
+// Returns the fields of an event in one line.
+export function fieldLine(report, event) {
+  if (!event) return "";
+  const ordered = event.fields.slice().sort(([a], [b]) => OF_THREAD.includes(a) - OF_THREAD.includes(b));
+  const text = ([name, value]) => {
+    const thread = threadNamed(report, name, value);
+    return `${name}=${value}${thread === undefined ? "" : ` (${thread})`}`;
+  };
+  return ordered.map(text).join("  ") || event.name;
 }
 
 // Whether a text is found in a value. The fields of an event are its name, then names and values in turn.
@@ -134,8 +173,9 @@ function isInValue(item, wanted) {
 // Returns the parts of a label: texts, and in odd places names of fields.
 const partsOf = (label) => label.split(/\{([^{}]*)\}/);
 
-// Returns the label of an item, or undefined if it lacks one of the fields, or there are none.
-function labelOf(parts, item) {
+// Returns the label of an item, or undefined if it lacks one of the fields, or there are none. {thread} is the thread of
+// the first event, if no field is called so; ids of threads are given with their name.
+function labelOf(report, parts, item) {
   const events = item.split("\u0001");
   const value = (wanted) => {
     for (const event of events) {
@@ -146,7 +186,12 @@ function labelOf(parts, item) {
     }
     return undefined;
   };
-  const made = parts.map((part, index) => (index % 2 ? value(part) : part));
+  const named = (part) => {
+    const [field, found] = part === "thread" && value(part) === undefined ? ["vtid", value("vtid")] : [part, value(part)];
+    const thread = found && threadNamed(report, field, found);
+    return thread ? `${thread} ${found}` : found;
+  };
+  const made = parts.map((part, index) => (index % 2 ? named(part) : part));
   return made.length > 1 && !made.includes(undefined) ? made.join("") : undefined;
 }
 
@@ -166,7 +211,7 @@ export class Labels {
   async run() {
     const numbers = new Map();
     return eachFields(this.report, (number, item) => {
-      const text = labelOf(this.parts, item);
+      const text = labelOf(this.report, this.parts, item);
       if (text === undefined) return;
       let known = numbers.get(text);
       if (known === undefined) {

@@ -115,6 +115,8 @@ async function start() {
       search();
     },
     flow: () => state.flow,
+    search: () => state.search,
+    asked: (...what) => timeline.asked(...what),
     theme: () => state.theme,
     colors: () => state.colors,
   });
@@ -160,9 +162,13 @@ async function start() {
       part("matches").setAttribute("aria-busy", !isOver);
     };
     tell(made === undefined);
-    if (!made) return;
+    if (!made) {
+      panel?.searched();
+      return;
+    }
     try {
       if (await made.run(state.by, (...what) => timeline.asked(...what))) tell(true);
+      panel.searched();
     } catch (error) {
       tell(true);
       part("matches").textContent = `not read: ${error.message}`;

@@ -1,16 +1,23 @@
 // The panel below the timeline: the selected item, tables, charts.
 import { button, clock, counted, duration, element, moment, plural, since } from "./text.js";
 import { fieldsOf } from "./data.js";
-import { Labels, fieldLine, fieldTable } from "./fields.js";
+import { Labels, OF_THREAD, THREAD_IDS, fieldLine, fieldTable } from "./fields.js";
+import { During, SameKey, timeByName } from "./during.js";
 import { originOf } from "./groups.js";
-import { figuresByLabel, figuresOfAll, figuresWithin } from "./figures.js";
-import { childrenOf, cpuLabel, find, parentOf, whoLabel } from "./rows.js";
+import { eachWithin, figuresByLabel, figuresOfAll, figuresWithin } from "./figures.js";
+import { cpuLabel, find, parentOf, threadLabel, whoLabel } from "./rows.js";
 import { Flame, heatMap, histogram } from "./charts.js";
 import { Diff } from "./diff.js";
 
-// Maximum numbers of rows of tables, and of an item's children and others with its key.
+// Maximum numbers of rows of tables, of items during an item, of names of these in a line, and of others with its key.
 const ROWS_MAX = 500;
-const CHILDREN_MAX = 12;
+const DURING_SHOWN = 200;
+const NAMES_SHOWN = 4;
+// Maximum number of fields of the table by fields, and what separates their values in labels.
+const FIELDS_CHOSEN = 3;
+const BETWEEN = "\0";
+// Number of slices of a name whose fields are looked at for the names of the fields.
+const SAMPLES = 64;
 const FLOW_SHOWN = 20;
 const SLOWEST_SHOWN = 100;
 
@@ -19,6 +26,9 @@ const TABS = [["item", "Item"], ["summary", "Summary"], ["distribution", "Durati
 
 // Those that a selected part of the time restricts.
 const RESTRICTED = ["summary", "distribution", "slowest", "trees", "fields"];
+
+// Returns rows in the order of a column. `value`: returns that of a row.
+const sorted = (rows, { by, isUp }, value) => rows.slice().sort((a, b) => (value(a, by) < value(b, by) ? -1 : value(a, by) > value(b, by) ? 1 : 0) * (isUp ? 1 : -1));
 
 export const tabsOf = (report) => TABS.filter(([name]) => name !== "diff" || report.diff);
 
@@ -30,7 +40,7 @@ export class Panel {
     this.go = go;
     this.tab = "summary";
     // What the table by field shows, and the values of its field.
-    this.by = {};
+    this.by = { fields: [], sort: { by: "total", isUp: false } };
     this.sort = { by: "total", isUp: false };
     // The row of the summary whose distribution is shown.
     this.chosen = report.summary.length ? 0 : undefined;
@@ -163,15 +173,84 @@ export class Panel {
     const actions = element("div", { class: "actions" },
       button("← previous of this name", () => this.go.same(-1), { title: "[" }),
       button("next of this name →", () => this.go.same(1), { title: "]" }),
+      ...this.slower(entry),
       button("Zoom to it", () => this.go.zoomTo(entry), { title: "f" }),
       button("Durations of this name", () => this.open("distribution")));
     const fields = element("div", { class: "wide" });
     this.fields(entry, fields);
+    const during = element("div");
+    if (row.is_slices) this.showDuring(entry, during);
     return [
       element("h2", {}, ...this.name(name)),
       actions,
       element("div", { class: "columns" }, this.list(facts), fields, this.related(entry)),
+      during,
     ];
+  }
+
+  // Returns a button to the next of the slowest slices of an item's name.
+  slower({ at, row }) {
+    const { report, figures } = this;
+    const of = figures.summary.find((one) => row.is_slices && one.is_slice && one.name === report.name[at]);
+    if (!of || of.slowest.length < 2) return [];
+    const rank = of.slowest.findIndex(([begin, long]) => begin === report.begin[at] && long === report.duration[at]);
+    const next = of.slowest[(rank + 1) % of.slowest.length];
+    return [button(rank < 0 ? "Slowest of this name" : `${counted(rank + 1)} of the slowest ${counted(of.slowest.length)}: next →`, () => this.goTo(of.name, next))];
+  }
+
+  // Returns what finds the items during an item. It needs the fields of all items; the program that serves a page has
+  // these, and all items of the time.
+  async meanwhile({ at }) {
+    const { report } = this;
+    this.readingKeys ??= (async () => {
+      const made = new SameKey(report, (...what) => this.go.asked(...what));
+      await made.read();
+      return made;
+    })();
+    const sameKey = await this.readingKeys;
+    if (report.is_served && report.left_out.resolution_ns > 0) {
+      const { rows } = await this.go.asked({ begin: report.begin[at], end: report.begin[at] + report.duration[at], step: 1, cpu: 0 });
+      return new During(report, sameKey, rows);
+    }
+    return (this.all ??= new During(report, sameKey, report.rows));
+  }
+
+  // Shows what happened during an item, in the order of time.
+  async showDuring(entry, into) {
+    const { report } = this;
+    into.append(element("p", { class: "quiet", text: "What happened during it is being read …" }));
+    const ofThread = entry.row.by === "thread" ? entry : find(report, "thread", report.begin[entry.at], report.duration[entry.at], report.name[entry.at]);
+    if (!ofThread) return;
+    let [during, items, threads, fields] = [];
+    try {
+      during = await this.meanwhile(ofThread);
+      ({ items, threads, fields } = await during.of(ofThread));
+    } catch (error) {
+      into.replaceChildren(element("p", { class: "quiet", text: `What happened during it cannot be had: ${error.message}` }));
+      return;
+    }
+    if (!into.isConnected) return;
+    const count = items.reduce((sum, { at }) => sum + report.count[at], 0);
+    const longest = [...items].sort((a, b) => report.duration[b.at] - report.duration[a.at]).slice(0, DURING_SHOWN);
+    const shown = items.length > longest.length ? items.filter((item) => longest.includes(item)) : items;
+    const where = threads.length ? ` on ${threads.map((thread) => threadLabel(report, thread)).join(", ")}` : "";
+    const same = `the same ${fields.join(", ")}`;
+    const how = !fields.length ? "" : threads.length ? `, while they worked on ${same}` : ` with ${same}`;
+    const title = `During it: ${plural(count, "item")}${where}${how}${shown.length < items.length ? `; the longest ${counted(shown.length)} are shown` : ""}`;
+    const cells = shown.map(() => [element("td", { class: "text line" })]);
+    const body = shown.map((one, index) => {
+      const name = element("td", { class: "text" }, ...this.name(report.name[one.at]).slice(0, 1), button(report.count[one.at] > 1 ? `${counted(report.count[one.at])} drawn as one, most time: ${report.names[report.name[one.at]]}` : report.names[report.name[one.at]], () => this.go.select(one)));
+      name.style.paddingLeft = `${10 + 14 * one.depth}px`;
+      const thread = during.threadOf(one) ?? -1;
+      return element("tr", {}, element("td", { text: `+${duration(report.begin[one.at] - report.begin[entry.at])}` }), element("td", { text: one.row.is_slices ? duration(report.duration[one.at]) : "" }), name, element("td", { class: "text who", text: thread >= 0 ? threadLabel(report, thread) : "" }), ...cells[index]);
+    });
+    const head = ["After", "Duration", "Name", "Thread", "Fields"].map((text, index) => element("th", { text, scope: "col", class: index > 1 ? "text" : undefined }));
+    into.replaceChildren(element("h3", { text: title }), ...(shown.length ? [element("table", { "aria-label": "During it", class: "full" }, element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...body))] : []));
+    for (const [index, one] of shown.entries()) {
+      const events = await fieldsOf(report, one).catch(() => []);
+      if (!into.isConnected) return;
+      cells[index][0].textContent = cells[index][0].title = fieldLine(report, { name: "", fields: events.slice(0, 2).flatMap(({ fields }) => fields).filter(([name], at, all) => !OF_THREAD.includes(name) && all.findIndex(([other]) => other === name) === at) });
+    }
   }
 
   async fields(entry, into) {
@@ -185,7 +264,7 @@ export class Panel {
     } catch (error) {
       into.append(element("p", { class: "quiet", text: `Its fields cannot be had: ${error.message}` }));
     }
-    if (events.length) into.append(fieldTable(events));
+    if (events.length) into.append(fieldTable(this.report, events));
   }
 
   link(entry) {
@@ -206,8 +285,6 @@ export class Panel {
     };
     const parent = parentOf(report, entry);
     put("Nested in", parent ? [parent] : []);
-    const { children, count } = childrenOf(report, entry, CHILDREN_MAX);
-    put(`Nested in it: ${counted(count)}, the longest first`, children, count - children.reduce((sum, child) => sum + report.count[child.at], 0));
     const flow = this.go.flow().filter((one) => one.at !== entry.at);
     put("With the same key", flow.slice(0, FLOW_SHOWN), flow.length - FLOW_SHOWN);
     return made;
@@ -229,15 +306,8 @@ export class Panel {
       ["max", "Max", (row) => ns(row.max)],
     ];
     const value = (row, by) => ({ name: report.names[row.name], mean: row.total / row.count })[by] ?? row[by];
-    const { by, isUp } = this.sort;
-    const order = figures.summary.map((row, index) => [row, index]);
-    order.sort(([a], [b]) => (value(a, by) < value(b, by) ? -1 : value(a, by) > value(b, by) ? 1 : 0) * (isUp ? 1 : -1));
-    const head = columns.map(([name, text]) => element("th", { "aria-sort": by === name ? (isUp ? "ascending" : "descending") : "none", scope: "col" },
-      button(by === name ? `${text} ${isUp ? "▲" : "▼"}` : text, () => {
-        this.sort = { by: name, isUp: by === name ? !isUp : name === "name" };
-        this.show();
-        document.getElementById(`sort-${name}`)?.focus();
-      }, { id: `sort-${name}` })));
+    const order = sorted(figures.summary.map((row, index) => [row, index]), this.sort, ([row], by) => value(row, by));
+    const head = this.heads(columns, this.sort);
     const rows = order.slice(0, ROWS_MAX).map(([row, index]) => element("tr", { "aria-selected": index === this.chosen },
       element("td", {}, ...this.name(row.name).slice(0, 1), button(report.names[row.name], () => this.choose(index), { title: row.is_slice ? "Go to the slowest" : "Go to the first" })),
       ...columns.slice(1).map(([name, , text]) => element("td", { text: row.is_slice || name === "count" ? text(row) : "" }))));
@@ -245,6 +315,16 @@ export class Panel {
     if (order.length > ROWS_MAX) made.push(element("p", { class: "quiet", text: `${counted(order.length - ROWS_MAX)} names more are not shown.` }));
     if (report.is_served) made.push(element("p", { class: "quiet", text: "Percentiles are within 1 %." }));
     return made;
+  }
+
+  // Returns the heads of columns, each with name and text. A click sorts the rows.
+  heads(columns, sort) {
+    return columns.map(([name, text]) => element("th", { "aria-sort": sort.by === name ? (sort.isUp ? "ascending" : "descending") : "none", scope: "col" },
+      button(sort.by === name ? `${text} ${sort.isUp ? "▲" : "▼"}` : text, () => {
+        Object.assign(sort, { by: name, isUp: sort.by === name ? !sort.isUp : name === "name" });
+        this.show();
+        document.getElementById(`sort-${name}`)?.focus();
+      }, { id: `sort-${name}` })));
   }
 
   // Goes to the slowest item of a row of the summary; for instants, to the first.
@@ -310,68 +390,122 @@ export class Panel {
     slow.sort(([, a], [, b]) => b[1] - a[1]);
     if (!slow.length) return [element("p", { class: "quiet", text: "There are no slices: no events of this trace are begin and end of something. --pairs BEGIN..END says which are." })];
     const shown = slow.slice(0, SLOWEST_SHOWN);
-    const cells = shown.map(() => [0, 1].map(() => element("td", { class: "text line" })));
+    const cells = shown.map(() => (report.is_served ? [0, 1] : [0, 1, 2]).map(() => element("td", { class: "text line" })));
     const body = shown.map(([name, one], index) => element("tr", {},
       element("td", {}, ...this.name(name).slice(0, 1), button(report.names[name], () => this.goTo(name, one), { title: "Show it as Item" })),
       element("td", { text: duration(one[1]) }), element("td", { text: since(one[0]) }), element("td", { class: "text who", text: whoLabel(report, one[2]), title: whoLabel(report, one[2]) }), ...cells[index]));
     this.fill(shown, cells);
-    const head = ["Name", "Duration", "Begin", "Thread", "Fields of the begin", "Fields of the end"].map((text, index) => element("th", { text, scope: "col", class: index > 2 ? "text" : undefined }));
+    const head = ["Name", "Duration", "Begin", "Thread", "Fields of the begin", "Fields of the end", ...(report.is_served ? [] : ["During it"])].map((text, index) => element("th", { text, scope: "col", class: index > 2 ? "text" : undefined }));
     return [
       element("div", { class: "actions" }, select),
       element("table", { "aria-label": "The slowest slices", class: "full" }, element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...body)),
     ];
   }
 
-  // Fills the cells of the slowest slices with the fields of their begins and ends.
+  // Fills the cells of the slowest slices with the fields of their begins and ends, and the time of what happened during
+  // them.
   async fill(shown, cells) {
+    const { report } = this;
     for (const [index, [name, [begin, long]]] of shown.entries()) {
-      const entry = find(this.report, "thread", begin, long, name);
-      const events = await (entry ? fieldsOf(this.report, entry).catch(() => []) : []);
+      const entry = find(report, "thread", begin, long, name);
+      const events = await (entry ? fieldsOf(report, entry).catch(() => []) : []);
       // Another table is shown by now.
       if (!cells[index][0].isConnected) return;
-      cells[index].forEach((cell, side) => (cell.textContent = cell.title = fieldLine(events[side])));
+      // A served page has what happened only for the item that is shown: each takes a request.
+      const { items } = entry && !report.is_served ? await (await this.meanwhile(entry)).of(entry) : { items: [] };
+      const times = timeByName(report, items).slice(0, NAMES_SHOWN);
+      const texts = [...[0, 1].map((side) => fieldLine(report, events[side])), times.map(([name, time]) => `${report.names[name]} ${duration(time)}`).join("  ")];
+      cells[index].forEach((cell, side) => (cell.textContent = cell.title = texts[side]));
     }
   }
 
-  // Percentiles of the slices of a name, by the value of a field.
+  // Percentiles of the slices of a name, by the values of fields.
   byField() {
     const { report, figures, by } = this;
     const slices = figures.summary.filter((row) => row.is_slice);
-    const fields = report.field_names;
     if (report.is_served) return [element("p", { class: "quiet", text: "The fields stay with the program that serves this page. `dormouse report` makes a page with these tables, and `dormouse stats --latency BEGIN..END --by FIELD` prints them." })];
-    if (!slices.length || !fields.length) return [element("p", { class: "quiet", text: "There are no slices with fields." })];
+    if (!slices.length || !report.field_names.length) return [element("p", { class: "quiet", text: "There are no slices with fields." })];
     const choice = (label, options, value, chosen) => {
-      const made = element("select", { "aria-label": label, onchange: (event) => { chosen(event.target.value); this.show(); } }, ...options.map(([value, text]) => element("option", { value, text })));
+      const made = element("select", { "aria-label": label, onchange: (event) => { chosen(event.target.value); this.show(); } }, ...options);
       made.value = value;
       return made;
     };
+    const option = ([value, text]) => element("option", { value, text });
     const name = slices.some((row) => row.name === by.name) ? by.name : slices[0].name;
-    const choices = element("div", { class: "actions" }, choice("Name", slices.slice(0, ROWS_MAX).map((row) => [row.name, report.names[row.name]]), name, (value) => (by.name = Number(value))), "by", choice("Field", [["", "a field …"], ...fields.map((field) => [field, field])], by.field ?? "", (value) => (by.field = value)));
-    if (!by.field) return [choices, element("p", { class: "quiet", text: "Choose a field: each of its values has a row with the durations of the slices that have it." })];
+    const own = this.ownFields(name);
+    const others = report.field_names.filter((field) => !own.includes(field));
+    const group = (label, names) => element("optgroup", { label }, ...names.map((field) => option([field, field])));
+    const fields = (first) => [option(["", first]), group(`of ${report.names[name]}`, ["thread", ...own]), ...(others.length ? [group("of other events", others)] : [])];
+    const { hits, wanted } = this.go.search() ?? {};
+    const only = wanted === undefined ? [] : [button("Only what the search finds", () => { by.isOnly = !by.isOnly; this.show(); }, { "aria-pressed": Boolean(by.isOnly) })];
+    const chosen = by.fields;
+    const choose = (index) => (field) => chosen.splice(index, field ? 1 : FIELDS_CHOSEN, ...(field ? [field] : []));
+    const fieldChoices = [...chosen, ""].slice(0, FIELDS_CHOSEN).flatMap((field, index) => [index ? "and" : "by", choice(["Field", "Second field", "Third field"][index], fields(index ? "no other field" : "a field …"), field, choose(index))]);
+    const choices = element("div", { class: "actions" }, choice("Name", slices.slice(0, ROWS_MAX).map((row) => option([row.name, report.names[row.name]])), name, (value) => (by.name = Number(value))), ...fieldChoices, ...only);
+    if (!chosen.length) return [choices, element("p", { class: "quiet", text: "Choose a field: each of its values has a row with the durations of the slices that have it." })];
     const { labels } = by;
-    if (labels?.field !== by.field) {
-      this.read(by.field);
+    const label = chosen.map((field) => `{${field}}`).join(BETWEEN);
+    if (labels?.label !== label) {
+      this.read(label);
       return [choices, element("p", { class: "quiet", text: "The fields are being read …" })];
     }
-    const { rows, left } = figuresByLabel(report, labels.made, name, this.area ?? [0, report.span]);
-    const columns = [["Count", (row) => counted(row.count)], ["Total", (row) => duration(row.total)], ["Mean", (row) => duration(row.total / row.count)], ...["p50", "p90", "p99", "max"].map((key) => [key === "max" ? "Max" : key, (row) => duration(row[key])])];
-    const head = [by.field, ...columns.map(([text]) => text)].map((text) => element("th", { text, scope: "col" }));
-    const body = rows.slice(0, ROWS_MAX).map((row) => element("tr", {}, element("td", {}, button(row.text, () => this.go.query(`${by.field}=${row.text}`), { "aria-label": `Search for ${by.field}=${row.text}`, title: "Search for it" })), ...columns.map(([, text]) => element("td", { text: text(row) }))));
-    const made = [choices, element("table", { "aria-label": "Durations by the value of a field" }, element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...body))];
-    if (rows.length > ROWS_MAX) made.push(element("p", { class: "quiet", text: `${counted(rows.length - ROWS_MAX)} values more are not shown: those with the least time.` }));
+    const is = by.isOnly && hits ? (at) => hits[at] === 1 : () => true;
+    const { rows, all, left } = figuresByLabel(report, labels.made, name, this.area ?? [0, report.span], is);
+    const value = (row, by) => (by === "mean" ? row.total / row.count : row[by] ?? row.text.split(BETWEEN)[chosen.indexOf(by)]);
+    const columns = [["count", "Count", counted], ...["total", "mean", "p50", "p90", "p99", "max"].map((key) => [key, key.startsWith("p") ? key : `${key[0].toUpperCase()}${key.slice(1)}`, duration])];
+    const cells = (row) => columns.map(([name, , text]) => element("td", { text: row.count ? text(value(row, name)) : "" }));
+    const search = (field, text) => (field === "thread" ? text : `${field}=${THREAD_IDS.includes(field) ? text.split(" ").pop() : text}`);
+    const first = (row) => row.text.split(BETWEEN).map((text, index) => element("td", { class: "text" }, button(text, () => this.go.query(search(chosen[index], text)), { "aria-label": `Search for ${search(chosen[index], text)}`, title: "Search for it" })));
+    const body = sorted(rows, by.sort, value).slice(0, ROWS_MAX).map((row) => element("tr", {}, ...first(row), ...cells(row)));
+    const foot = element("tfoot", {}, element("tr", {}, element("td", { text: "all", colspan: chosen.length }), ...cells(all)));
+    const heads = this.heads([...chosen.map((field) => [field, field]), ...columns], by.sort);
+    heads.slice(0, chosen.length).forEach((head) => (head.className = "text"));
+    const made = [choices, element("table", { "aria-label": "Durations by the values of fields" }, element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...body), foot)];
+    if (rows.length > ROWS_MAX) made.push(element("p", { class: "quiet", text: `${counted(rows.length - ROWS_MAX)} values more are not shown: the last in this order.` }));
     if (left) made.push(element("p", { class: "quiet", text: `${plural(left, "slice")} are not in it: they lack the field, or the page lacks their fields.` }));
     return made;
   }
 
-  async read(field) {
+  // Returns the names of the fields of slices of a name, as far as they are read.
+  ownFields(name) {
+    this.fieldsOfNames ??= new Map();
+    if (!this.fieldsOfNames.has(name)) {
+      this.fieldsOfNames.set(name, []);
+      this.readOwnFields(name);
+    }
+    return this.fieldsOfNames.get(name);
+  }
+
+  // Reads fields of some slices of a name, from all of the time.
+  async readOwnFields(name) {
+    const { report } = this;
+    const all = [];
+    eachWithin(report, report.rows, [0, report.span], (at, row) => row.is_slices && report.name[at] === name && report.count[at] === 1 && report.fields[at] > 0 && all.push({ at, row }));
+    const found = new Set();
+    const step = Math.max(1, all.length / SAMPLES);
+    for (let index = 0; index < all.length; index += step) {
+      const events = await fieldsOf(report, all[Math.floor(index)]);
+      for (const { fields } of events) for (const [field] of fields) found.add(field);
+    }
+    this.fieldsOfNames.set(name, [...found]);
+    if (this.tab === "fields" && !document.activeElement?.matches("#view select")) this.show();
+  }
+
+  // Reads the labels of all items for the table by field.
+  async read(label) {
     const { by } = this;
-    if (by.reading?.field === field) return;
+    if (by.reading?.label === label) return;
     if (by.reading) by.reading.isStopped = true;
-    const made = (by.reading = new Labels(this.report, `{${field}}`));
-    made.field = field;
+    const made = (by.reading = new Labels(this.report, label));
+    made.label = label;
     if (!(await made.run())) return;
-    by.labels = { field, made };
+    by.labels = { label, made };
     by.reading = undefined;
+    if (this.tab === "fields") this.show();
+  }
+
+  // A search has found something else.
+  searched() {
     if (this.tab === "fields") this.show();
   }
 

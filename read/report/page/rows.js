@@ -16,11 +16,14 @@ export function processLabel(report, number) {
 
 export function threadLabel(report, number) {
   const thread = report.threads[number];
-  return thread?.label ?? (thread && thread.tid !== null ? `${thread.name ?? "thread"} ${thread.tid}` : "thread not known");
+  if (!thread) return "thread not known";
+  const { name, pid } = report.processes[thread.process] ?? {};
+  const known = thread.name || (thread.tid === pid && name) || "thread";
+  return thread.label ?? (thread.tid === null ? "thread not known" : `${known} ${thread.tid}`);
 }
 
 // Whether it is a lane: slices that are matched by a key, not a thread.
-const isLane = (report, number) => typeof report.threads[number]?.label === "string";
+export const isLane = (report, number) => typeof report.threads[number]?.label === "string";
 
 // Returns the label of a thread and its process.
 export function whoLabel(report, number) {

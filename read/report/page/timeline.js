@@ -457,7 +457,7 @@ export class Timeline {
     // Without fields the tooltip is still right; a click says why there are none.
     const events = await fieldsOf(this.report, found).catch(() => []);
     if (!events.length || !isHovered()) return;
-    this.parts.tooltip.append(fieldTable(events, FIELDS_MAX));
+    this.parts.tooltip.append(fieldTable(this.report, events, FIELDS_MAX));
     this.place();
   }
 

@@ -162,6 +162,8 @@ pub struct Contents {
     pub zero_ns: Option<i64>,
     /// Names of the fields that events can have.
     pub field_names: Vec<String>,
+    /// What begins and ends of each name are paired by: fields, `pid`, `tid`, `cpu`; empty for pairs of a thread.
+    pub keys: Vec<Vec<String>>,
     /// Text of slices at first: names of fields in braces stand for their values. Empty: their name.
     pub label: String,
     /// Numbers of names of which no slice is certain.

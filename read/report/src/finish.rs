@@ -106,6 +106,7 @@ struct Head<'c> {
     /// Numbers of names of which no slice is certain.
     doubtful: &'c [u32],
     field_names: Vec<String>,
+    keys: Vec<Vec<String>>,
     label: &'c str,
     processes: &'c [Process],
     threads: &'c [Thread],
@@ -226,6 +227,7 @@ impl Contents {
                 names: &self.names,
                 doubtful: &self.doubtful,
                 field_names: self.field_names.iter().map(|name| printable(name)).collect(),
+                keys: self.keys.iter().map(|key| key.iter().map(|name| printable(name)).collect()).collect(),
                 label: &self.label,
                 processes: &self.processes,
                 threads: &self.threads,

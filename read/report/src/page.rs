@@ -13,11 +13,12 @@ use sha2::{Digest, Sha256};
 const DOCUMENT: &str = include_str!("../page/index.html");
 const STYLE: &str = include_str!("../page/style.css");
 /// Modules, each after those that it imports.
-const MODULES: [(&str, &str); 13] = [
+const MODULES: [(&str, &str); 14] = [
     ("text.js", include_str!("../page/text.js")),
     ("data.js", include_str!("../page/data.js")),
     ("rows.js", include_str!("../page/rows.js")),
     ("fields.js", include_str!("../page/fields.js")),
+    ("during.js", include_str!("../page/during.js")),
     ("groups.js", include_str!("../page/groups.js")),
     ("figures.js", include_str!("../page/figures.js")),
     ("colors.js", include_str!("../page/colors.js")),

@@ -45,6 +45,7 @@ impl Scene {
         for name in names {
             let number = scene.contents.add_name(&name.text);
             scene.contents.doubtful.extend(name.is_doubtful.then_some(number));
+            scene.contents.keys.push(name.key.clone());
         }
         scene
     }

@@ -4,6 +4,7 @@
 //! user zooms in so far that they could be distinguished, the page requests a part of the time; on a click, it requests
 //! fields.
 
+use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
 
 use dormouse_analysis::timeline::{Begin, Counter, End, Flow, Instant, Loss, Sink, Track};
@@ -187,9 +188,9 @@ impl Served {
         }
     }
 
-    /// Returns all rows of the page with the items of which a value contains `text`, or whose field FIELD has the value
-    /// VALUE if it is `FIELD=VALUE`, in the form of [`Served::part`]. Upper and lower case do not differ. Items with
-    /// `text` in their names are left out, because the page knows them.
+    /// Returns all rows of the page with the items of which a value contains `text`, or which meet all conditions such as
+    /// `endpoint=/cart status>=500`, in the form of [`Served::part`]. Upper and lower case do not differ. Items with `text`
+    /// in their names are left out, because the page knows them.
     ///
     /// # Errors
     /// The trace cannot be read any more.
@@ -203,10 +204,11 @@ impl Served {
             served: self,
             cpu_rows: CpuRows::default(),
             is_cpu,
+            conditions: conditions(&wanted),
             wanted,
             is_named,
             texts: FieldTexts::default(),
-            begun: HashSet::new(),
+            begun: HashMap::new(),
             rows: &mut rows,
             count: 0,
         };
@@ -435,6 +437,43 @@ impl KeySink<'_> {
 
 drawn_again!(KeySink);
 
+/// Operators of a condition of a search, those that contain another first.
+const OPERATORS: [&str; 6] = [">=", "<=", "!=", "=", ">", "<"];
+/// Maximum number of conditions of a search.
+const CONDITIONS_MAX: usize = 32;
+
+/// A condition of a search: field, operator and value, in lower case.
+type Condition = (String, &'static str, String);
+
+/// Returns the conditions of a search; none if it is a text. Without an operator in each of its words, all of it is one
+/// condition, whose value contains spaces.
+fn conditions(wanted: &str) -> Vec<Condition> {
+    let one = |text: &str| {
+        let at = text.find(['>', '<', '!', '='])?;
+        let (field, rest) = text.split_at(at);
+        let operator = OPERATORS.into_iter().find(|operator| rest.starts_with(operator))?;
+        let is_name = |letter: char| letter.is_alphanumeric() || "_.".contains(letter);
+        let is_field = !field.is_empty() && field.chars().all(is_name);
+        is_field.then(|| (field.to_owned(), operator, rest[operator.len()..].to_owned()))
+    };
+    let words: Option<Vec<Condition>> = wanted.split_whitespace().map(one).collect();
+    words.unwrap_or_else(|| one(wanted).into_iter().collect()).into_iter().take(CONDITIONS_MAX).collect()
+}
+
+/// Whether a value meets a condition. Values are compared as numbers by `<`, `<=`, `>` and `>=`, and otherwise as texts.
+fn is_met(value: &str, operator: &str, wanted: &str) -> bool {
+    let number = |text: &str| text.parse::<f64>().ok();
+    let ordering = || number(value)?.partial_cmp(&number(wanted)?);
+    match operator {
+        "=" => value == wanted,
+        "!=" => value != wanted,
+        ">=" => ordering().is_some_and(Ordering::is_ge),
+        "<=" => ordering().is_some_and(Ordering::is_le),
+        ">" => ordering().is_some_and(Ordering::is_gt),
+        _ => ordering().is_some_and(Ordering::is_lt),
+    }
+}
+
 /// Collects items by the values of their fields.
 struct FindSink<'s> {
     served: &'s Served,
@@ -442,23 +481,39 @@ struct FindSink<'s> {
     is_cpu: bool,
     /// In lower case.
     wanted: String,
+    conditions: Vec<Condition>,
     /// Whether a name contains it, by number.
     is_named: Vec<bool>,
     texts: FieldTexts,
-    /// Numbers of open slices whose begin has it.
-    begun: HashSet<u64>,
+    /// Numbers of open slices whose begin meets conditions, and these as bits.
+    begun: HashMap<u64, u64>,
     rows: &'s mut [RowOf],
     count: u64,
 }
 
 impl FindSink<'_> {
-    fn has(&mut self, event: &Event<'_>) -> bool {
-        let (field, value) = self.wanted.split_once('=').unzip();
-        self.texts.of(event).any(|(name, text)| {
+    /// Returns the bits of the conditions that an event meets; all bits if a value contains the text.
+    fn met(&mut self, event: &Event<'_>) -> u64 {
+        let mut met = 0;
+        for (name, text) in self.texts.of(event) {
             let text = String::from_utf8_lossy(text).to_lowercase();
-            text.contains(&self.wanted)
-                || field.is_some_and(|field| field == name.to_lowercase()) && value == Some(&text)
-        })
+            if text.contains(&self.wanted) {
+                return u64::MAX;
+            }
+            for (bit, (field, operator, value)) in self.conditions.iter().enumerate() {
+                met |= u64::from(*field == name.to_lowercase() && is_met(&text, operator, value)) << bit;
+            }
+        }
+        met
+    }
+
+    /// Whether these bits are all conditions.
+    fn is_found(&self, met: u64) -> bool {
+        let all = match self.conditions.len() {
+            0 => u64::MAX,
+            count => (1 << count) - 1,
+        };
+        met & all == all
     }
 
     fn put(&mut self, drawn: Drawn) {
@@ -485,8 +540,9 @@ impl Sink for FindSink<'_> {
     fn track(&mut self, _: &Track<'_>) {}
 
     fn begin(&mut self, begin: &Begin<'_>) -> Held {
-        if self.has(begin.event) {
-            self.begun.insert(begin.id);
+        let met = self.met(begin.event);
+        if met > 0 {
+            self.begun.insert(begin.id, met);
         }
         let scene = &self.served.surveyed.scene;
         self.cpu_rows.begin(scene, begin, scene.known_cpu(begin.cpu))
@@ -495,14 +551,15 @@ impl Sink for FindSink<'_> {
     fn end(&mut self, end: &End<'_>, held: Held) {
         let surveyed = &self.served.surveyed;
         let drawn = self.cpu_rows.slice(&surveyed.scene, surveyed.begin_ns, end, &held);
-        let has_begun = self.begun.remove(&end.id);
-        if has_begun || end.event.is_some_and(|event| self.has(event)) {
+        let met = self.begun.remove(&end.id).unwrap_or(0) | end.event.map_or(0, |event| self.met(event));
+        if self.is_found(met) {
             self.put(drawn);
         }
     }
 
     fn instant(&mut self, event: &Instant<'_>) {
-        if self.has(event.event) {
+        let met = self.met(event.event);
+        if self.is_found(met) {
             let surveyed = &self.served.surveyed;
             let cpu = surveyed.scene.known_cpu(event.cpu);
             self.put(instant(&surveyed.scene, surveyed.begin_ns, event, cpu));

@@ -283,6 +283,8 @@ pub struct NameText {
     pub category: String,
     /// Whether no slice of this name is certain, see [`Doubt::Threads`](super::Doubt::Threads). The text says so too.
     pub is_doubtful: bool,
+    /// What begins and ends of this name are paired by: fields, `pid`, `tid`, `cpu`; empty for pairs of a thread.
+    pub key: Vec<String>,
 }
 
 /// Properties of an event class.
@@ -357,6 +359,7 @@ impl Bound {
         let mut roles = Vec::new();
         for GivenPair { name, begin, end } in &options.pairs {
             let pair = self.name(name);
+            self.names[pair as usize].key.clone_from(&options.key);
             for (pattern, is_begin) in [(end, false), (begin, true)] {
                 if matches(pattern, full_name) {
                     roles.push(Role {
@@ -382,6 +385,7 @@ impl Bound {
                 role.name = self.name(&format!("{text} (not certain)"));
                 self.names[role.name as usize].is_doubtful = true;
             } else {
+                self.names[role.pair as usize].key = [&["pid".into()], &found.fields[..]].concat();
                 let fields = found.fields.iter().map(|field| format!("fields.{field}"));
                 role.key = self.key(&[Part::Trace, Part::Pid], &fields.collect::<Vec<_>>(), picker);
             }
@@ -400,6 +404,9 @@ impl Bound {
         let rule = &RULES[at];
         let pair = self.name(&name);
         let key = if rule.is_of_thread() { None } else { self.key(&[Part::Trace], rule.key, picker) };
+        if key.is_some() {
+            self.names[pair as usize].key = rule.key.iter().map(|part| (*part).to_owned()).collect();
+        }
         let only = rule.only.filter(|_| is_begin).and_then(|only| self.condition(only));
         Role { pair, name: pair, is_begin, key, only, is_wait: rule.is_wait, is_doubtful: false }
     }
@@ -409,7 +416,7 @@ impl Bound {
             return *known;
         }
         let category = text.split_once(':').map_or("", |(provider, _)| provider);
-        self.names.push(NameText { text: text.into(), category: category.into(), is_doubtful: false });
+        self.names.push(NameText { text: text.into(), category: category.into(), is_doubtful: false, key: Vec::new() });
         let id = self.names.len() as u32 - 1;
         self.known.insert(text.into(), id);
         id

@@ -610,6 +610,8 @@ fn items_are_found_by_the_values_of_their_fields() {
         for is_cpu in [false, true] {
             assert_eq!(found("ID=1000000", is_cpu), (4, BTreeSet::from(request)));
             assert_eq!(found("id=100000", is_cpu), (0, BTreeSet::new()));
+            assert_eq!(found("id>=1000000 id<=1000000", is_cpu), (4, BTreeSet::from(request)));
+            assert_eq!(found("id>999999 id!=1000000 id<1200000", is_cpu).0, 0);
         }
         // The message is on a lane, which is on no CPU.
         let message = BTreeSet::from([(1_005_000, 0), (1_005_000, 1_000_000), (2_005_000, 0)]);
