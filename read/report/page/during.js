@@ -6,6 +6,13 @@ import { firstFrom, isLane } from "./rows.js";
 // Returns the fields of a key.
 const fieldsOfKey = (parts) => parts.filter((part) => !["pid", "tid", "cpu"].includes(part)).map((part) => part.replace(/^fields[.]/, ""));
 
+// Returns the value of each field of an item, by its events' names and values in turn. The first value counts.
+function knownFields(events) {
+  const known = new Map();
+  for (const fields of events) for (let at = 0; at + 1 < fields.length; at += 2) if (!known.has(fields[at])) known.set(fields[at], fields[at + 1]);
+  return known;
+}
+
 const endOf = (report, at) => report.begin[at] + report.duration[at];
 
 const processOf = (report, { row }) => report.threads[row.of]?.process;
@@ -19,9 +26,9 @@ export class SameKey {
     // Fields of each key, and whether it is one of a process. What is paired by its thread needs none.
     const known = new Map(report.keys.filter((parts) => !parts.includes("tid")).map((parts) => [parts.join(), parts]));
     this.keys = [...known.values()].map((parts) => ({ fields: fieldsOfKey(parts), isOfProcess: parts.includes("pid") })).filter(({ fields }) => fields.length);
-    // The values of an item, by number of the item; and entries by value.
-    this.values = this.keys.map(() => new Map());
-    this.entries = this.keys.map(() => new Map());
+    // Numbers of items by the values of a key, and entries by number.
+    this.items = this.keys.map(() => new Map());
+    this.entries = new Uint32Array(report.chunks.length * report.chunk_items + 1);
   }
 
   // Reads the fields of all items.
@@ -29,44 +36,39 @@ export class SameKey {
     const { report, keys } = this;
     if (!keys.length) return;
     await eachFields(report, (number, item) => {
-      const known = new Map();
-      for (const event of item.split("\u0001")) {
-        const fields = event.split("\0");
-        for (let at = 1; at + 1 < fields.length; at += 2) if (!known.has(fields[at])) known.set(fields[at], fields[at + 1]);
-      }
+      const known = knownFields(item.split("\u0001").map((event) => event.split("\0").slice(1)));
       keys.forEach(({ fields }, index) => {
-        if (fields.every((field) => known.has(field))) this.values[index].set(number, fields.map((field) => known.get(field)).join("\0"));
+        if (!fields.every((field) => known.has(field))) return;
+        const value = fields.map((field) => known.get(field)).join("\0");
+        const items = this.items[index].get(value);
+        if (items) items.push(number);
+        else this.items[index].set(value, [number]);
       });
     }, () => false);
     for (const row of report.rows.filter((row) => row.by === "thread")) {
-      for (let at = row.levels[0].from; at < row.levels[0].to; at++) {
-        this.values.forEach((values, index) => {
-          const value = report.count[at] === 1 ? values.get(report.fields[at]) : undefined;
-          if (value === undefined) return;
-          const entries = this.entries[index];
-          if (entries.has(value)) entries.get(value).push({ at, row });
-          else entries.set(value, [{ at, row }]);
-        });
-      }
+      for (let at = row.levels[0].from; at < row.levels[0].to; at++) if (report.count[at] === 1) this.entries[report.fields[at]] = at + 1;
     }
   }
 
   // Returns items with the values of an item, and the fields that they have in common. The item can be among them.
   async of(entry) {
     const { report } = this;
-    const known = report.is_served ? new Map((await fieldsOf(report, entry)).flatMap(({ fields }) => fields).reverse()) : undefined;
+    const known = knownFields((await fieldsOf(report, entry)).map(({ fields }) => fields.flat()));
     const found = [];
     const common = new Set();
     for (const [index, { fields, isOfProcess }] of this.keys.entries()) {
-      let entries;
-      if (!known) {
-        const value = this.values[index].get(report.fields[entry.at]);
-        entries = value === undefined ? [] : this.entries[index].get(value) ?? [];
-      } else entries = fields.every((field) => known.has(field)) ? await this.asked(fields.map((field) => `${field}=${known.get(field)}`).join(" ")) : [];
-      for (const field of entries.length ? fields : []) common.add(field);
+      if (!fields.every((field) => known.has(field))) continue;
+      const values = fields.map((field) => known.get(field));
+      const entries = report.is_served ? await this.asked(fields.map((field, at) => `${field}=${values[at]}`).join(" ")) : this.entriesOf(this.items[index].get(values.join("\0")) ?? []);
       found.push(...entries.filter((one) => !isOfProcess || processOf(report, one) === processOf(report, entry)));
+      for (const field of fields) common.add(field);
     }
     return { entries: found, fields: [...common] };
+  }
+
+  entriesOf(numbers) {
+    const found = numbers.map((number) => this.entries[number] - 1).filter((at) => at >= 0);
+    return found.map((at) => ({ at, row: this.report.rows.find(({ levels: [{ from, to }] }) => from <= at && at < to) }));
   }
 
   // Asks the program that serves the page for the items that meet conditions.
