@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use dormouse_testing::c_library::WARNINGS;
+use dormouse_testing::c_library::{WARNINGS, rust_example};
 use dormouse_testing::c_programs::{install, pkg_config, stdout, succeed};
 use dormouse_testing::{has_part, manual};
 
@@ -215,7 +215,7 @@ fn the_examples_of_the_manual_page_run() {
 fn the_examples_run() {
     let directory = tempfile::tempdir().unwrap();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/buffers.c");
-    let mut programs = vec![example()];
+    let mut programs = vec![rust_example(Path::new(env!("CARGO_MANIFEST_DIR")), "buffers")];
     for compiler in ["gcc", "clang"].into_iter().filter(|compiler| has_part(compiler)) {
         let program = directory.path().join(compiler);
         let mut command = Command::new(compiler);
@@ -230,20 +230,6 @@ fn the_examples_run() {
             assert!(numbers[1] == numbers[2] && numbers[1] > 0, "{text}");
         }
     }
-}
-
-/// Returns the path of the example in Rust, which is built with the tests of the workspace, and otherwise here.
-fn example() -> PathBuf {
-    let built = std::env::current_exe().unwrap();
-    let built = built.ancestors().nth(2).unwrap();
-    let program = built.join("examples/buffers");
-    if !program.exists() {
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "--example", "buffers", "--manifest-path"]);
-        build.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml"));
-        succeed(build.arg("--target-dir").arg(built.parent().unwrap()));
-    }
-    program
 }
 
 #[test]

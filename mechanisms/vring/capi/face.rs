@@ -42,6 +42,26 @@ fn errno_of(error: RingError) -> c_int {
     }
 }
 
+/// Returns the flags of a queue with these negotiated feature bits.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_vring_flags_of(features: u64) -> c_uint {
+    let Features { indirect, event_idx, in_order } = Features::from_bits(features);
+    let of = [
+        (features & Features::PACKED != 0, PACKED),
+        (indirect, INDIRECT),
+        (event_idx, EVENT_IDX),
+        (in_order, IN_ORDER),
+    ];
+    of.into_iter().filter(|(is, _)| *is).map(|(_, flag)| flag).sum()
+}
+
+/// Returns the feature bits of these flags, with `VIRTIO_F_VERSION_1`; 0 for flags that there are not.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_vring_features_of(flags: c_uint) -> u64 {
+    let packed = if flags & PACKED != 0 { Features::PACKED } else { 0 };
+    features(flags).map_or(0, |features| features.to_bits() | packed | Features::VERSION_1)
+}
+
 fn fail<T>(error: c_int) -> *mut T {
     // SAFETY: the function has no precondition and always returns an address.
     let errno = unsafe { libc::__errno_location() };
@@ -199,6 +219,29 @@ unsafe fn add(driver: &mut Driver, segments: *const Segment, counts: [usize; 2],
     )
 }
 
+/// Calls [`either::Driver::reset`]. Returns the number of tokens; -ENOBUFS if there is no room for them, and nothing was
+/// changed.
+///
+/// # Safety
+/// `max` tokens are writable at `tokens`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dormouse_vring_driver_reset(driver: &mut Driver, tokens: *mut u64, max: usize) -> c_int {
+    let count = usize::from(driver.queue.in_flight()) + usize::from(driver.queue.unpublished());
+    if max < count {
+        return -libc::ENOBUFS;
+    }
+    let mut number = 0;
+    driver.queue.reset(|token| {
+        // A device can have lost buffers by naming others in their place: these are more than the count.
+        if number < max {
+            // SAFETY: the caller guarantees `max` tokens at `tokens`, and `number` is below that.
+            unsafe { tokens.wrapping_add(number).write(token) };
+            number += 1;
+        }
+    });
+    number as c_int
+}
+
 /// Calls [`DriverSide::take_used`]. Returns 1, 0 if there is none, or -EPROTO if the device has violated the protocol.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_vring_driver_take_used(driver: &mut Driver, completion: &mut Completion) -> c_int {
@@ -225,6 +268,17 @@ pub unsafe extern "C" fn dormouse_vring_driver_why(driver: &Driver, text: *mut c
     unsafe { tell(driver.last, text, size) }
 }
 
+/// Copies regions.
+///
+/// # Safety
+/// `count` regions are at `regions`, and their memory stays mapped as long as the result is used.
+unsafe fn regions_at(regions: *const Region, count: usize) -> Result<Regions, RingError> {
+    // SAFETY: the caller guarantees `count` regions at `regions`; if the count is 0, the address is not used.
+    let regions = if count == 0 { &[] } else { unsafe { slice::from_raw_parts(regions, count) } };
+    // SAFETY: the caller guarantees that the regions' memory stays mapped.
+    unsafe { Regions::new(regions.to_vec()) }
+}
+
 /// Calls [`either::Device::new`]. If it fails, returns NULL and sets `errno`.
 ///
 /// # Safety
@@ -238,21 +292,64 @@ pub unsafe extern "C" fn dormouse_vring_device_create(
     regions: *const Region,
     region_count: usize,
 ) -> *mut Device {
+    let base = if flags & PACKED != 0 { PACKED_START } else { 0 };
+    // SAFETY: the caller guarantees the contract of this function, which is that of the other.
+    unsafe { dormouse_vring_device_create_at(areas, size, flags, regions, region_count, base) }
+}
+
+/// Base of an empty packed queue: offset 0, with the wrap counter set.
+const PACKED_START: u16 = 1 << 15;
+
+/// Calls [`either::Device::with_base`]. If it fails, returns NULL and sets `errno`.
+///
+/// # Safety
+/// See [`dormouse_vring_device_create`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dormouse_vring_device_create_at(
+    areas: &Areas,
+    size: u32,
+    flags: c_uint,
+    regions: *const Region,
+    region_count: usize,
+    base: u16,
+) -> *mut Device {
     let Some(features) = features(flags) else { return fail(libc::EINVAL) };
-    // SAFETY: the caller guarantees `region_count` regions at `regions`; if the count is 0, the address is not used.
-    let regions = if region_count == 0 { &[] } else { unsafe { slice::from_raw_parts(regions, region_count) } };
-    // SAFETY: the caller guarantees that the regions' memory is mapped as long as the device exists.
-    let memory = match unsafe { Regions::new(regions.to_vec()) } {
+    // SAFETY: the caller guarantees the regions, and that their memory is mapped as long as the device exists.
+    let memory = match unsafe { regions_at(regions, region_count) } {
         Ok(memory) => memory,
         Err(error) => return fail(-errno_of(error)),
     };
     // SAFETY: the caller guarantees that the areas are mapped as long as the device exists, and that no other code of
     // this program writes its side.
     let bus = unsafe { Direct::new(*areas) };
-    match either::Device::new(flags & PACKED != 0, bus, size, features) {
+    match either::Device::with_base(flags & PACKED != 0, bus, size, features, base) {
         Ok(queue) => Box::into_raw(Box::new(Device { queue, memory, last: None })),
         Err(error) => fail(-errno_of(error)),
     }
+}
+
+/// Replaces the regions of the driver's memory.
+///
+/// # Safety
+/// `count` regions are at `regions`, and their memory is mapped as long as the device has them.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dormouse_vring_device_set_regions(
+    device: &mut Device,
+    regions: *const Region,
+    count: usize,
+) -> c_int {
+    // SAFETY: the caller guarantees the regions, and that their memory is mapped as long as the device has them.
+    let memory = unsafe { regions_at(regions, count) };
+    memory.map_or_else(errno_of, |memory| {
+        device.memory = memory;
+        0
+    })
+}
+
+/// Calls [`either::Device::base`].
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_vring_device_base(device: &Device) -> u16 {
+    device.queue.base()
 }
 
 /// Creates a chain to pop into.

@@ -97,6 +97,11 @@ impl<B: Bus> Driver<B> {
         // SAFETY: the caller guarantees the contract of this function, which is that of `use_indirect` for both kinds.
         with!(self, driver => unsafe { driver.use_indirect(tables) })
     }
+
+    /// Makes the queue empty again: see [`split::Driver::reset`].
+    pub fn reset(&mut self, each: impl FnMut(u64)) {
+        with!(self, driver => driver.reset(each));
+    }
 }
 
 impl<B: Bus> Device<B> {

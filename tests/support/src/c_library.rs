@@ -29,6 +29,20 @@ pub struct Library {
     pub prefix: OnceLock<PathBuf>,
 }
 
+/// Returns the path of an example in Rust, which is built with the tests of the workspace, and otherwise here.
+/// `package`: the directory of its package.
+pub fn rust_example(package: &Path, example: &str) -> PathBuf {
+    let built = std::env::current_exe().unwrap();
+    let built = built.ancestors().nth(2).unwrap();
+    let program = built.join("examples").join(example);
+    if !program.exists() {
+        let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        build.args(["build", "--quiet", "--example", example, "--manifest-path"]).arg(package.join("Cargo.toml"));
+        succeed(build.arg("--target-dir").arg(built.parent().unwrap()));
+    }
+    program
+}
+
 impl Library {
     /// Returns the installation prefix, which this library's tests have to themselves.
     fn prefix(&self) -> &Path {
@@ -71,6 +85,26 @@ impl Library {
             self.compile(compiler, flags, libraries, &program);
             assert_eq!(stdout(&succeed(&mut Command::new(&program))), "fine\n", "{compiler} {flags}");
         }
+    }
+
+    /// Compiles an example of the mechanism with each compiler that is installed, and in Rust. Returns the programs, which
+    /// exist as long as the directory.
+    pub fn examples(&self, example: &str, directory: &Path) -> Vec<PathBuf> {
+        let mechanism = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../mechanisms").join(self.name);
+        let mut programs = vec![rust_example(&mechanism, example)];
+        for compiler in ["gcc", "clang"].into_iter().filter(|compiler| has_part(compiler)) {
+            let program = directory.join(compiler);
+            let mut command = Command::new(compiler);
+            command
+                .arg("-O2")
+                .args(WARNINGS)
+                .arg("-o")
+                .arg(&program)
+                .arg(mechanism.join(format!("examples/{example}.c")));
+            succeed(command.args(self.package(&self.package_name())));
+            programs.push(program);
+        }
+        programs
     }
 
     fn header(&self) -> String {

@@ -18,9 +18,9 @@
  * word of the other side is read once and then checked. So this side stays inside its ring and its regions, whatever the other side writes. A
  * protocol violation is an error, is counted, and is described by …_why(); the side continues.
  *
- * Functions return 0 or a negative errno unless stated otherwise; only those that create change errno. Only functions that create and destroy
- * may block. Only functions that create allocate, and a chain when it grows. Pointers must refer to objects that were created and not destroyed;
- * NULL is allowed only where stated.
+ * Functions return 0 or a negative errno unless stated otherwise; only those that create change errno. Only functions that create, reset,
+ * replace or destroy may block and allocate; a chain allocates when it grows. Pointers must refer to objects that were created and not
+ * destroyed; NULL is allowed only where stated.
  *
  * Link with -ldormouse, or with -ldormouse_vring, which contains nothing else; see dormouse-vring(3).
  */
@@ -99,6 +99,12 @@ int dormouse_vring_place(struct dormouse_vring_areas *areas, void *base, uint32_
  */
 int dormouse_vring_init(const struct dormouse_vring_areas *areas, uint32_t size, unsigned flags);
 
+/* Returns the flags of a queue with these negotiated VirtIO feature bits. Bits that do not change queues are ignored. MT-safe, wait-free. */
+unsigned dormouse_vring_flags_of(uint64_t features);
+
+/* Returns the VirtIO feature bits of these flags, with VIRTIO_F_VERSION_1; 0 for other flags. MT-safe, wait-free. */
+uint64_t dormouse_vring_features_of(unsigned flags);
+
 /*
  * Creates the driver of an empty queue. The areas must stay mapped until it is destroyed, and no other code of this
  * program may write the driver's side.
@@ -156,6 +162,17 @@ int dormouse_vring_driver_needs_kick(struct dormouse_vring_driver *driver);
  */
 int dormouse_vring_driver_take_used(struct dormouse_vring_driver *driver, struct dormouse_vring_completion *completion);
 
+/*
+ * Makes the queue empty again, after the device has stopped or died, and stores the token of each buffer that was added
+ * and did not come back, the oldest first. Such a buffer can have been executed, or not, or in part; add it again to have
+ * it executed. Take used buffers until there is none before. The next device begins at an empty queue. Returns the number
+ * of tokens, at most the queue's size.
+ *
+ * Errors: -ENOBUFS  more than `max` tokens; nothing was changed
+ * Blocking: it allocates.
+ */
+int dormouse_vring_driver_reset(struct dormouse_vring_driver *driver, uint64_t *tokens, size_t max);
+
 /* Asks to be notified of the next buffer that comes back. Returns 1 if one came meanwhile: take it before waiting. Wait-free. */
 int dormouse_vring_driver_arm_interrupt(struct dormouse_vring_driver *driver);
 
@@ -181,6 +198,28 @@ size_t dormouse_vring_driver_why(const struct dormouse_vring_driver *driver, cha
  */
 struct dormouse_vring_device *dormouse_vring_device_create(const struct dormouse_vring_areas *areas, uint32_t size, unsigned flags,
                                                            const struct dormouse_vring_region *regions, size_t region_count);
+
+/*
+ * Creates the device of a queue in which everything before `base` has been taken and used: what vhost calls the base of a
+ * queue (VHOST_USER_SET_VRING_BASE). In a packed queue bit 15 is the wrap counter, and an empty queue has 0x8000.
+ *
+ * NULL with errno: as dormouse_vring_device_create()
+ * MT-safe, blocking.
+ */
+struct dormouse_vring_device *dormouse_vring_device_create_at(const struct dormouse_vring_areas *areas, uint32_t size, unsigned flags,
+                                                              const struct dormouse_vring_region *regions, size_t region_count, uint16_t base);
+
+/* Returns the device's position, as dormouse_vring_device_create_at() takes it (VHOST_USER_GET_VRING_BASE). Wait-free. */
+uint16_t dormouse_vring_device_base(const struct dormouse_vring_device *device);
+
+/*
+ * Replaces the driver's memory, as for VHOST_USER_SET_MEM_TABLE. Addresses that dormouse_vring_device_translate() returned
+ * before are invalid once the earlier memory is unmapped.
+ *
+ * Errors: -EINVAL  regions that overlap; nothing was changed
+ * Blocking: it allocates.
+ */
+int dormouse_vring_device_set_regions(struct dormouse_vring_device *device, const struct dormouse_vring_region *regions, size_t region_count);
 
 /* Frees a device. NULL is allowed. MT-safe, blocking. */
 void dormouse_vring_device_destroy(struct dormouse_vring_device *device);

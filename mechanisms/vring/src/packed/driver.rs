@@ -4,7 +4,7 @@ use dormouse_abi::vring::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
 
 use super::{
     AT_DESCRIPTOR, AVAIL, Cursor, DISABLE, ENABLE, EVENT_FLAGS, EVENT_OFFSET, LapCursor, Output, Position, SuccessRun,
-    USED, check, second,
+    USED, check, empty, second,
 };
 use crate::area::Area;
 use crate::buffer::{BufferSpace, Completion, Segment, flagged, only};
@@ -80,6 +80,22 @@ impl<B: Bus> Driver<B> {
         }
         self.tables = Some(tables);
         Ok(())
+    }
+
+    /// Makes the queue empty again after the device has stopped, and passes the token of each buffer that was added and
+    /// not taken back, the oldest first. Such a buffer can have been executed, or not, or in part. Call
+    /// [`DriverSide::take_used`] until there is none before. The next device begins at an empty queue.
+    pub fn reset(&mut self, each: impl FnMut(u64)) {
+        let oldest = self.used.at.count();
+        let count = u32::from(self.in_flight()) + u32::from(self.unpublished());
+        (0..count).map(|number| self.slots.get(oldest.wrapping_add(number)).token).for_each(each);
+        empty(&self.bus, self.size);
+        self.slots = BufferSlots::new(self.size);
+        self.output = Output::new(LapCursor::of_available(Position::START, self.size));
+        self.used = LapCursor::of_used(Position::START, self.size);
+        self.streak = SuccessRun::new();
+        self.batch = None;
+        self.event_flags = ENABLE;
     }
 
     #[inline(always)]

@@ -435,7 +435,12 @@ pub fn contiguous(base: *mut u8, size: u32) -> Result<Areas, RingError> {
 /// # Errors
 /// [`RingError::Size`] and [`RingError::Area`].
 pub fn init(bus: &impl Bus, size: u32) -> Result<(), RingError> {
-    for slot in 0..check(bus, size)? {
+    empty(bus, check(bus, size)?);
+    Ok(())
+}
+
+fn empty(bus: &impl Bus, size: u16) {
+    for slot in 0..size {
         bus.store(Area::Descriptor, 16 * slot as usize, 0_u64, Relaxed);
         bus.store(Area::Descriptor, 16 * slot as usize + 8, 0_u64, Relaxed);
     }
@@ -443,5 +448,4 @@ pub fn init(bus: &impl Bus, size: u32) -> Result<(), RingError> {
         bus.store(area, EVENT_OFFSET, 0_u16, Relaxed);
         bus.store(area, EVENT_FLAGS, ENABLE, Relaxed);
     }
-    Ok(())
 }

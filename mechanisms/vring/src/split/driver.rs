@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use dormouse_abi::vring::{DESC_F_INDIRECT, DESC_F_NEXT};
 
 use super::free::FreeQueue;
-use super::{Flags, Layout, NO_NOTIFICATION, is_wanted};
+use super::{Flags, Layout, NO_NOTIFICATION, empty, is_wanted};
 use crate::area::Area;
 use crate::buffer::{BufferSpace, Completion, Segment, flagged, only};
 use crate::bus::{Bus, TOGETHER, reclaim};
@@ -111,6 +111,23 @@ impl<B: Bus> Driver<B> {
         }
         self.tables = Some(tables);
         Ok(())
+    }
+
+    /// Makes the queue empty again after the device has stopped, and passes the token of each buffer that was added and
+    /// not taken back, the oldest first. Such a buffer can have been executed, or not, or in part. Call
+    /// [`DriverSide::take_used`] until there is none before. The next device begins at an empty queue.
+    pub fn reset(&mut self, each: impl FnMut(u64)) {
+        let (oldest, size) = (self.oldest(), self.layout.size());
+        let count = (self.added as u32).wrapping_sub(oldest);
+        (0..count).map(|number| self.slots.get(oldest.wrapping_add(number)).token).for_each(each);
+        empty(&self.bus, self.layout, 0);
+        self.slots = BufferSlots::new(size);
+        self.free = FreeQueue::new(size);
+        (self.added, self.published, self.announced, self.taken, self.skipped) = (0, 0, 0, 0, 0);
+        (self.more_added, self.more_freed) = (0, 0);
+        self.flags = Flags::of(Area::Driver);
+        self.used_seen = WideU16::new(0);
+        self.batch = None;
     }
 
     /// Returns the number of free descriptors taken so far.

@@ -157,11 +157,14 @@ pub fn init(bus: &impl Bus, size: u32) -> Result<(), RingError> {
 /// # Errors
 /// [`RingError::Size`] and [`RingError::Area`].
 pub fn start_at(bus: &impl Bus, size: u32, index: u16) -> Result<(), RingError> {
-    let layout = Layout::new(bus, size)?;
+    empty(bus, Layout::new(bus, size)?, index);
+    Ok(())
+}
+
+fn empty(bus: &impl Bus, layout: Layout, index: u16) {
     for (area, event) in [(Area::Driver, layout.used_event()), (Area::Device, layout.avail_event())] {
         bus.store(area, Layout::FLAGS, 0_u16, Relaxed);
         bus.store(area, Layout::INDEX, index, Relaxed);
         bus.store(area, event, index, Relaxed);
     }
-    Ok(())
 }

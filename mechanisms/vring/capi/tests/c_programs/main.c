@@ -273,13 +273,116 @@ static void errors(unsigned flags)
     end(&queue);
 }
 
+/* Adds buffers with the tokens from `first` on, and publishes them. */
+static void add(struct queue *queue, uint64_t first, uint64_t count)
+{
+    struct dormouse_vring_segment segment;
+    segment.addr = ADDR;
+    segment.len = 8;
+    for (; count > 0; count--)
+        assert(dormouse_vring_driver_add(queue->driver, &segment, 1, 0, first++) == 0);
+    dormouse_vring_driver_publish(queue->driver);
+}
+
+/* Pops buffers and gives them back. */
+static void finish(struct queue *queue, struct dormouse_vring_chain *chain, unsigned count)
+{
+    for (; count > 0; count--) {
+        assert(dormouse_vring_device_pop(queue->device, chain) == 1);
+        dormouse_vring_device_push_used(queue->device, chain, 0);
+    }
+    dormouse_vring_device_publish_used(queue->device);
+}
+
+static void take(struct queue *queue, uint64_t first, uint64_t count)
+{
+    struct dormouse_vring_completion completion;
+    for (; count > 0; count--)
+        assert(dormouse_vring_driver_take_used(queue->driver, &completion) == 1 && completion.token == first++);
+    assert(dormouse_vring_driver_take_used(queue->driver, &completion) == 0);
+}
+
+/* A back end that is replaced, as by vhost-user: where the first one stopped, and with other memory. */
+static void replaced(unsigned flags)
+{
+    struct queue queue;
+    struct dormouse_vring_chain *chain = dormouse_vring_chain_create();
+    struct dormouse_vring_region regions[2];
+    uint64_t other[2] = { 0, 0 }, tokens[SIZE];
+    unsigned round;
+    uint16_t base;
+    make(&queue, flags);
+    memset(regions, 0, sizeof regions);
+    for (round = 0; round < 7; round++) {
+        add(&queue, 10, 5);
+        finish(&queue, chain, 3);
+        base = dormouse_vring_device_base(queue.device);
+        dormouse_vring_device_destroy(queue.device);
+        queue.device = dormouse_vring_device_create_at(&queue.areas, SIZE, flags, NULL, 0, base);
+        assert(queue.device && dormouse_vring_device_base(queue.device) == base);
+        finish(&queue, chain, 2);
+        take(&queue, 10, 5);
+    }
+    if (flags & DORMOUSE_VRING_PACKED) {
+        errno = 0;
+        assert(!dormouse_vring_device_create_at(&queue.areas, SIZE, flags, NULL, 0, SIZE) && errno == EINVAL);
+    }
+    assert(!dormouse_vring_device_translate(queue.device, ADDR, 16));
+    regions[0].addr = ADDR;
+    regions[0].size_bytes = sizeof other;
+    regions[0].base = other;
+    assert(dormouse_vring_device_set_regions(queue.device, regions, 1) == 0);
+    assert(dormouse_vring_device_translate(queue.device, ADDR + 8, 8) == &other[1]);
+    regions[1] = regions[0];
+    assert(dormouse_vring_device_set_regions(queue.device, regions, 2) == -EINVAL);
+    assert(dormouse_vring_device_translate(queue.device, ADDR, 16) == other);
+
+    /* The device dies while it has buffers: they come back, and the queue is like new. */
+    for (round = 0; round < 7; round++) {
+        add(&queue, 20, 5);
+        finish(&queue, chain, 2);
+        take(&queue, 20, 2);
+        assert(dormouse_vring_device_pop(queue.device, chain) == 1);
+        dormouse_vring_device_destroy(queue.device);
+        assert(dormouse_vring_driver_reset(queue.driver, tokens, 2) == -ENOBUFS);
+        assert(dormouse_vring_driver_reset(queue.driver, tokens, SIZE) == 3);
+        assert(tokens[0] == 22 && tokens[1] == 23 && tokens[2] == 24);
+        assert(dormouse_vring_driver_free_count(queue.driver) == SIZE);
+        queue.device = dormouse_vring_device_create(&queue.areas, SIZE, flags, regions, 1);
+        assert(queue.device);
+        add(&queue, 22, 3);
+        finish(&queue, chain, 3);
+        take(&queue, 22, 3);
+    }
+    dormouse_vring_chain_destroy(chain);
+    end(&queue);
+}
+
+static void feature_bits(void)
+{
+    unsigned flags;
+    for (flags = 0; flags < 16; flags++) {
+        uint64_t bits = dormouse_vring_features_of(flags);
+        assert(dormouse_vring_flags_of(bits) == flags && dormouse_vring_flags_of(bits | 1u << 5) == flags);
+        assert(bits >> 32 & 1);
+    }
+    assert(dormouse_vring_features_of(16) == 0);
+    /* VIRTIO_F_INDIRECT_DESC, VIRTIO_F_EVENT_IDX, VIRTIO_F_RING_PACKED, VIRTIO_F_IN_ORDER: clause 6 of VirtIO 1.2. */
+    assert(dormouse_vring_flags_of((uint64_t)1 << 28) == DORMOUSE_VRING_INDIRECT);
+    assert(dormouse_vring_flags_of((uint64_t)1 << 29) == DORMOUSE_VRING_EVENT_IDX);
+    assert(dormouse_vring_flags_of((uint64_t)1 << 34) == DORMOUSE_VRING_PACKED);
+    assert(dormouse_vring_flags_of((uint64_t)1 << 35) == DORMOUSE_VRING_IN_ORDER);
+}
+
 int main(void)
 {
     unsigned flags;
+    feature_bits();
     for (flags = 0; flags < 16; flags++) {
         hand_over(flags);
         notify(flags);
         errors(flags);
+        replaced(flags);
     }
     dormouse_vring_driver_destroy(NULL);
     dormouse_vring_device_destroy(NULL);
