@@ -27,6 +27,12 @@ fn code<'a>(readme: &'a str, language: &str) -> &'a str {
     rest.split_once("\n```").unwrap().0
 }
 
+/// Returns the examples of a mechanism in C.
+fn examples(name: &str) -> Vec<PathBuf> {
+    let files = fs::read_dir(root().join("mechanisms").join(name).join("examples")).into_iter().flatten();
+    files.map(|file| file.unwrap().path()).filter(|path| path.extension().is_some_and(|it| it == "c")).collect()
+}
+
 /// Runs a command, and returns what it printed.
 fn succeed(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
@@ -63,6 +69,15 @@ fn c_programs_of_the_readmes() {
         let mut program = Command::new(dir.path().join("a.out"));
         let text = succeed(program.env("LD_LIBRARY_PATH", prefix.path().join("lib")));
         println!("{name}: {text}");
+        // The examples beside the README, by the same line.
+        for example in examples(name) {
+            let line = line.replacen(&format!("{name}.c"), "-pthread \"$0\"", 1);
+            let mut shell = Command::new("sh");
+            shell.arg("-c").arg(line).arg(&example).current_dir(dir.path());
+            succeed(shell.env("PKG_CONFIG_PATH", prefix.path().join("lib/pkgconfig")));
+            let text = succeed(&mut program);
+            println!("{}: {text}", example.display());
+        }
         let lib = fs::read_dir(prefix.path().join("lib")).unwrap();
         let others = lib
             .map(|file| file.unwrap().file_name().into_string().unwrap())
