@@ -35,7 +35,10 @@ export class SameKey {
   async read() {
     const { report, keys } = this;
     if (!keys.length) return;
+    const marks = keys.map(({ fields }) => fields.map((field) => `\0${field}\0`));
     await eachFields(report, (number, item) => {
+      // Most items have none of the fields, and are not taken apart.
+      if (!marks.some((all) => all.every((mark) => item.includes(mark)))) return;
       const known = knownFields(item.split("\u0001").map((event) => event.split("\0").slice(1)));
       keys.forEach(({ fields }, index) => {
         if (!fields.every((field) => known.has(field))) return;

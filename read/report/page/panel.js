@@ -236,7 +236,7 @@ export class Panel {
     const where = threads.length ? ` on ${threads.map((thread) => threadLabel(report, thread)).join(", ")}` : "";
     const same = `the same ${fields.join(", ")}`;
     const how = !fields.length ? "" : threads.length ? `, while they worked on ${same}` : ` with ${same}`;
-    const title = `During it: ${plural(count, "item")}${where}${how}${shown.length < items.length ? `; the longest ${counted(shown.length)} are shown` : ""}`;
+    const title = `During it: ${count ? plural(count, "item") : "nothing"}${where}${how}${shown.length < items.length ? `; the longest ${counted(shown.length)} are shown` : ""}`;
     const cells = shown.map(() => [element("td", { class: "text line" })]);
     const body = shown.map((one, index) => {
       const name = element("td", { class: "text" }, ...this.name(report.name[one.at]).slice(0, 1), button(report.count[one.at] > 1 ? `${counted(report.count[one.at])} drawn as one, most time: ${report.names[report.name[one.at]]}` : report.names[report.name[one.at]], () => this.go.select(one)));
@@ -406,16 +406,22 @@ export class Panel {
   // them.
   async fill(shown, cells) {
     const { report } = this;
-    for (const [index, [name, [begin, long]]] of shown.entries()) {
-      const entry = find(report, "thread", begin, long, name);
+    const entries = shown.map(([name, [begin, long]]) => find(report, "thread", begin, long, name));
+    // Another table can be shown by now.
+    const write = (cell, text) => {
+      cell.textContent = cell.title = text;
+      return cell.isConnected;
+    };
+    for (const [index, entry] of entries.entries()) {
       const events = await (entry ? fieldsOf(report, entry).catch(() => []) : []);
-      // Another table is shown by now.
-      if (!cells[index][0].isConnected) return;
-      // A served page has what happened only for the item that is shown: each takes a request.
-      const { items } = entry && !report.is_served ? await (await this.meanwhile(entry)).of(entry) : { items: [] };
+      if (![0, 1].every((side) => write(cells[index][side], fieldLine(report, events[side])))) return;
+    }
+    // A served page has what happened only for the item that is shown: each takes a request.
+    if (report.is_served) return;
+    for (const [index, entry] of entries.entries()) {
+      const { items } = entry ? await (await this.meanwhile(entry)).of(entry) : { items: [] };
       const times = timeByName(report, items).slice(0, NAMES_SHOWN);
-      const texts = [...[0, 1].map((side) => fieldLine(report, events[side])), times.map(([name, time]) => `${report.names[name]} ${duration(time)}`).join("  ")];
-      cells[index].forEach((cell, side) => (cell.textContent = cell.title = texts[side]));
+      if (!write(cells[index][2], times.map(([name, time]) => `${report.names[name]} ${duration(time)}`).join("  "))) return;
     }
   }
 
