@@ -31,9 +31,11 @@ mod events;
 mod loss;
 mod report;
 mod stats;
+mod units;
 
 pub use events::{
     Buffer, ClockFormat, FieldTexts, Formatter, JsonFields, LineFormat, Lines, People, pair_fields, put_json_text,
 };
-pub use report::{Look, Marks, duration, write_diff, write_report};
+pub use report::{Look, Marks, write_diff, write_report};
 pub use stats::StatsTable;
+pub use units::duration;
