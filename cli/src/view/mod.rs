@@ -1,5 +1,6 @@
 //! `dormouse view`: prints the events of traces.
 
+mod during;
 mod follow;
 mod printer;
 mod sink;
@@ -45,6 +46,20 @@ pub(crate) struct View {
     /// Print the last event first; with -n N the last N
     #[arg(long, help_heading = "Event selection")]
     reverse: bool,
+    /// Print what happened during the slices of this name, or from each BEGIN event to its END: the events that belong to each
+    #[arg(
+        long,
+        value_name = "NAME|BEGIN..END",
+        conflicts_with_all = ["count", "tail", "reverse", "follow", "clock"],
+        help_heading = "Event selection"
+    )]
+    during: Option<String>,
+    /// With --during, only the N slowest, the slowest first
+    #[arg(long, value_name = "N", requires = "during", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Event selection")]
+    slowest: Option<u32>,
+    /// Pair BEGIN with END by equal values of these: fields, `pid`, `tid`, `cpu`
+    #[arg(long, value_name = "FIELD", value_delimiter = ',', requires = "during", help_heading = "Event selection")]
+    key: Vec<String>,
     /// Continue with events as they are recorded, until the session ends or Ctrl-C
     #[arg(short, long, conflicts_with_all = ["tail", "reverse"])]
     follow: bool,
@@ -174,6 +189,9 @@ impl View {
             count: None,
             tail: None,
             reverse: false,
+            during: None,
+            slowest: None,
+            key: Vec::new(),
             follow: false,
             delay: Duration::ZERO,
             format: Some(format),
@@ -188,18 +206,25 @@ impl View {
 
     fn print_to(self, out: &mut Output, is_terminal: bool) -> anyhow::Result<Printed> {
         let files = self.selection.open(&self.dirs)?;
-        let format = self.format.unwrap_or(match is_terminal || self.fields.is_some() {
+        let format = self.format.unwrap_or(match is_terminal || self.fields.is_some() || self.during.is_some() {
             true => Format::People,
             false => Format::Babeltrace,
         });
         if format == Format::Babeltrace && self.fields.is_some() {
             bail!("--format babeltrace prints all fields; use --fields with --format people, json, csv or logfmt");
         }
-        let reading = match self.follow {
-            true => Reading::new(&files, self.selection.selection_of_live()?, self.selection.bounds(&files)?),
-            false => {
+        if format == Format::Babeltrace && self.during.is_some() {
+            bail!("--format babeltrace cannot show slices; use --during with --format people, json, csv or logfmt");
+        }
+        let reading = match (self.follow, &self.during) {
+            (true, _) => Reading::new(&files, self.selection.selection_of_live()?, self.selection.bounds(&files)?),
+            (false, during) => {
                 self.check_fields(&files)?;
-                self.selection.reading(&files)?
+                match during {
+                    // The conditions hold for slices, not for events.
+                    Some(_) => self.selection.reading_of(&files, self.selection.events.clone())?,
+                    None => self.selection.reading(&files)?,
+                }
             }
         };
         let selection = reading.selection();
@@ -222,7 +247,8 @@ impl View {
         };
         let width = if is_terminal { dormouse_terminal::style::width() } else { None };
         let columns = || self.columns(&files, selection);
-        let mut printer = Printer::new(format, clock, width, has_color, self.fields.clone(), columns);
+        let is_within = self.during.is_some();
+        let mut printer = Printer::new(format, clock, width, has_color, self.fields.clone(), is_within, columns);
         // Classes of the session's state events are left out.
         let classes = files.traces().flat_map(ClassRef::all);
         let classes = classes.filter(|class| !class.is_state() && selection.may_want(class));
@@ -231,6 +257,11 @@ impl View {
         let mut sink = Sink::new(out, is_paged, format == Format::People);
         let has_clock = matches!(format, Format::People | Format::Babeltrace);
         zero_ns.filter(|_| has_clock).map(zero_line).into_iter().for_each(|line| sink.say(line));
+        if let Some(during) = &self.during {
+            let result = self.print_during(during, &files, (format, has_color), &mut printer, &mut sink);
+            sink.finish();
+            return result;
+        }
         if self.follow {
             let bounds = reading.bounds().clone();
             let code = self.print_following(files, bounds, &mut printer, &mut sink)?;

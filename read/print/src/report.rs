@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use dormouse_abi::text::printable;
 use dormouse_analysis::{
-    Diff, Distribution, Key, KeyValue, LatencyReport, Number, PERCENTILES, PairFields, Report, Rest, Row, SlowPair,
+    Diff, Distribution, Key, KeyValue, LatencyReport, Number, PERCENTILES, PairFields, Report, Rest, Row,
 };
 use dormouse_ctf::stats::LossPlaces;
 use dormouse_ctf::time::since_ns;
@@ -22,12 +22,12 @@ pub struct Look<'a> {
     pub zero: Option<(i64, &'a str)>,
     /// Offset of local time in seconds east of UTC, for a time in seconds since the epoch.
     pub utc_offset_s: &'a dyn Fn(i64) -> i32,
-    /// Command that prints events of the traces, without options.
+    /// Command that prints what happened during the pairs, without the number of the slowest.
     pub view: &'a str,
 }
 
 impl Look<'_> {
-    fn time(&self, format: ClockFormat, ns: i64) -> String {
+    pub(crate) fn time(&self, format: ClockFormat, ns: i64) -> String {
         let mut text = Vec::new();
         ClockText::new(format, self.utc_offset_s).put(ns, &mut text);
         String::from_utf8_lossy(&text).into_owned()
@@ -102,7 +102,7 @@ fn left_out(out: &mut dyn Write, rest: Option<Rest>, what: &str) -> io::Result<(
 }
 
 /// Returns a part of a key as text.
-fn shown(value: &KeyValue) -> String {
+pub(crate) fn shown(value: &KeyValue) -> String {
     match value {
         KeyValue::Unknown => "unknown".into(),
         KeyValue::Integer(value) => value.to_string(),
@@ -276,7 +276,7 @@ fn write_latency(latency: &LatencyReport, out: &mut dyn Write, look: Look<'_>) -
             cells.push(pair.key.iter().map(shown).collect::<Vec<_>>().join(", "));
         }
         if has_fields {
-            cells.push(fields(pair));
+            cells.push(pair_text(&pair.fields.each_ref().map(Option::as_ref)));
         }
         cells
     });
@@ -284,27 +284,23 @@ fn write_latency(latency: &LatencyReport, out: &mut dyn Write, look: Look<'_>) -
     let heads = heads.chain(is_keyed.then_some("KEY")).chain(has_fields.then_some("FIELDS"));
     let heads: Vec<&str> = heads.collect();
     table(out, look.marks, &heads, heads.len() - 4, &rows.collect::<Vec<_>>())?;
-    let (Some(slowest), Some((zero, _))) = (latency.slowest.first(), look.zero) else { return Ok(()) };
-    let since = since(slowest.begin_ns, zero);
-    let latency_ns = slowest.latency_ns;
-    writeln!(
-        out,
-        "\nnote: `{} --since {since}s --for {latency_ns}ns` prints what happened during the slowest",
-        look.view
-    )
+    match latency.slowest.len() {
+        0 => Ok(()),
+        count => writeln!(out, "\nnote: `{} --slowest {count}` prints what happened during them", look.view),
+    }
 }
 
 /// Returns the seconds from one time to another, as `--since` takes them. Times are in nanoseconds since the epoch.
-fn since(ns: i64, zero_ns: i64) -> String {
+pub(crate) fn since(ns: i64, zero_ns: i64) -> String {
     let ns = since_ns(ns, zero_ns);
     format!("+{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
 }
 
 /// Returns the fields of a pair: those of the begin, and those of the end that have another name or value.
-fn fields(pair: &SlowPair) -> String {
-    let of = |fields: &Option<PairFields>| fields.as_ref().map_or(Vec::new(), |fields| fields.texts.clone());
-    let begin = of(&pair.fields[0]);
-    let end: Vec<_> = of(&pair.fields[1]).into_iter().filter(|field| !begin.contains(field)).collect();
+pub(crate) fn pair_text(ends: &[Option<&PairFields>; 2]) -> String {
+    let of = |fields: Option<&PairFields>| fields.map_or(Vec::new(), |fields| fields.texts.clone());
+    let begin = of(ends[0]);
+    let end: Vec<_> = of(ends[1]).into_iter().filter(|field| !begin.contains(field)).collect();
     let text = |fields: &[(String, String)]| {
         let texts = fields.iter().map(|(name, value)| format!("{}={}", printable(name), printable(value)));
         texts.collect::<Vec<_>>().join(" ")
