@@ -41,7 +41,7 @@ impl View {
         let found = |options: &Options, classes: Vec<String>| {
             survey(options, files, self.selection.reading_of(files, classes)?, SURVEY_BYTES)
         };
-        let mut options = Options::default();
+        let mut options = Options { has_calls: true, ..Options::default() };
         options.found = found(&options, Vec::new())?;
         let name = pairs.first().map_or(name, |pair| &pair.name).to_string();
         let asked =
