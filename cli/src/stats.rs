@@ -41,8 +41,8 @@ Examples:
   dormouse stats before --diff after --by event            which differences are significant
   dormouse stats A B                                       two traces as one
 
-FIELD is a field of the payload or of a context (`fd`; `peer.port` in a structure, `a[2]` in an array; `fields.pid` and `context.pid` to name only one of them), `event` (the class), `cpu`, `pid`, `tid` or \
-`process` (name and pid). If payload and context have a field of the same name, the payload's is used. Enumerations are counted by label.
+FIELD is a field of the payload or of a context (`fd`; `peer.port` in a structure, `a[2]` in an array; `fields.pid` and `context.pid` to name only one of them), `event` (the class), `cpu`, `pid`, `tid`, \
+`process` (name and pid) or `thread` (last name and tid). If payload and context have a field of the same name, the payload's is used. Enumerations are counted by label.
 
 The options that select events are described in `dormouse view --help`. If they select a time range, losses are those in that range.
 
