@@ -182,6 +182,12 @@ impl<'a> People<'a> {
         line.put(Ink::Event, &padded(&name, *w_event));
         self.cells.take(event);
         put_fields(&self.cells, &mut line, width);
+        let of_event = event.class.full_name.as_str();
+        // Most names say it already: `shop:serve_end` ends `shop:serve`.
+        let is_plain = |ended: &str| of_event.starts_with(ended) || ended.contains(of_event);
+        if let Some((ended, _)) = within.and_then(|within| within.ended).filter(|(ended, _)| !is_plain(ended)) {
+            line.put(Ink::Time, &format!(" ends {}", printable(ended.as_bytes())));
+        }
         line.write(width, self.has_color, out);
     }
 }
