@@ -550,7 +550,8 @@ impl Sink for Finder {
     }
 
     fn end(&mut self, end: &End<'_>, kept: Self::Kept) {
-        let Some((from, others)) = kept else { return };
+        // No event is within a call that has one event.
+        let Some((from, others)) = kept.filter(|_| !end.is_call) else { return };
         let is_on_lane = self.lanes[end.track as usize];
         if end.event.is_none() {
             // It ends after the slice. Where a slice on a lane ends is unknown.

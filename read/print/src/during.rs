@@ -55,17 +55,23 @@ impl SliceHead<'_> {
             slice.key.iter().map(|(name, value)| format!("{}={}", printable(name), shown(value))).collect();
         let with_key = format!("the events with {}", fields.join(" "));
         let names: Vec<String> = worked.names.iter().map(|name| printable(name)).collect();
-        let own = if worked.is_of_thread { ", those of its thread from begin to end" } else { "" };
-        let others = match names.as_slice() {
-            [] if !worked.is_of_thread => ": no thread worked on it alone".into(),
+        let mut parts = vec![with_key];
+        if worked.is_of_thread {
+            parts.push("those of its thread from begin to end".into());
+        }
+        if !names.is_empty() {
+            parts.push(format!("those of threads within {} with the same key", names.join(", ")));
+        }
+        let rule = match parts.as_slice() {
+            [with_key] => format!("{with_key}: no thread worked on it alone"),
+            [first @ .., last] => format!("{}, and {last}", first.join(", ")),
             [] => String::new(),
-            names => format!(", those of threads within {} with the same key", names.join(", ")),
         };
         let left_out = match worked.left_out {
             0 => String::new(),
             count => format!("; {count} times of threads are left out"),
         };
-        format!("{with_key}{own}{others}{left_out}")
+        format!("{rule}{left_out}")
     }
 
     /// Writes the lines for people.
