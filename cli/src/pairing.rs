@@ -22,6 +22,9 @@ pub(crate) fn find_keys(
     Ok(lines)
 }
 
+/// Memory for open begins while the fields of the keys of pairs are looked for, in bytes.
+pub(crate) const SURVEY_BYTES: usize = 256 << 20;
+
 /// Returns the keys that the events of a reading show. `memory`: maximum memory in bytes.
 pub(crate) fn survey(
     options: &Options,

@@ -141,7 +141,7 @@ pub(crate) fn title(dirs: &[PathBuf]) -> String {
 impl Drawn {
     pub(crate) fn options(&self) -> Options {
         let (pairs, key, counters) = (self.pairs.clone(), self.key.clone(), self.counter.clone());
-        Options { pairs, key, counters, ..Options::default() }
+        Options { pairs, key, counters, has_calls: true, ..Options::default() }
     }
 }
 

@@ -15,7 +15,7 @@ use dormouse_reader::{Bounds, Item, Reading, TraceFiles};
 
 use dormouse_terminal::{Output, parse_duration, say, style};
 
-use crate::pairing::survey;
+use crate::pairing::{SURVEY_BYTES, survey};
 use crate::progress::{self, Progress};
 use crate::selection::{SelectionOptions, Verbose, zero_line, zero_ns};
 use crate::view::utc_offset;
@@ -41,8 +41,8 @@ Examples:
   dormouse stats before --diff after --by event            which differences are significant
   dormouse stats A B                                       two traces as one
 
-FIELD is a field of the payload or of a context (`fd`; `peer.port` in a structure, `a[2]` in an array; `fields.pid` and `context.pid` to name only one of them), `event` (the class), `cpu`, `pid`, `tid` or \
-`process` (name and pid). If payload and context have a field of the same name, the payload's is used. Enumerations are counted by label.
+FIELD is a field of the payload or of a context (`fd`; `peer.port` in a structure, `a[2]` in an array; `fields.pid` and `context.pid` to name only one of them), `event` (the class), `cpu`, `pid`, `tid`, \
+`process` (name and pid) or `thread` (last name and tid). If payload and context have a field of the same name, the payload's is used. Enumerations are counted by label.
 
 The options that select events are described in `dormouse view --help`. If they select a time range, losses are those in that range.
 
@@ -122,8 +122,6 @@ pub(crate) struct StatsCommand {
     verbose: Verbose,
 }
 
-/// Memory for open begins while the fields of a key are looked for, in bytes.
-const SURVEY_BYTES: usize = 256 << 20;
 /// Number of events that are looked up one by one. More are found in one pass.
 const SEEKS_MAX: usize = 64;
 
@@ -151,8 +149,7 @@ impl StatsCommand {
             if self.json {
                 out.json(&report)?
             } else {
-                let dirs = self.dirs.iter().map(|dir| format!(" {}", shell_quoted(&dir.display().to_string())));
-                let view = format!("dormouse view{}", dirs.collect::<String>());
+                let view = self.view();
                 let line = zero_ns.map(zero_line);
                 let zero = zero_ns.zip(line.as_deref());
                 let look = Look { marks, zero, utc_offset_s: &utc_offset(), view: &view };
@@ -168,6 +165,20 @@ impl StatsCommand {
             false => write_diff(&diff, &mut out.styled(), marks, names.each_ref().map(String::as_str))?,
         }
         Ok([&diff.a, &diff.b].iter().any(|report| !report.warnings.is_empty()).into())
+    }
+
+    /// Returns the command that prints what happened during the pairs.
+    fn view(&self) -> String {
+        let dirs = self.dirs.iter().map(|dir| dir.display().to_string());
+        let mut words: Vec<String> = ["dormouse", "view"].map(String::from).into_iter().chain(dirs).collect();
+        if let Some((begin, end)) = &self.latency {
+            words.extend(["--during".into(), format!("{begin}..{end}")]);
+        }
+        if !self.key.is_empty() {
+            words.extend(["--key".into(), self.key.join(",")]);
+        }
+        words.extend(self.selection.words());
+        words.iter().map(|word| shell_quoted(word)).collect::<Vec<_>>().join(" ")
     }
 
     /// Returns the question that the options ask, if they ask one.

@@ -84,6 +84,34 @@ impl SelectionOptions {
         Ok(found.into_iter().map(correct).collect())
     }
 
+    /// Returns the options that select by time and value, as words of a command line.
+    pub(crate) fn words(&self) -> Vec<String> {
+        let texts = |name, texts: &[String]| texts.iter().map(|text| (name, text.clone())).collect::<Vec<_>>();
+        let numbers = |name, numbers: &[u64]| numbers.iter().map(|number| (name, number.to_string())).collect();
+        let time = |name, time: &Option<TimeOption>| time.iter().map(|time| (name, time.to_string())).collect();
+        let duration = |name, duration: Option<Duration>| {
+            duration.iter().map(|duration| (name, format!("{}ns", duration.as_nanos()))).collect()
+        };
+        let path = self.clocks.iter().map(|path| ("--clocks", path.display().to_string()));
+        let all: [Vec<(&str, String)>; 10] = [
+            texts("--where", &self.conditions),
+            time("--since", &self.since),
+            time("--until", &self.until),
+            duration("--for", self.for_),
+            duration("--last", self.last),
+            numbers("--pid", &self.pid),
+            numbers("--tid", &self.tid),
+            numbers("--cpu", &self.cpu),
+            texts("--process", &self.process),
+            path.collect(),
+        ];
+        let word = |(name, value): (&str, String)| match value.starts_with('-') {
+            true => vec![format!("{name}={value}")],
+            false => vec![name.to_string(), value],
+        };
+        all.into_iter().flatten().flat_map(word).collect()
+    }
+
     /// Whether the options can select some events of a class and not others.
     pub(crate) fn is_choosy(&self) -> bool {
         let numbers = [&self.pid, &self.tid, &self.cpu].into_iter().any(|numbers| !numbers.is_empty());

@@ -35,6 +35,19 @@ impl TimeOption {
     }
 }
 
+impl std::fmt::Display for TimeOption {
+    /// Writes it as [`parse`] reads it.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            TimeOption::At(ns) => write!(f, "{}.{:09}", ns.div_euclid(NS), ns.rem_euclid(NS)),
+            TimeOption::TimeOfDay(time) => write!(f, "{time}"),
+            TimeOption::FromBegin(ns) => write!(f, "+{ns}ns"),
+            TimeOption::FromEnd(ns) => write!(f, "-{ns}ns"),
+            TimeOption::Event(pattern) => write!(f, "event:{pattern}"),
+        }
+    }
+}
+
 pub(super) fn parse(text: &str) -> Result<TimeOption, String> {
     let wrong = || {
         format!(
@@ -185,6 +198,7 @@ mod tests {
             ("14:03", TimeOption::TimeOfDay(jiff::civil::time(14, 3, 0, 0))),
             ("14:03:05.000000007", TimeOption::TimeOfDay(jiff::civil::time(14, 3, 5, 7))),
         ] {
+            assert_eq!(parse(&expected.to_string()), Ok(expected.clone()), "{text}");
             assert_eq!(parse(text), Ok(expected), "{text}");
         }
         for text in ["", "yesterday", "25:00", "+", "+5", "1700000000.0000000001"] {

@@ -1,5 +1,6 @@
 //! `dormouse view`: prints the events of traces.
 
+mod during;
 mod follow;
 mod printer;
 mod sink;
@@ -45,6 +46,20 @@ pub(crate) struct View {
     /// Print the last event first; with -n N the last N
     #[arg(long, help_heading = "Event selection")]
     reverse: bool,
+    /// Print what happened during the slices of this name, or from each BEGIN event to its END: the events that belong to each
+    #[arg(
+        long,
+        value_name = "NAME|BEGIN..END",
+        conflicts_with_all = ["count", "tail", "reverse", "follow", "clock"],
+        help_heading = "Event selection"
+    )]
+    during: Option<String>,
+    /// With --during, only the N slowest, the slowest first
+    #[arg(long, value_name = "N", requires = "during", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Event selection")]
+    slowest: Option<u32>,
+    /// Pair BEGIN with END by equal values of these: fields, `pid`, `tid`, `cpu`
+    #[arg(long, value_name = "FIELD", value_delimiter = ',', requires = "during", help_heading = "Event selection")]
+    key: Vec<String>,
     /// Continue with events as they are recorded, until the session ends or Ctrl-C
     #[arg(short, long, conflicts_with_all = ["tail", "reverse"])]
     follow: bool,
@@ -81,6 +96,8 @@ Examples:
   dormouse view TRACE --since 14:03:05 --until 14:03:06    one second
   dormouse view TRACE -e 'http:request' --format csv --fields id,path > requests.csv
   dormouse view TRACE --follow -e 'shop:*'                 events as they are recorded
+  dormouse view TRACE --during shop:request --slowest 5    what happened during the five slowest requests
+  dormouse view TRACE --during req:in..req:out --where 'status >= 500'
   dormouse view A B                                        two traces in one order
   dormouse view TRACE --format json | jq 'select(.fields.bytes > 4096)'
 
@@ -88,6 +105,8 @@ Examples:
 (durations are in nanoseconds), 1.5, \"text\", true, false; labels of enumerations are compared as text. Names: event, time, cpu, pid, tid, process; a \
 field or context by its name, or fields.NAME and context.NAME; a.b and a[2] are parts of a field. An event that lacks a field that is compared \
 does not match, with or without `not`. docs/reading.md has the details.
+
+--during NAME takes the slices that the names of classes define (`X_begin` to `X_end`), BEGIN..END any two classes; they are paired as in `dormouse stats --latency`. Each slice has its name, duration and fields, then its events: the time since its begin, the duration of what the event ends, and an indentation by what encloses it on its thread. The events are those of its thread if it is paired by thread. If it is paired by a key, they are those with the same values, and on each thread those within other slices whose begin has the same values. Its second line says which rule holds. --where and the options of process, thread and CPU select slices, as in stats; -e selects the events that are printed. Threads that belong to the slice without such events or slices are not found. In json each slice is an object with `slice`, `name`, `latency_ns`, `key`, `begin_fields`, `end_fields`, followed by its events, which have `slice`, `since_begin_ns`, `depth`, `ended` and `ended_ns` too.
 
 --follow reads the directory of one trace repeatedly, and prints new events: those in complete packets, which a session writes when they are full and when a \
 program ends. Events are held back until every stream has a later time. A stream that has been silent for --delay is not waited for: if it has earlier events after all, they \
@@ -174,6 +193,9 @@ impl View {
             count: None,
             tail: None,
             reverse: false,
+            during: None,
+            slowest: None,
+            key: Vec::new(),
             follow: false,
             delay: Duration::ZERO,
             format: Some(format),
@@ -188,18 +210,25 @@ impl View {
 
     fn print_to(self, out: &mut Output, is_terminal: bool) -> anyhow::Result<Printed> {
         let files = self.selection.open(&self.dirs)?;
-        let format = self.format.unwrap_or(match is_terminal || self.fields.is_some() {
+        let format = self.format.unwrap_or(match is_terminal || self.fields.is_some() || self.during.is_some() {
             true => Format::People,
             false => Format::Babeltrace,
         });
         if format == Format::Babeltrace && self.fields.is_some() {
             bail!("--format babeltrace prints all fields; use --fields with --format people, json, csv or logfmt");
         }
-        let reading = match self.follow {
-            true => Reading::new(&files, self.selection.selection_of_live()?, self.selection.bounds(&files)?),
-            false => {
+        if format == Format::Babeltrace && self.during.is_some() {
+            bail!("--format babeltrace cannot show slices; use --during with --format people, json, csv or logfmt");
+        }
+        let reading = match (self.follow, &self.during) {
+            (true, _) => Reading::new(&files, self.selection.selection_of_live()?, self.selection.bounds(&files)?),
+            (false, during) => {
                 self.check_fields(&files)?;
-                self.selection.reading(&files)?
+                match during {
+                    // The conditions hold for slices, not for events.
+                    Some(_) => self.selection.reading_of(&files, self.selection.events.clone())?,
+                    None => self.selection.reading(&files)?,
+                }
             }
         };
         let selection = reading.selection();
@@ -222,7 +251,8 @@ impl View {
         };
         let width = if is_terminal { dormouse_terminal::style::width() } else { None };
         let columns = || self.columns(&files, selection);
-        let mut printer = Printer::new(format, clock, width, has_color, self.fields.clone(), columns);
+        let is_within = self.during.is_some();
+        let mut printer = Printer::new(format, clock, width, has_color, self.fields.clone(), is_within, columns);
         // Classes of the session's state events are left out.
         let classes = files.traces().flat_map(ClassRef::all);
         let classes = classes.filter(|class| !class.is_state() && selection.may_want(class));
@@ -231,6 +261,11 @@ impl View {
         let mut sink = Sink::new(out, is_paged, format == Format::People);
         let has_clock = matches!(format, Format::People | Format::Babeltrace);
         zero_ns.filter(|_| has_clock).map(zero_line).into_iter().for_each(|line| sink.say(line));
+        if let Some(during) = &self.during {
+            let result = self.print_during(during, &files, (format, has_color), &mut printer, &mut sink);
+            sink.finish();
+            return result;
+        }
         if self.follow {
             let bounds = reading.bounds().clone();
             let code = self.print_following(files, bounds, &mut printer, &mut sink)?;

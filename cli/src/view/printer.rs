@@ -1,7 +1,7 @@
 //! Formats events as text.
 
 use dormouse_ctf::{Event, Notice, Writers};
-use dormouse_print::{ClockFormat, Formatter, LineFormat, Lines, People};
+use dormouse_print::{ClockFormat, Formatter, LineFormat, Lines, People, Within};
 
 use super::Format;
 
@@ -18,16 +18,21 @@ enum Other {
 }
 
 impl Printer {
-    /// Returns a printer for `format`. `columns` is called for the columns of a table.
+    /// Returns a printer for `format`. `is_within`: whether the events are those of slices; `columns` is called for the
+    /// columns of a table.
     pub(super) fn new(
         format: Format,
         clock: ClockFormat,
         width: Option<usize>,
         has_color: bool,
         only: Option<Vec<String>>,
+        is_within: bool,
         columns: impl Fn() -> Vec<String>,
     ) -> Printer {
-        let lines = |format| Some(Other::Lines(Box::new(Lines::new(format, only.clone()))));
+        let lines = |format| {
+            let lines = Lines::new(format, only.clone());
+            Some(Other::Lines(Box::new(if is_within { lines.within() } else { lines })))
+        };
         let other = match format {
             Format::Babeltrace => None,
             Format::People => {
@@ -60,6 +65,21 @@ impl Printer {
             None => self.formatter.event(event, out),
             Some(Other::People(people)) => people.event(event, &writers.of(event), out),
             Some(Other::Lines(lines)) => lines.event(event, &writers.of(event), out),
+        }
+    }
+
+    /// Appends the line of an event of a slice.
+    pub(super) fn event_within(
+        &mut self,
+        event: &Event<'_>,
+        writers: &mut Writers,
+        within: &Within<'_>,
+        out: &mut Vec<u8>,
+    ) {
+        match &mut self.other {
+            None => self.formatter.event(event, out),
+            Some(Other::People(people)) => people.event_within(event, &writers.of(event), within, out),
+            Some(Other::Lines(lines)) => lines.event_within(event, &writers.of(event), within, out),
         }
     }
 

@@ -3,6 +3,7 @@
 mod clocks;
 mod damage;
 mod doctor;
+mod during;
 mod edges;
 mod export;
 mod external;

@@ -103,7 +103,7 @@ SLOWEST               BEGIN      RELATIVE  THREAD  PROCESS    FIELDS
  480 ns  23:13:20.038001000  +0.038000000       8  cache (8)  bytes=1444 path=/2
  470 ns  23:13:20.037001000  +0.037000000       7  web (7)    bytes=1369 path=/1
 
-note: `dormouse view {} --since +0.038000000s --for 480ns` prints what happened during the slowest
+note: `dormouse view {} --during http:begin..http:end --slowest 2` prints what happened during them
 {NOTE}{LOST}",
                 trace.path().display()
             ),

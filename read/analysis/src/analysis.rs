@@ -110,12 +110,14 @@ impl<'q> Analysis<'q> {
         query.check(traces)?;
         let mut picker = Picker::default();
         let is_latency = matches!(query.measure, Measure::Latency(_));
+        let has_thread_field = Schema::of(traces).check_field("thread", &[], &[]).is_ok();
         let dimensions: Vec<_> = query
             .dimensions()
             .iter()
             .map(|name| {
                 let (end, name) = if is_latency { query::split(name) } else { (None, name.as_str()) };
-                (end, dimension(name, &mut picker))
+                let is_thread = name == "thread" && !has_thread_field;
+                (end, if is_thread { Dimension::Thread } else { dimension(name, &mut picker) })
             })
             .collect();
         let measured = match &query.measure {
@@ -133,7 +135,9 @@ impl<'q> Analysis<'q> {
             (pairs, slowest) = (Some(Pairs::new()), latency.slowest);
         }
         let needs_who = pairs.is_some()
-            || dimensions.iter().any(|(_, name)| matches!(name, Dimension::Pid | Dimension::Tid | Dimension::Process));
+            || dimensions
+                .iter()
+                .any(|(_, of)| matches!(of, Dimension::Pid | Dimension::Tid | Dimension::Process | Dimension::Thread));
         // Dormouse's own traces record them in the event's context, which is read without a look at the fields.
         let is_foreign = traces.iter().any(|trace| trace.own.is_none());
         let who = (needs_who && is_foreign).then(|| WHO.map(|name| picker.want(name)));
@@ -378,6 +382,14 @@ impl<'q> Analysis<'q> {
                 let who = self.who(event, trace);
                 let row = self.process(who, trace);
                 key::put_process(row, key);
+            }
+            Dimension::Thread => {
+                let who = self.who(event, trace);
+                let row = self.process(who, trace);
+                match who.tid {
+                    Some(tid) => key::put_thread(row, tid, key),
+                    None => key::put_id(None, key),
+                }
             }
             Dimension::Field(index) => key::put_cell(self.picker.cell(index), key),
         }

@@ -23,6 +23,7 @@ pub(crate) enum Dimension {
     Pid,
     Tid,
     Process,
+    Thread,
     /// Field, by its index in the picker.
     Field(usize),
 }
@@ -71,6 +72,7 @@ const REAL: u8 = 2;
 const TEXT: u8 = 3;
 const PROCESS: u8 = 4;
 const CLASS: u8 = 5;
+const THREAD: u8 = 6;
 
 pub(crate) fn put_integer(value: i128, out: &mut Vec<u8>) {
     out.push(INTEGER);
@@ -85,6 +87,13 @@ pub(crate) fn put_class(name: u32, out: &mut Vec<u8>) {
 pub(crate) fn put_process(row: u32, out: &mut Vec<u8>) {
     out.push(PROCESS);
     out.extend(row.to_le_bytes());
+}
+
+/// Writes a thread of the program with this index.
+pub(crate) fn put_thread(row: u32, tid: u32, out: &mut Vec<u8>) {
+    out.push(THREAD);
+    out.extend(row.to_le_bytes());
+    out.extend(tid.to_le_bytes());
 }
 
 pub(crate) fn put_cpu(cpu_id: u32, out: &mut Vec<u8>) {
@@ -128,6 +137,7 @@ pub(crate) fn split_first(key: &[u8]) -> (&[u8], &[u8]) {
         [REAL, ..] => 1 + size_of::<u64>(),
         [TEXT, a, b, c, d, ..] => 5 + u32::from_le_bytes([*a, *b, *c, *d]) as usize,
         [PROCESS | CLASS, ..] => 1 + size_of::<u32>(),
+        [THREAD, ..] => 1 + 2 * size_of::<u32>(),
         _ => 1,
     };
     key.split_at(len)
@@ -160,6 +170,10 @@ pub(crate) fn decode(mut key: &[u8], classes: &[String], processes: &Processes, 
                 KeyValue::Text(String::from_utf8_lossy(take(&mut key, size_bytes)).into_owned())
             }
             PROCESS => KeyValue::Text(label(processes, u32::from_le_bytes(number(&mut key)), names_alone)),
+            THREAD => {
+                let [row, tid] = [(); 2].map(|()| u32::from_le_bytes(number(&mut key)));
+                KeyValue::Text(thread_label(processes, row, tid, names_alone))
+            }
             CLASS => KeyValue::Text(classes[u32::from_le_bytes(number(&mut key)) as usize].clone()),
             _ => KeyValue::Unknown,
         });
@@ -181,6 +195,17 @@ impl Who {
             Some((pid, tid)) => Who { pid: Some(pid), tid: Some(tid) },
             None => Who { pid: cells(0).or_else(|| cells(1)), tid: cells(2).or_else(|| cells(3)) },
         }
+    }
+}
+
+/// Returns `name (tid)` of a thread of the program with this index: its last name, or the program's. `is_name_alone`: only the name.
+pub(crate) fn thread_label(processes: &Processes, row: u32, tid: u32, is_name_alone: bool) -> String {
+    let program = processes.program(row);
+    let own = program.and_then(|program| processes.thread_name(program.trace(), program.pid?, tid));
+    match own.or(program.map(|program| program.name())).filter(|name| !name.is_empty()) {
+        Some(name) if is_name_alone => name.into(),
+        Some(name) => format!("{name} ({tid})"),
+        None => format!("unknown ({tid})"),
     }
 }
 

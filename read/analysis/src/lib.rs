@@ -14,6 +14,7 @@
 //! * [`Distribution`]: exact count, sum, mean, minimum and maximum; percentiles by a sketch.
 //! * [`clocks`]: aligns the clocks of several hosts.
 //! * [`timeline`]: tracks with slices, instants, counters, flows and losses, for pictures and exports.
+//! * [`during`]: the events that belong to a slice, on all its threads.
 //! * [`Report`]: the answer. [`Diff`]: two reports compared, with confidence intervals.
 //!
 //! # Limits
@@ -28,6 +29,7 @@ mod analysis;
 pub mod clocks;
 mod diff;
 mod distribution;
+pub mod during;
 mod found_key;
 mod group;
 mod key;

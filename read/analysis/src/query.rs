@@ -11,7 +11,8 @@ use crate::schema::Schema;
 pub struct Query {
     /// Patterns of event classes; if empty, all classes.
     pub events: Vec<String>,
-    /// Properties by which events are grouped: `event`, `cpu`, `pid`, `tid`, `process`, or a field. Of pairs also
+    /// Properties by which events are grouped: `event`, `cpu`, `pid`, `tid`, `process`, a field, or `thread` if no event has a
+    /// field of this name. Of pairs also
     /// `begin.NAME` and `end.NAME`; a plain name is that of the begin, or of the end if the begin has no such field.
     pub by: Vec<String>,
     /// The quantity that is measured.
@@ -65,7 +66,7 @@ impl Latency {
 }
 
 /// Properties other than fields by which events can be grouped.
-const WORDS: [&str; 5] = ["event", "cpu", "pid", "tid", "process"];
+const WORDS: [&str; 6] = ["event", "cpu", "pid", "tid", "process", "thread"];
 
 /// Default maximum number of groups that are counted.
 pub const GROUPS_MAX: usize = 10_000;
@@ -169,6 +170,7 @@ fn check_named(schema: &Schema<'_>, name: &str, patterns: &[String]) -> Result<(
         "pid" => (schema.has(&["pid"]), "processes"),
         "process" => (schema.has(&["process", "pid"]), "processes"),
         "tid" => (schema.has(&["tid"]), "threads"),
+        "thread" if schema.check_field(name, &[], &[]).is_err() => (schema.has(&["tid"]), "threads"),
         field => return schema.check_field(field, patterns, &WORDS).map(drop),
     };
     if is_there { Ok(()) } else { Err(format!("the trace does not record the {what} of its events")) }

@@ -78,7 +78,7 @@ pub(crate) fn is_matched(patterns: &[String], name: &str) -> bool {
 }
 
 /// Returns a hint that names the nearest known name.
-fn instead<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> String {
+pub(crate) fn instead<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> String {
     let likeness = |other: &&str| strsim::jaro_winkler(name, other);
     match names.max_by(|a, b| likeness(a).total_cmp(&likeness(b))) {
         Some(nearest) => format!("the nearest is `{nearest}`"),

@@ -377,6 +377,61 @@ fn a_wait_for_a_lock_is_on_its_thread_and_a_lock_is_held_by_the_thread_that_has_
     }
 }
 
+/// A call begins before its event, but not before what encloses it, the end of the call before, or the first event.
+#[test]
+fn a_call_with_one_event_is_a_slice_if_it_is_asked_for() {
+    let make = || {
+        let mut builder = TraceBuilder::new();
+        let duration = [("duration_ns", FieldType::scalar(Kind::U64))];
+        let fd = [("fd", FieldType::scalar(Kind::I32)), ("duration_ns", FieldType::scalar(Kind::U64))];
+        let path = [("path", FieldType::scalar(Kind::Str)), ("fd", FieldType::scalar(Kind::I32))];
+        let read = builder.class("libc", "read", &duration);
+        let close = builder.class("libc", "close", &fd);
+        builder.class("libc", "open", &path);
+        let own = builder.class("app", "read", &duration);
+        let (begin, end) = (builder.class("app", "serve_begin", &[]), builder.class("app", "serve_end", &[]));
+        let stream = builder.stream(0);
+        for (time, tid, class, values) in [
+            (100, 9, read, &[Value::U64(30)][..]),
+            (110, 8, begin, &[]),
+            (150, 8, read, &[Value::U64(30)]),
+            (160, 8, read, &[Value::U64(11)]),
+            (170, 9, read, &[Value::U64(60)]),
+            (180, 8, end, &[]),
+            (190, 8, read, &[Value::U64(1000)]),
+            (200, 8, own, &[Value::U64(10)]),
+            (210, 8, close, &[Value::I32(3), Value::U64(5)]),
+        ] {
+            builder.event(stream, time, 7, tid, class, values);
+        }
+        builder.finish()
+    };
+    let lines = |options: &Options| {
+        let (lines, totals) = timeline(options, &make()).unwrap();
+        (lines.into_iter().filter(|line| !line.starts_with("track")).collect::<Vec<_>>(), totals)
+    };
+    let (found, totals) = lines(&Options { has_calls: true, ..Options::default() });
+    let expected = [
+        "100 begin 1 on 1 depth 0",
+        "100 end 1 since 100 of libc:read above 0",
+        "110 begin 2 on 2 depth 0",
+        "120 begin 3 on 2 depth 1",
+        "150 end 3 since 120 of libc:read above 0",
+        "150 begin 4 on 2 depth 1",
+        "160 end 4 since 150 of libc:read above 0",
+        "110 begin 5 on 1 depth 0",
+        "170 end 5 since 110 of libc:read above 0",
+        "180 end 2 since 110 of app:serve_begin above 0",
+        "180 begin 6 on 2 depth 0",
+        "190 end 6 since 180 of libc:read above 0",
+        "200 app:read on 2",
+        "210 libc:close on 2 EndAlone",
+    ];
+    assert_eq!((found.as_slice(), totals.slices, totals.instants), (&expected.map(String::from)[..], 6, 2));
+    let (found, totals) = lines(&Options::default());
+    assert_eq!((totals.slices, totals.instants), (1, 7), "{found:?}");
+}
+
 #[test]
 fn losses_are_at_their_place_and_slices_across_them_are_marked() {
     let mut builder = TraceBuilder::new();

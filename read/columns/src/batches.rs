@@ -17,6 +17,7 @@ use arrow_array::{
 use arrow_buffer::{NullBufferBuilder, ScalarBuffer};
 use arrow_schema::ArrowError;
 use dormouse_abi::page::CPU_UNKNOWN;
+use dormouse_ctf::select::Writer;
 use dormouse_ctf::stream::{Chosen, ChosenOf, EventFields, Viewer};
 use dormouse_ctf::{Notice, Problem, Scratch, Selection, Source, StreamReader, Writers};
 use dormouse_print::JsonFields;
@@ -106,12 +107,13 @@ struct Rows {
     cpus_valid: NullBufferBuilder,
     names: Vec<i32>,
     processes: StringBuilder,
+    threads: StringBuilder,
     json: StringBuilder,
     extra_bytes: usize,
     columns: Vec<Column>,
     /// Indices of the columns that have lists.
     with_elements: Vec<usize>,
-    needs: [bool; 5],
+    needs: [bool; 6],
 }
 
 /// Time ranges in which events may have been lost.
@@ -193,7 +195,7 @@ impl<'l, 'a, C: Chosen> Batches<'l, 'a, C> {
             damage: Damage::default(),
             scratch: Scratch::default(),
             selection: has_conditions.then(|| Selection::unchecked(Vec::new(), layout.filters.clone())),
-            writers: (has_conditions || rows.needs[3]).then(Writers::default),
+            writers: (has_conditions || rows.needs_writers()).then(Writers::default),
             are_writers_known: false,
             json: JsonFields::default(),
             json_text: Vec::new(),
@@ -292,8 +294,8 @@ impl<'l, 'a, C: Chosen> Batches<'l, 'a, C> {
             if !is_asked_for || self.selection.as_mut().is_some_and(|selection| !selection.wants(&event, writers)) {
                 return Ok(true);
             }
-            if self.rows.needs[3] {
-                self.rows.process(writers.of(&event).name.as_deref());
+            if self.rows.needs_writers() {
+                self.rows.writer(&writers.of(&event));
             }
         }
         if self.rows.needs[4]
@@ -369,8 +371,8 @@ impl Viewer for Adding<'_, '_, '_> {
             if selection.is_some_and(|selection| !selection.wants_fields(&class.class, event, writers)) {
                 return true;
             }
-            if self.rows.needs[3] {
-                self.rows.process(writers.of_fields(&class.class, event).name.as_deref());
+            if self.rows.needs_writers() {
+                self.rows.writer(&writers.of_fields(&class.class, event));
             }
         }
         match self.rows.add(class, event, self.scratch) {
@@ -387,7 +389,7 @@ impl Rows {
     fn new(layout: &Layout<'_>) -> Rows {
         let columns = layout.columns();
         let with_elements = (0..columns.len()).filter(|index| columns[*index].has_elements()).collect();
-        let origins = [Origin::Time, Origin::Cpu, Origin::Event, Origin::Process, Origin::Json];
+        let origins = [Origin::Time, Origin::Cpu, Origin::Event, Origin::Process, Origin::Json, Origin::Thread];
         Rows {
             count: 0,
             record_bytes: 0,
@@ -397,6 +399,7 @@ impl Rows {
             cpus_valid: NullBufferBuilder::new(0),
             names: Vec::new(),
             processes: StringBuilder::new(),
+            threads: StringBuilder::new(),
             json: StringBuilder::new(),
             extra_bytes: 0,
             columns,
@@ -405,7 +408,7 @@ impl Rows {
         }
     }
 
-    /// Adds an event. Its process and its JSON text must have been added before.
+    /// Adds an event. Its writer and its JSON text must have been added before.
     #[inline(always)]
     fn add(&mut self, class: &Class<'_>, event: &EventFields<'_>, scratch: &mut Scratch) -> Result<(), ArrowError> {
         if !class.columns.is_empty() {
@@ -451,10 +454,22 @@ impl Rows {
         self.record_bytes + self.extra_bytes
     }
 
-    fn process(&mut self, name: Option<&[u8]>) {
-        let name = name.map(String::from_utf8_lossy);
-        self.extra_bytes += name.as_deref().map_or(0, str::len);
-        self.processes.append_option(name);
+    /// Whether a column needs the writers of events.
+    fn needs_writers(&self) -> bool {
+        self.needs[3] || self.needs[5]
+    }
+
+    /// Adds the names of the process and the thread that wrote the next event.
+    fn writer(&mut self, writer: &Writer<'_>) {
+        if self.needs[3] {
+            let name = writer.name.as_deref().map(String::from_utf8_lossy);
+            self.extra_bytes += name.as_deref().map_or(0, str::len);
+            self.processes.append_option(name);
+        }
+        if self.needs[5] {
+            self.extra_bytes += writer.thread.map_or(0, str::len);
+            self.threads.append_option(writer.thread);
+        }
     }
 
     fn json(&mut self, text: &[u8]) {
@@ -473,6 +488,7 @@ impl Rows {
         let keys = Int32Array::from(std::mem::replace(&mut self.names, room(self.needs[2], count)));
         let names: ArrayRef = Arc::new(DictionaryArray::try_new(keys, Arc::clone(&layout.names) as ArrayRef)?);
         let processes: ArrayRef = Arc::new(self.processes.finish());
+        let threads: ArrayRef = Arc::new(self.threads.finish());
         let json: ArrayRef = Arc::new(self.json.finish());
         let columns = self.columns.iter_mut().map(|column| column.finish(count));
         let columns = columns.collect::<Result<Vec<_>, _>>()?;
@@ -481,6 +497,7 @@ impl Rows {
             Origin::Cpu => Arc::clone(&cpus),
             Origin::Event => Arc::clone(&names),
             Origin::Process => Arc::clone(&processes),
+            Origin::Thread => Arc::clone(&threads),
             Origin::Json => Arc::clone(&json),
             Origin::Members(index) => Arc::clone(&columns[*index]),
         });

@@ -42,6 +42,8 @@ pub struct Request {
 pub enum Extra {
     /// `process`: name of the process that wrote the event, as text. Null if the trace does not have it.
     Process,
+    /// `thread`: name of the thread that wrote the event, as text. Null if it has none of its own.
+    Thread,
     /// `fields`: contexts and fields as a JSON object, in the form of `dormouse view --format json`.
     Json,
 }
@@ -85,6 +87,7 @@ pub(crate) enum Origin {
     Cpu,
     Event,
     Process,
+    Thread,
     Json,
     /// Members fill the column with this index.
     Members(usize),
@@ -305,7 +308,7 @@ impl<'a> Layout<'a> {
         if !filters.is_empty() {
             Selection::new(Vec::new(), filters.clone(), traces.iter().copied())?;
         }
-        if !filters.is_empty() || request.extras.contains(&Extra::Process) {
+        if !filters.is_empty() || request.extras.iter().any(|extra| *extra != Extra::Json) {
             for (choice, classes) in choices.iter_mut().zip(&classes) {
                 let state = classes.iter().filter(|class| class.is_state() && !is_chosen(class));
                 state.for_each(|class| choice.add(*class, STATE));
@@ -391,10 +394,11 @@ fn columns(table: &Table, parts: &[PartColumn], request: &Request) -> Result<Col
     for extra in &request.extras {
         let (origin, name) = match extra {
             Extra::Process => (Origin::Process, "process"),
+            Extra::Thread => (Origin::Thread, "thread"),
             Extra::Json => (Origin::Json, "fields"),
         };
         origins.push(origin);
-        fields.push(Field::new(name, DataType::Utf8, *extra == Extra::Process));
+        fields.push(Field::new(name, DataType::Utf8, *extra != Extra::Json));
     }
     Ok((origins, fields, kept))
 }

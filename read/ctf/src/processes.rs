@@ -55,6 +55,11 @@ pub struct Program {
 }
 
 impl Program {
+    /// Index of its trace.
+    pub fn trace(&self) -> usize {
+        self.trace
+    }
+
     /// Last name that the program gave itself; empty if it is unknown.
     pub fn name(&self) -> &str {
         self.name.as_deref().unwrap_or_default()

@@ -10,6 +10,7 @@
 //!
 //!   Stats ─────────▶ StatsTable
 //!   Report, Diff ──▶ write_report, write_diff
+//!   Slice ─────────▶ SliceHead, then its events as People or Lines
 //! ```
 //!
 //! # Cost
@@ -27,13 +28,18 @@
 // Output is left to the programs that use this crate.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
+mod during;
 mod events;
 mod loss;
 mod report;
 mod stats;
+mod units;
 
+pub use during::{SliceEnd, SliceHead};
 pub use events::{
-    Buffer, ClockFormat, FieldTexts, Formatter, JsonFields, LineFormat, Lines, People, pair_fields, put_json_text,
+    Buffer, ClockFormat, FieldTexts, Formatter, JsonFields, LineFormat, Lines, People, Within, pair_fields,
+    put_json_text,
 };
-pub use report::{Look, Marks, duration, write_diff, write_report};
+pub use report::{Look, Marks, write_diff, write_report};
 pub use stats::StatsTable;
+pub use units::duration;

@@ -4,13 +4,14 @@ use std::io::{self, Write};
 
 use dormouse_abi::text::printable;
 use dormouse_analysis::{
-    Diff, Distribution, Key, KeyValue, LatencyReport, Number, PERCENTILES, PairFields, Report, Rest, Row, SlowPair,
+    Diff, Distribution, Key, KeyValue, LatencyReport, Number, PERCENTILES, PairFields, Report, Rest, Row,
 };
 use dormouse_ctf::stats::LossPlaces;
 use dormouse_ctf::time::since_ns;
 
 use crate::events::{ClockFormat, ClockText};
 use crate::loss;
+use crate::units::{Unit, duration, figure};
 
 /// How a report looks.
 #[derive(Clone, Copy)]
@@ -21,12 +22,12 @@ pub struct Look<'a> {
     pub zero: Option<(i64, &'a str)>,
     /// Offset of local time in seconds east of UTC, for a time in seconds since the epoch.
     pub utc_offset_s: &'a dyn Fn(i64) -> i32,
-    /// Command that prints events of the traces, without options.
+    /// Command that prints what happened during the pairs, without the number of the slowest.
     pub view: &'a str,
 }
 
 impl Look<'_> {
-    fn time(&self, format: ClockFormat, ns: i64) -> String {
+    pub(crate) fn time(&self, format: ClockFormat, ns: i64) -> String {
         let mut text = Vec::new();
         ClockText::new(format, self.utc_offset_s).put(ns, &mut text);
         String::from_utf8_lossy(&text).into_owned()
@@ -64,72 +65,11 @@ fn table(
     Ok(())
 }
 
-/// Returns a number with three or more significant digits.
-fn figure(value: f64) -> String {
-    match value.abs() {
-        0.0 => "0".into(),
-        size if !(1e-3..1e15).contains(&size) => format!("{value:.3e}"),
-        size if size >= 100.0 => format!("{value:.0}"),
-        size if size >= 10.0 => format!("{value:.1}"),
-        size if size >= 1.0 => format!("{value:.2}"),
-        _ => format!("{value:.4}"),
-    }
-}
-
-/// Unit of values.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Unit {
-    /// A time that is this many nanoseconds long.
-    Time(f64),
-    Bytes,
-}
-
-/// Ends of the names of fields that have a unit, and the unit.
-const UNITS: [(&str, Unit); 4] =
-    [("ns", Unit::Time(1.0)), ("us", Unit::Time(1e3)), ("ms", Unit::Time(1e6)), ("bytes", Unit::Bytes)];
-
-impl Unit {
-    /// Returns the unit of a field, which its name ends in: `latency_ns`, `bytes`.
-    fn of_field(name: &str) -> Option<Unit> {
-        let last = name.rsplit(['.', '_']).next()?;
-        UNITS.iter().find(|(end, _)| *end == last).map(|(_, unit)| *unit)
-    }
-
-    /// Returns the unit of a report's values.
-    fn of(report: &Report) -> Option<Unit> {
-        match report.measure {
-            "latency" => Some(Unit::Time(1.0)),
-            _ => report.field.as_deref().and_then(Unit::of_field),
-        }
-    }
-
-    fn text(self, value: f64) -> String {
-        match self {
-            Unit::Time(ns) => duration(value * ns),
-            Unit::Bytes => size(value),
-        }
-    }
-}
-
-/// Returns nanoseconds in a suitable unit.
-pub fn duration(ns: f64) -> String {
-    let (scale, unit) = match ns.abs() {
-        size if size >= 1e9 => (1e9, "s"),
-        size if size >= 1e6 => (1e6, "ms"),
-        size if size >= 1e3 => (1e3, "µs"),
-        _ => (1.0, "ns"),
-    };
-    format!("{} {unit}", figure(ns / scale))
-}
-
-/// Returns bytes in a suitable unit.
-fn size(bytes: f64) -> String {
-    let prefixes = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let scaled = (1..).zip(prefixes).map(|(power, unit)| (1024_f64.powi(power), unit));
-    match scaled.take_while(|(scale, _)| bytes.abs() >= *scale).last() {
-        Some((scale, unit)) => format!("{} {unit}", figure(bytes / scale)),
-        None if bytes.fract() == 0.0 => format!("{bytes} B"),
-        None => format!("{} B", figure(bytes)),
+/// Returns the unit of a report's values.
+fn unit_of(report: &Report) -> Option<Unit> {
+    match report.measure {
+        "latency" => Some(Unit::Time(1.0)),
+        _ => report.field.as_deref().and_then(Unit::of_field),
     }
 }
 
@@ -162,7 +102,7 @@ fn left_out(out: &mut dyn Write, rest: Option<Rest>, what: &str) -> io::Result<(
 }
 
 /// Returns a part of a key as text.
-fn shown(value: &KeyValue) -> String {
+pub(crate) fn shown(value: &KeyValue) -> String {
     match value {
         KeyValue::Unknown => "unknown".into(),
         KeyValue::Integer(value) => value.to_string(),
@@ -262,7 +202,7 @@ fn cells(report: &Report, row: &Row, zero_ns: Option<i64>) -> Vec<String> {
     if report.measure == "count" {
         cells.extend([rate(row.events_per_s), row.bytes.to_string()]);
     } else {
-        let (values, unit) = (row.values.as_deref(), Unit::of(report));
+        let (values, unit) = (row.values.as_deref(), unit_of(report));
         cells.push(number(values.and_then(Distribution::sum), unit));
         cells.push(number(values.and_then(Distribution::min), unit));
         cells.push(measured(values.and_then(Distribution::mean), unit));
@@ -336,7 +276,7 @@ fn write_latency(latency: &LatencyReport, out: &mut dyn Write, look: Look<'_>) -
             cells.push(pair.key.iter().map(shown).collect::<Vec<_>>().join(", "));
         }
         if has_fields {
-            cells.push(fields(pair));
+            cells.push(pair_text(&pair.fields.each_ref().map(Option::as_ref)));
         }
         cells
     });
@@ -344,27 +284,23 @@ fn write_latency(latency: &LatencyReport, out: &mut dyn Write, look: Look<'_>) -
     let heads = heads.chain(is_keyed.then_some("KEY")).chain(has_fields.then_some("FIELDS"));
     let heads: Vec<&str> = heads.collect();
     table(out, look.marks, &heads, heads.len() - 4, &rows.collect::<Vec<_>>())?;
-    let (Some(slowest), Some((zero, _))) = (latency.slowest.first(), look.zero) else { return Ok(()) };
-    let since = since(slowest.begin_ns, zero);
-    let latency_ns = slowest.latency_ns;
-    writeln!(
-        out,
-        "\nnote: `{} --since {since}s --for {latency_ns}ns` prints what happened during the slowest",
-        look.view
-    )
+    match latency.slowest.len() {
+        0 => Ok(()),
+        count => writeln!(out, "\nnote: `{} --slowest {count}` prints what happened during them", look.view),
+    }
 }
 
 /// Returns the seconds from one time to another, as `--since` takes them. Times are in nanoseconds since the epoch.
-fn since(ns: i64, zero_ns: i64) -> String {
+pub(crate) fn since(ns: i64, zero_ns: i64) -> String {
     let ns = since_ns(ns, zero_ns);
     format!("+{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
 }
 
 /// Returns the fields of a pair: those of the begin, and those of the end that have another name or value.
-fn fields(pair: &SlowPair) -> String {
-    let of = |fields: &Option<PairFields>| fields.as_ref().map_or(Vec::new(), |fields| fields.texts.clone());
-    let begin = of(&pair.fields[0]);
-    let end: Vec<_> = of(&pair.fields[1]).into_iter().filter(|field| !begin.contains(field)).collect();
+pub(crate) fn pair_text(ends: &[Option<&PairFields>; 2]) -> String {
+    let of = |fields: Option<&PairFields>| fields.map_or(Vec::new(), |fields| fields.texts.clone());
+    let begin = of(ends[0]);
+    let end: Vec<_> = of(ends[1]).into_iter().filter(|field| !begin.contains(field)).collect();
     let text = |fields: &[(String, String)]| {
         let texts = fields.iter().map(|(name, value)| format!("{}={}", printable(name), printable(value)));
         texts.collect::<Vec<_>>().join(" ")
@@ -397,7 +333,7 @@ pub fn write_diff(diff: &Diff, out: &mut dyn Write, marks: Marks<'_>, traces: [&
     let mut rows = Vec::new();
     for ratios in &diff.ratios {
         for figure in &ratios.figures {
-            let unit = if figure.name == "events_per_s" { None } else { Unit::of(&diff.a) };
+            let unit = if figure.name == "events_per_s" { None } else { unit_of(&diff.a) };
             let end = |index: usize| match figure.ci95 {
                 Some(ends) => ends[index].map_or("∞".into(), self::figure),
                 None => "-".into(),
@@ -426,29 +362,4 @@ pub fn write_diff(diff: &Diff, out: &mut dyn Write, marks: Marks<'_>, traces: [&
         out,
         "\nnote: FROM and TO are the interval of 95 % of B/A; where it has 1 in it, a difference cannot be told. Of 20 rows that do not differ, one is likely to seem so"
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_unit_of_a_field_is_the_end_of_its_name() {
-        for (name, value, expected) in [
-            ("size_bytes", 12_900_000.0, "12.3 MiB"),
-            ("fields.bytes", 1023.0, "1023 B"),
-            ("bytes", 1024.0, "1.00 KiB"),
-            ("bytes", -5.5 * 1024.0, "-5.50 KiB"),
-            ("bytes", 2.5, "2.50 B"),
-            ("bytes", u64::MAX as f64, "16.0 EiB"),
-            ("wait_ns", 4_560_000.0, "4.56 ms"),
-            ("delay_us", 1500.0, "1.50 ms"),
-            ("timeout_ms", 90_000.0, "90.0 s"),
-        ] {
-            assert_eq!(Unit::of_field(name).unwrap().text(value), expected, "{name} {value}");
-        }
-        for name in ["size", "columns", "kbytes", "bytes_read", "ns_left", "items", ""] {
-            assert_eq!(Unit::of_field(name), None, "{name}");
-        }
-    }
 }

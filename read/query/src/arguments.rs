@@ -86,8 +86,9 @@ Tables (put a name with a colon or capitals in double quotes):
 ",
     );
     let row = |name: &str, about: &str| format!("  {name:<17}{about}\n");
-    text += &row("\"PROVIDER:NAME\"", "a row for each event of a class: time, cpu, pid, tid, process, its fields");
-    text += &row("events", "a row for each event: time, class, process, pid, tid, cpu, fields as JSON");
+    text +=
+        &row("\"PROVIDER:NAME\"", "a row for each event of a class: time, cpu, pid, tid, process, thread, its fields");
+    text += &row("events", "a row for each event: time, class, process, pid, tid, thread, cpu, fields as JSON");
     text += &row("pairs", "pairs of X_begin and X_end, system calls, …: name, times, duration_ns");
     facts::TABLES.iter().for_each(|(name, about, _)| text += &row(name, about));
     text += "\nFunctions, in addition to those that DataFusion documents:\n";

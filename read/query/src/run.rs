@@ -28,12 +28,13 @@ pub(crate) const TERMINATED: u8 = 143;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Columns that tables have for every trace.
-const COLUMNS: [&str; 15] = [
+const COLUMNS: [&str; 16] = [
     "time",
     "class",
     "process",
     "pid",
     "tid",
+    "thread",
     "cpu",
     "fields",
     "name",

@@ -36,6 +36,7 @@ enum Source {
     /// A column of the layout.
     Column(String),
     Process,
+    Thread,
     Json,
 }
 
@@ -55,14 +56,16 @@ impl EventsTable {
         let request = Request { events: vec![class.into()], ..Request::default() };
         let layout = layout(traces, &request)?;
         let (mut fields, mut sources) = (Vec::new(), Vec::new());
-        let has_process = layout.schema().column_with_name("process").is_some();
+        let schema = layout.schema();
+        let own = [("process", Source::Process), ("thread", Source::Thread)];
+        let own: Vec<_> = own.into_iter().filter(|(name, _)| schema.column_with_name(name).is_none()).collect();
         // The column is left out: the class is the table's name.
         for field in layout.schema().fields().iter().filter(|field| field.name() != "event") {
             fields.push(field.as_ref().clone());
             sources.push(Source::Column(field.name().clone()));
-            if field.name() == "tid" && !has_process {
-                fields.push(Field::new("process", datafusion::arrow::datatypes::DataType::Utf8, true));
-                sources.push(Source::Process);
+            for (name, source) in own.iter().filter(|_| field.name() == "tid") {
+                fields.push(Field::new(*name, datafusion::arrow::datatypes::DataType::Utf8, true));
+                sources.push(source.clone());
             }
         }
         Ok(EventsTable { traces, class: Some(class.into()), sources, schema: Arc::new(Schema::new(fields)) })
@@ -71,7 +74,7 @@ impl EventsTable {
     /// Returns the table of all classes, with all fields as JSON.
     pub(crate) fn of_all(traces: &'static Traces) -> Result<EventsTable> {
         let columns = ["time", "event", "pid", "tid", "cpu"].map(String::from);
-        let extras = vec![Extra::Process, Extra::Json];
+        let extras = vec![Extra::Process, Extra::Thread, Extra::Json];
         let request = Request { columns: Some(columns.to_vec()), extras, is_without_state: true, ..Request::default() };
         let layout = layout(traces, &request)?;
         let sources = [
@@ -80,6 +83,7 @@ impl EventsTable {
             Source::Process,
             Source::Column("pid".into()),
             Source::Column("tid".into()),
+            Source::Thread,
             Source::Column("cpu".into()),
             Source::Json,
         ];
@@ -91,6 +95,7 @@ impl EventsTable {
             field("process")?,
             field("pid")?,
             field("tid")?,
+            field("thread")?,
             field("cpu")?,
             field("fields")?,
         ];
@@ -143,6 +148,7 @@ impl TableProvider for EventsTable {
             match &self.sources[*index] {
                 Source::Column(name) => columns.push(name.clone()),
                 Source::Process => request.extras.push(Extra::Process),
+                Source::Thread => request.extras.push(Extra::Thread),
                 Source::Json => request.extras.push(Extra::Json),
             }
         }
@@ -190,7 +196,7 @@ impl TableProvider for EventsTable {
         let class_column = schema.index_of("class").ok().filter(|_| self.class.is_none());
         let size_bytes: u64 = streams.iter().map(|index| self.traces.files.stream_size_bytes(*index)).sum();
         let partitions = (size_bytes / PARTITION_BYTES).clamp(1, state.config().target_partitions() as u64) as usize;
-        let is_named = request.extras.contains(&Extra::Process);
+        let is_named = request.extras.iter().any(|extra| *extra != Extra::Json);
         let scan = Scan {
             about: about.clone(),
             traces: self.traces,

@@ -107,13 +107,20 @@ fn stores_have_the_tables_and_functions_of_traces() {
         assert_eq!(of_store, of_traces, "{sql}");
     }
     assert_eq!(stored.rows("select distinct host, day from events"), ["lair,2023-11-14"]);
-    // Without a key a store pairs by thread, says so, and names the fields that can be the key.
-    let sql = "select * from (select key, begin_time, duration_ns, pid from pairs('http:begin', 'http:end')) order by begin_time, pid";
-    let [of_trace, of_store] = [&stored.traces[0], &stored.store].map(|of| query(&[text(of), sql]));
-    assert_eq!((of_store.0, &of_store.1), (0, &of_trace.1));
-    assert!(of_store.2.contains("http:begin..http:end is paired by thread"), "{}", of_store.2);
-    assert!(of_store.2.trim_end().ends_with("pairs('http:begin', 'http:end', 'FIELD,…'), of id"), "{}", of_store.2);
-    assert_eq!(of_trace.2, "");
+    // A trace finds the key; a store needs one, and names the fields that can be the key.
+    let of = |pairs: &str| {
+        let sql = format!("select begin_time, duration_ns, pid, thread from {pairs} order by begin_time, pid");
+        [&stored.traces[0], &stored.store].map(|of| query(&[text(of), &sql]))
+    };
+    let [of_trace, of_store] = of("pairs('http:begin', 'http:end')");
+    assert_eq!((of_trace.0, of_trace.2.as_str(), of_store.0, of_store.1.as_str()), (0, "", 2, ""));
+    assert!(
+        of_store.2.contains("pairs('http:begin', 'http:end', 'FIELD,…'), of id; 'pid,tid' pairs by thread"),
+        "{}",
+        of_store.2
+    );
+    let by_thread = of("pairs('http:begin', 'http:end', 'pid,tid')");
+    assert_eq!((by_thread[1].0, &by_thread[1].1), (0, &of_trace.1));
     // A class without events has no files.
     let known = stored.rows("select class from classes where class like 'http:%' order by class");
     assert_eq!(known, ["http:begin", "http:end"]);

@@ -111,6 +111,7 @@ impl Sink for Gather {
         }
         self.fields.0 = kept.fields;
         match end.event {
+            Some(_) if end.is_call => {}
             Some(event) => {
                 self.put(event, end.cpu);
             }

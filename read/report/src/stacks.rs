@@ -58,10 +58,11 @@ impl Stacks {
         Some((index as u32, depth as u32))
     }
 
-    /// Ends a slice whose end was not known.
-    pub(crate) fn end(&mut self, (stack, depth): Level) {
+    /// Ends a slice whose end was not known. Calls that have ended come late, with an earlier begin: they get no place that was
+    /// occupied then.
+    pub(crate) fn end(&mut self, (stack, depth): Level, end: i64) {
         let until = self.0.get_mut(stack as usize).and_then(|stack| stack.ends.get_mut(depth as usize));
-        until.into_iter().for_each(|until| *until = i64::MIN);
+        until.into_iter().for_each(|until| *until = end);
     }
 }
 
@@ -94,7 +95,7 @@ mod tests {
             for begin in 0..5000 {
                 open.retain(|(_, end, level)| {
                     if *end <= begin {
-                        unknown.end(*level);
+                        unknown.end(*level, *end);
                     }
                     *end > begin
                 });

@@ -69,7 +69,7 @@ impl CpuRows {
     /// Ends a slice and returns its entries by thread and by CPU. `begin_ns`: begin of the report.
     pub(crate) fn slice(&mut self, scene: &Scene, begin_ns: i64, end: &End<'_>, held: &Held) -> Drawn {
         if let (Some(stacks), Some(level)) = (self.0.get_mut(held.cpu as usize), held.on_cpu) {
-            stacks.end(level);
+            stacks.end(level, end.ns);
         }
         let Some(place) = scene.place(end.track) else { return [None, None] };
         let begin = since(end.begin_ns, begin_ns);

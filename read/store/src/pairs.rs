@@ -67,6 +67,7 @@ pub fn schema() -> SchemaRef {
         number("tid"),
         number("cpu"),
         Field::new("key", DataType::Utf8, false),
+        Field::new("thread", DataType::Utf8, true),
     ]))
 }
 
@@ -78,8 +79,9 @@ const DURATION: usize = 3;
 /// Index of the column of the process; `pid`, `tid` and `cpu` follow it.
 const PROCESS: usize = 4;
 const KEY: usize = 8;
+const THREAD: usize = 9;
 /// Index of the column of the host, if there is one.
-const HOST: usize = 9;
+const HOST: usize = 10;
 
 /// Returns the groups of rules that the names of classes define, for each trace.
 pub fn of_names(files: &TraceFiles) -> Vec<Group> {
@@ -132,6 +134,7 @@ struct Begun {
     /// `pid`, `tid` and `cpu`.
     who: [Option<u32>; 3],
     process: Option<Arc<str>>,
+    thread: Option<Arc<str>>,
 }
 
 impl Group {
@@ -159,7 +162,7 @@ impl Group {
         if self.key.is_empty() { vec!["pid".into(), "tid".into()] } else { self.key.clone() }
     }
 
-    /// Returns the layout of the batches that the group reads. `is_named`: with the names of processes.
+    /// Returns the layout of the batches that the group reads. `is_named`: with the names of processes and threads.
     ///
     /// # Errors
     /// The traces lack a class or field that a rule or the key names.
@@ -178,7 +181,7 @@ impl Group {
         let only = self.rules.iter().find_map(|rule| rule.only);
         let ends = self.rules.iter().flat_map(|rule| &rule.ends).map(|end| format!("event == \"{end}\" or "));
         let conditions = only.map(|only| ends.collect::<String>() + only).into_iter().collect();
-        let extras = if is_named { vec![Extra::Process] } else { Vec::new() };
+        let extras = if is_named { vec![Extra::Process, Extra::Thread] } else { Vec::new() };
         let request = Request { events, columns: Some(columns), conditions, extras, ..Request::default() };
         Layout::new(&all, &request).failed(|| "pairs".into())
     }
@@ -194,7 +197,7 @@ impl Group {
         columns: &[usize],
         mut give: impl FnMut(RecordBatch) -> Result<bool, E>,
     ) -> Result<Option<(Unpaired, Damage)>, E> {
-        let is_named = columns.contains(&PROCESS);
+        let is_named = columns.contains(&PROCESS) || columns.contains(&THREAD);
         let layout = self.layout(files, is_named)?;
         let of_group = |trace: usize| self.trace.is_none_or(|of| of == trace);
         std::thread::scope(|scope| {
@@ -396,6 +399,7 @@ pub struct Events {
     /// `pid`, `tid` and `cpu`, if the batch has them.
     who: [Option<UInt32Array>; 3],
     processes: Option<StringArray>,
+    threads: Option<StringArray>,
     keys: Vec<KeyColumn>,
 }
 
@@ -409,8 +413,8 @@ impl Events {
         let times = times.ok_or_else(|| Error("pairs: there is no column `time`".into()))?.clone();
         let who = ["pid", "tid", "cpu"]
             .map(|name| batch.column_by_name(name).and_then(|array| array.as_primitive_opt::<UInt32Type>()).cloned());
-        let processes = batch.column_by_name("process").and_then(|array| array.as_string_opt::<i32>()).cloned();
-        Ok(Events { times, who, processes, keys })
+        let texts = |name| batch.column_by_name(name).and_then(|array| array.as_string_opt::<i32>()).cloned();
+        Ok(Events { times, who, processes: texts("process"), threads: texts("thread"), keys })
     }
 
     /// Returns the number of events.
@@ -441,7 +445,8 @@ pub struct Of<'a> {
 pub struct Finder {
     /// Open begins, by rule and key.
     pairs: Open,
-    process: Option<Arc<str>>,
+    /// Names of process and thread of the last begin.
+    names: [Option<Arc<str>>; 2],
     found: Found,
 }
 
@@ -465,11 +470,12 @@ impl Finder {
             end: TimestampNanosecondBuilder::new(),
             duration: Int64Builder::new(),
             process: StringBuilder::new(),
+            thread: StringBuilder::new(),
             who: Default::default(),
             key: StringBuilder::new(),
             host: StringBuilder::new(),
         };
-        Ok(Finder { pairs: Open::new(), process: None, found })
+        Ok(Finder { pairs: Open::new(), names: [None, None], found })
     }
 
     /// Starts with other events: forgets open begins and noted losses.
@@ -479,16 +485,19 @@ impl Finder {
 
     /// Takes an event that begins something.
     pub fn begin(&mut self, rule: u32, events: &Events, row: usize, time_ns: i64) {
-        let name = events.processes.as_ref().filter(|names| names.is_valid(row)).map(|names| names.value(row));
-        if self.process.as_deref() != name {
-            self.process = name.map(Arc::from);
+        for (known, names) in self.names.iter_mut().zip([&events.processes, &events.threads]) {
+            let name = names.as_ref().filter(|names| names.is_valid(row)).map(|names| names.value(row));
+            if known.as_deref() != name {
+                *known = name.map(Arc::from);
+            }
         }
+        let [process, thread] = self.names.clone();
         let value = |array: &Option<UInt32Array>| {
             array.as_ref().filter(|array| array.is_valid(row)).map(|array| array.value(row))
         };
         let who = events.who.each_ref().map(value);
         let key = (rule, Key::of(&events.keys, row));
-        self.pairs.begin(key, time_ns, Begun { who, process: self.process.clone() });
+        self.pairs.begin(key, time_ns, Begun { who, process, thread });
     }
 
     /// Takes an event that ends something. Returns whether it had begun.
@@ -540,6 +549,7 @@ struct Found {
     end: TimestampNanosecondBuilder,
     duration: Int64Builder,
     process: StringBuilder,
+    thread: StringBuilder,
     who: [UInt32Builder; 3],
     key: StringBuilder,
     host: StringBuilder,
@@ -555,6 +565,7 @@ impl Found {
                 END_TIME => self.end.append_value(end_ns),
                 DURATION => self.duration.append_value(end_ns.saturating_sub(begin_ns)),
                 PROCESS => self.process.append_option(begun.process.as_deref()),
+                THREAD => self.thread.append_option(begun.thread.as_deref()),
                 KEY => self.key.append_value(key()),
                 HOST => self.host.append_option(of.host),
                 // `pid`, `tid` and `cpu` follow the process.
@@ -571,6 +582,7 @@ impl Found {
                 END_TIME => Arc::new(self.end.finish().with_timezone("UTC")),
                 DURATION => Arc::new(self.duration.finish()),
                 PROCESS => Arc::new(self.process.finish()),
+                THREAD => Arc::new(self.thread.finish()),
                 KEY => Arc::new(self.key.finish()),
                 HOST => Arc::new(self.host.finish()),
                 other => Arc::new(self.who[other - PROCESS - 1].finish()),

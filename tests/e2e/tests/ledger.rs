@@ -49,6 +49,7 @@ impl Range {
 
 #[derive(Debug)]
 struct Request {
+    id: u64,
     endpoint: String,
     status: u64,
     /// From begin to end, from begin to start, and from start to end.
@@ -73,9 +74,20 @@ struct Wait {
     length: Range,
 }
 
+/// What a thread did for a request.
+#[derive(Debug)]
+struct Did {
+    tid: u64,
+    /// Locks, reads and writes.
+    counts: [u64; 3],
+    /// Greatest time that the reads and writes can have taken.
+    call_ns: f64,
+}
+
 #[derive(Debug, Default)]
 struct Ledger {
     requests: Vec<Request>,
+    did: BTreeMap<u64, Did>,
     held: BTreeMap<String, Vec<Held>>,
     waits: Vec<Wait>,
     /// Reads, bytes read, writes and bytes written, and the greatest time that all calls can have taken, by path.
@@ -96,6 +108,7 @@ impl Ledger {
                 "request" => {
                     let [begin, start, end] = [4, 6, 8].map(|at| (ns(at), ns(at + 1)));
                     ledger.requests.push(Request {
+                        id: whole(1),
                         endpoint: words[2].into(),
                         status: whole(3),
                         whole: Range::between(begin, end),
@@ -103,6 +116,9 @@ impl Ledger {
                         served: Range::between(start, end),
                     });
                 }
+                "did" => drop(
+                    ledger.did.insert(whole(1), Did { tid: whole(2), counts: [3, 4, 5].map(whole), call_ns: ns(6) }),
+                ),
                 "held" => {
                     let held = Held { tid: whole(2), times: [ns(3), ns(4), ns(5), ns(6)] };
                     ledger.held.entry(words[1].into()).or_default().push(held);
@@ -217,24 +233,96 @@ fn reports_agree(recording: &Recording, ledger: &Ledger, seed: u64) {
     report_agrees(recording, ledger, seed, &[], [(WHOLE, |of| of.whole), (SERVED, |of| of.served)]);
 }
 
-fn report_agrees(recording: &Recording, ledger: &Ledger, seed: u64, options: &[&str], names: [(&str, RangeOf); 2]) {
+/// Reads and writes are slices of the report, as long as the field of their event says.
+fn calls_agree(recording: &Recording, seed: u64) {
+    let calls = ["libc:read", "libc:write"];
+    let (names, summary) = report_of(recording, &["-e", calls[0], "-e", calls[1], "-e", "libc:open"]);
+    let asked = ["-e", calls[0], "-e", calls[1], "--field", "duration_ns"];
+    for row in json_of(recording, "stats", &asked)["rows"].as_array().unwrap() {
+        let at = names.iter().position(|name| *name == row["key"]["event"]).unwrap();
+        let drawn: Vec<&Json> = summary.iter().filter(|row| row["name"] == at).collect();
+        let (count, sum) = (number(&row["count"]), number(&row["values"]["sum"]));
+        assert!(drawn.len() == 1 && drawn[0]["is_slice"] == true, "seed {seed}: {drawn:?}");
+        assert_eq!(number(&drawn[0]["count"]), count, "seed {seed}: {row}");
+        let total = number(&drawn[0]["total"]);
+        assert!(total <= sum && total + count * slack(sum / count) >= sum, "seed {seed}: {total} of {sum}");
+    }
+}
+
+/// Returns the names of a report, and the rows of its table of names.
+fn report_of(recording: &Recording, options: &[&str]) -> (Vec<Json>, Vec<Json>) {
     let page = recording.place().join("report.html");
-    let options = [&["-o", page.to_str().unwrap(), "-e", "ledger:*"], options].concat();
-    json_of(recording, "report", &options);
+    json_of(recording, "report", &[&["-o", page.to_str().unwrap()], options].concat());
     let page = std::fs::read_to_string(page).unwrap();
     // The block of data with the tables: JSON, compressed, in base64.
     let head = page.split_once("id=\"head\">").unwrap().1.split_once("</script>").unwrap().0;
     let packed = BASE64_STANDARD.decode(head).unwrap();
     let head: Json = serde_json::from_reader(ZlibDecoder::new(packed.as_slice())).unwrap();
+    ["names", "summary"].map(|name| head[name].as_array().unwrap().clone()).into()
+}
+
+fn report_agrees(recording: &Recording, ledger: &Ledger, seed: u64, options: &[&str], names: [(&str, RangeOf); 2]) {
+    let (known, summary) = report_of(recording, &[&["-e", "ledger:*"], options].concat());
     for (name, of) in names {
         let ranges = ledger.requests.iter().map(of);
-        let at = head["names"].as_array().unwrap().iter().position(|known| known == name).unwrap();
-        let row = head["summary"].as_array().unwrap().iter().find(|row| row["name"] == at && row["is_slice"] == true);
+        let at = known.iter().position(|known| known == name).unwrap();
+        let row = summary.iter().find(|row| row["name"] == at && row["is_slice"] == true);
         let row = row.unwrap_or_else(|| panic!("seed {seed}: {name}"));
         assert_eq!(number(&row["count"]), ledger.requests.len() as f64, "seed {seed}: {name}");
         assert!(sum(ranges.clone()).has(number(&row["total"])), "seed {seed}: {name}: {row}");
         assert!(greatest(ranges).has(number(&row["max"])), "seed {seed}: {name}: {row}");
     }
+}
+
+/// What happened during each request, by `view --during`: its own three events, and on the thread that served it the locks, reads
+/// and writes of the ledger.
+fn contents_agree(recording: &Recording, ledger: &Ledger, seed: u64) {
+    let slices = during(recording, &[]);
+    assert_eq!(slices.len(), ledger.requests.len(), "seed {seed}");
+    for (head, events) in &slices {
+        let id = head["key"]["id"].as_u64().unwrap();
+        let request = ledger.requests.iter().find(|request| request.id == id).unwrap();
+        let Did { tid, counts, call_ns } = &ledger.did[&id];
+        assert!(request.whole.has(number(&head["latency_ns"])), "seed {seed}: {head}");
+        assert_eq!(head["end_fields"]["status"], request.status, "seed {seed}: {head}");
+        let of = |name: &str| events.iter().filter(|event| event["event"] == name).collect::<Vec<_>>();
+        let own = events.iter().filter(|event| event["event"].as_str().unwrap().starts_with("ledger:"));
+        let own: Vec<(&str, bool)> =
+            own.map(|event| (event["event"].as_str().unwrap(), event["fields"]["id"] == id)).collect();
+        let expected = ["begin", "start", "end"].map(|name| format!("ledger:request_{name}"));
+        assert_eq!(own, expected.each_ref().map(|name| (name.as_str(), true)), "seed {seed}: {head}");
+        let found = ["libc:mutex_unlock", "libc:read", "libc:write"].map(|name| of(name).len() as u64);
+        assert_eq!((found, of("libc:open").len()), (*counts, 1), "seed {seed}: {head}");
+        assert!(events[1..].iter().all(|event| event["tid"] == *tid), "seed {seed}: {head}");
+        let since: Vec<u64> = events.iter().map(|event| event["since_begin_ns"].as_u64().unwrap()).collect();
+        assert!(since[0] == 0 && since.is_sorted() && since.last() == head["latency_ns"].as_u64().as_ref());
+        let calls = || of("libc:read").into_iter().chain(of("libc:write"));
+        assert!(calls().all(|event| event["ended"] == event["event"] && event["depth"] == 1), "seed {seed}: {head}");
+        let took_ns: f64 = calls().map(|event| number(&event["ended_ns"])).sum();
+        assert!(took_ns <= *call_ns + slack(*call_ns), "seed {seed}: {head}: {took_ns} of {call_ns}");
+        assert!(took_ns > 0.0 || counts[1] + counts[2] == 0, "seed {seed}: {head}");
+    }
+    let failed = ledger.requests.iter().filter(|request| request.status >= 500).count();
+    let slowest = during(recording, &["--where", "status >= 500", "--slowest", "3"]);
+    assert_eq!(slowest.len(), failed.min(3), "seed {seed}");
+    assert!(slowest.iter().map(|(head, _)| number(&head["latency_ns"])).is_sorted_by(|a, b| a >= b), "seed {seed}");
+}
+
+/// Returns the objects of requests and of their events.
+fn during(recording: &Recording, options: &[&str]) -> Vec<(Json, Vec<Json>)> {
+    let mut run = Command::new(dormouse());
+    run.arg("view").arg(&recording.dir).args(["--during", WHOLE, "--format", "json"]).args(options);
+    let output = run.output().unwrap();
+    assert!(output.status.success(), "{options:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let mut slices: Vec<(Json, Vec<Json>)> = Vec::new();
+    for line in String::from_utf8(output.stdout).unwrap().lines() {
+        let line: Json = serde_json::from_str(line).unwrap();
+        match line["event"].is_null() {
+            true => slices.push((line, Vec::new())),
+            false => slices.last_mut().unwrap().1.push(line),
+        }
+    }
+    slices
 }
 
 /// How long mutexes are held and waited for, by `stats`.
@@ -334,7 +422,9 @@ fn answers_agree_with_the_ledger_of_a_concurrent_program() {
         let ledger = Ledger::parse(&recording.stdout);
         assert!(!ledger.requests.is_empty() && !ledger.waits.is_empty());
         requests_agree(&recording, &ledger, seed);
+        contents_agree(&recording, &ledger, seed);
         reports_agree(&recording, &ledger, seed);
+        calls_agree(&recording, seed);
         locks_agree(&recording, &ledger, seed);
         queries_agree(&recording, &ledger, seed);
     }

@@ -49,6 +49,8 @@ pub struct End<'a> {
     pub cpu: Option<u32>,
     /// The event; `None` if the slice is open at the end of the trace.
     pub event: Option<&'a Event<'a>>,
+    /// Whether the slice is a call that has one event, which was also passed as its begin.
+    pub is_call: bool,
 }
 
 /// Reason why the end of a slice may belong to another slice.
@@ -163,7 +165,8 @@ pub trait Sink {
 
     /// Called for a track that is new, or that has a new name.
     fn track(&mut self, track: &Track<'_>);
-    /// Called when a slice begins.
+    /// Called when a slice begins; for a call that has one event, when it ends, so that its begin is earlier than other
+    /// items.
     fn begin(&mut self, begin: &Begin<'_>) -> Self::Kept;
     /// Called when a slice ends.
     fn end(&mut self, end: &End<'_>, kept: Self::Kept);

@@ -37,6 +37,7 @@ use dormouse_ctf::hash::Recent;
 use dormouse_ctf::processes::Named;
 use dormouse_ctf::{Event, Notice, Problem, Selection, StateRecord, Trace, Writers};
 
+use crate::distribution::Number;
 use crate::key;
 use crate::pair::{KnownLosses, Pairs};
 use crate::pick::{Picker, Said};
@@ -55,6 +56,9 @@ pub struct Options {
     pub found: Vec<FoundKey>,
     /// Patterns of classes, and a field of these classes whose values are drawn.
     pub counters: Vec<(String, String)>,
+    /// Whether functions of libc that have one event, with the duration of the call, are slices of their thread. Otherwise they
+    /// are instants.
+    pub has_calls: bool,
 }
 
 /// A pair of classes that the user gives.
@@ -120,6 +124,8 @@ pub struct Timeline<K> {
     /// Slices on lanes. Slices of threads are on their tracks.
     pairs: Pairs<Box<[u8]>, Open<K>>,
     slices: u64,
+    /// Times of the first event and of the latest one.
+    first_ns: Option<i64>,
     last_ns: i64,
     totals: Totals,
     key: Vec<u8>,
@@ -180,6 +186,7 @@ impl<K> Timeline<K> {
             writers: Writers::default(),
             pairs: Pairs::new(),
             slices: 0,
+            first_ns: None,
             last_ns: i64::MIN,
             totals: Totals::default(),
             key: Vec::new(),
@@ -211,6 +218,7 @@ impl<K> Timeline<K> {
         if let Some(ns) = event.time_ns {
             let stream = &mut self.streams[event.stream];
             stream.last_ns = Some(ns);
+            self.first_ns.get_or_insert(ns);
             self.last_ns = self.last_ns.max(ns);
             if let Some((since_ns, text)) = stream.halted.take() {
                 let trace = stream.trace;
@@ -260,8 +268,9 @@ impl<K> Timeline<K> {
                 let doubt = Doubt::of(false, self.pairs.ended(stream.trace, begin.ns, ns));
                 self.room.give(SINK_BYTES + 2 * size_of::<Slice<K>>() + size_of_kept(sink, &begin.kept));
                 let (begin_ns, event) = (begin.ns, Some(event));
-                let end = End { id, track, name, depth, begin_ns, ns, above: 0, doubt, cpu, event };
+                let end = End { id, track, name, depth, begin_ns, ns, above: 0, doubt, cpu, event, is_call: false };
                 sink.end(&end, begin.kept);
+                self.tracks.ended(track, ns);
             }
             _ => return false,
         }
@@ -287,11 +296,17 @@ impl<K> Timeline<K> {
         let Some(index) = self.recent.get(address, || known.get(&address).map(|index| *index as u32)) else { return };
         let index = index as usize;
         let kind = &self.bound.kinds[index];
-        let (name, role_count, is_picked) = (kind.name, kind.roles.len(), kind.is_picked);
+        let (name, role_count, is_picked, call) = (kind.name, kind.roles.len(), kind.is_picked, kind.call);
         let place = self.place(event, ns, sink);
         if is_picked {
             self.picker.read(event);
             self.count(index, &place, sink);
+        }
+        if let Some(duration) = call
+            && let Some(Number::Whole(duration_ns)) = self.picker.cell(duration).number
+            && self.call(event, name, duration_ns, &place, sink)
+        {
+            return;
         }
         let mut what = Some(What::Plain);
         let (slices, ends_alone) = (self.totals.slices, self.pairs.unpaired.ends);
@@ -447,6 +462,31 @@ impl<K> Timeline<K> {
         Some(What::Begins(id))
     }
 
+    /// Passes on a call that ends with this event. Returns false if it is no slice of a thread.
+    fn call(
+        &mut self,
+        event: &Event<'_>,
+        name: u32,
+        duration_ns: i128,
+        place: &Place,
+        sink: &mut impl Sink<Kept = K>,
+    ) -> bool {
+        let Place { ns, cpu, track, has_thread, .. } = *place;
+        let Some(depth) = self.tracks.depth(track).filter(|_| has_thread) else { return false };
+        // The two clocks can differ, and an earlier part of the time may not have been shown.
+        let earliest_ns = self.tracks.begin_ns_min(track).max(self.first_ns.unwrap_or(ns)).min(ns);
+        let duration_ns = u64::try_from(duration_ns).unwrap_or(0);
+        let begin_ns = ns.saturating_sub_unsigned(duration_ns).max(earliest_ns);
+        self.slices += 1;
+        let id = self.slices;
+        let kept = sink.begin(&Begin { id, track, name, depth, ns: begin_ns, cpu, event });
+        self.totals.slices += 1;
+        let (above, doubt, event) = (0, None, Some(event));
+        sink.end(&End { id, track, name, depth, begin_ns, ns, above, doubt, cpu, event, is_call: true }, kept);
+        self.tracks.ended(track, ns);
+        true
+    }
+
     fn begun<S: Sink<Kept = K>>(&mut self, sink: &mut S, begin: &Begin<'_>) -> K {
         let kept = sink.begin(begin);
         self.room.force(S::kept_bytes(&kept));
@@ -498,7 +538,9 @@ impl<K> Timeline<K> {
             let doubt = Doubt::of(role.is_doubtful, self.pairs.ended(place.trace, begin_ns, ns));
             self.totals.slices_doubtful += u64::from(doubt == Some(Doubt::Threads));
             self.ended(sink, &begin.kept, false);
-            sink.end(&End { id, track, name, depth, begin_ns, ns, above, doubt, cpu, event }, begin.kept);
+            let end = End { id, track, name, depth, begin_ns, ns, above, doubt, cpu, event, is_call: false };
+            sink.end(&end, begin.kept);
+            self.tracks.ended(track, ns);
             return None;
         }
         let is_of_trace = role.key.is_some_and(|key| self.bound.keys[key].parts.contains(&Part::Trace));
@@ -510,7 +552,8 @@ impl<K> Timeline<K> {
         self.ended(sink, &kept, true);
         // The slice is on its track until here.
         let Ended { slice: Slice { name, .. }, depth, above } = self.tracks.end(track, |slice| slice.id == id)?;
-        sink.end(&End { id, track, name, depth, begin_ns, ns, above, doubt, cpu, event: Some(event) }, kept);
+        let event = Some(event);
+        sink.end(&End { id, track, name, depth, begin_ns, ns, above, doubt, cpu, event, is_call: false }, kept);
         self.tracks.give_lane(self.tracks.parent(track), role.pair, lane);
         if from == place.track {
             return Some(What::Ends(id));
@@ -594,7 +637,8 @@ impl<K> Timeline<K> {
             let begun = begin.map(|begin| (begin.ns, begin.kept)).or_else(|| keyed.remove(&id));
             let Some((begin_ns, kept)) = begun else { continue };
             let ns = self.last_ns.max(begin_ns);
-            sink.end(&End { id, track, name, depth, begin_ns, ns, above, doubt: None, cpu: None, event: None }, kept);
+            let (doubt, cpu, event) = (None, None, None);
+            sink.end(&End { id, track, name, depth, begin_ns, ns, above, doubt, cpu, event, is_call: false }, kept);
         }
         Totals {
             names_not_kept: self.writers.processes().names_not_kept(),

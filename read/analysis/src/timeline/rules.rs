@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use dormouse_abi::class::matches;
 use dormouse_ctf::hash::QuickMap;
 use dormouse_ctf::{ClassRef, Selection, Trace, TraceRef};
-use dormouse_filter::{Filter, Name};
+use dormouse_filter::{Filter, Kind as FieldKind, Name};
 
 use super::{GivenPair, Options};
 use crate::pick::Picker;
@@ -99,6 +99,8 @@ const RWLOCK: &[&str] = &["pid", "tid", "rwlock"];
 /// condition timed out, and the mutex is held; a lock that timed out is not held.
 const IS_HELD: &str = "result == 0 or result == -130 or event == \"libc:cond_wait_end\" and result == -110";
 const IS_LOCKED: &str = "result == 0";
+/// Field of functions of libc that have one event, after the call: the time that it took, in nanoseconds.
+const CALL_NS: &str = "fields.duration_ns";
 const FILE: &[&str] = &["pid", "fd"];
 const IS_OPEN: &str = "fd >= 0";
 
@@ -296,6 +298,8 @@ pub(super) struct Kind {
     pub roles: Vec<Role>,
     /// Index in the picker and name of each counter.
     pub counters: Vec<(usize, u32)>,
+    /// Index in the picker of the duration in nanoseconds of the call that the event ends.
+    pub call: Option<usize>,
     /// Whether fields of the event are needed.
     pub is_picked: bool,
 }
@@ -395,8 +399,12 @@ impl Bound {
         let counters = counters.filter(|(_, field)| class.field(&Name::parse(field)).is_some());
         let counters: Vec<_> =
             counters.map(|(_, field)| (picker.want(field), self.name(&format!("{full_name} {field}")))).collect();
-        let is_picked = !counters.is_empty() || roles.iter().any(|role| role.key.is_some());
-        Kind { name, roles, counters, is_picked }
+        let has_duration =
+            || class.field(&Name::parse(CALL_NS)).is_some_and(|(_, kind)| kind == Some(FieldKind::Number));
+        let is_call = options.has_calls && roles.is_empty() && full_name.starts_with("libc:") && has_duration();
+        let call = is_call.then(|| picker.want(CALL_NS));
+        let is_picked = !counters.is_empty() || is_call || roles.iter().any(|role| role.key.is_some());
+        Kind { name, roles, counters, call, is_picked }
     }
 
     /// Creates the role that a rule gives a class.

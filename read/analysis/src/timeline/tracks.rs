@@ -94,6 +94,8 @@ struct State<K> {
     parent: Option<u32>,
     /// Open slices, outermost first.
     open: Vec<Slice<K>>,
+    /// Time at which the last slice ended, in nanoseconds since the epoch.
+    ended_ns: i64,
 }
 
 #[derive(Debug, Clone)]
@@ -135,7 +137,7 @@ impl<K> Tracks<K> {
             return parent.unwrap_or(0);
         }
         let id = self.states.len() as u32;
-        self.states.push(State { parent, open: Vec::new() });
+        self.states.push(State { parent, open: Vec::new(), ended_ns: i64::MIN });
         self.ids.insert(place, id);
         announce(id);
         id
@@ -164,6 +166,21 @@ impl<K> Tracks<K> {
     pub(super) fn depth(&self, track: u32) -> Option<u32> {
         let depth = self.states[track as usize].open.len();
         (depth < DEPTH_MAX).then_some(depth as u32)
+    }
+
+    /// Returns the earliest time at which a call that has ended can have begun, so that the slices of the track are nested:
+    /// the begin of the innermost open slice, or the end of the last one.
+    pub(super) fn begin_ns_min(&self, track: u32) -> i64 {
+        let State { open, ended_ns, .. } = &self.states[track as usize];
+        let begin = open.last().and_then(|slice| slice.begin.as_ref()).map_or(i64::MIN, |begin| begin.ns);
+        begin.max(*ended_ns)
+    }
+
+    /// Notes that a slice of a track ended at this time.
+    #[inline]
+    pub(super) fn ended(&mut self, track: u32, ns: i64) {
+        let ended_ns = &mut self.states[track as usize].ended_ns;
+        *ended_ns = (*ended_ns).max(ns);
     }
 
     /// Begins a slice; only if [`Tracks::depth`] returned a depth.

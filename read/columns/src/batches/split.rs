@@ -29,7 +29,7 @@ pub struct ByClass<'a> {
 }
 
 impl<'a> ByClass<'a> {
-    /// Creates layouts for the classes with these names. Each has all columns of its class, and `process` unless the
+    /// Creates layouts for the classes with these names. Each has all columns of its class, `process` and `thread` unless the
     /// class has a field with this name.
     ///
     /// # Errors
@@ -38,7 +38,7 @@ impl<'a> ByClass<'a> {
         let request = Request {
             events: names.to_vec(),
             columns: Some(vec!["time".into(), "event".into()]),
-            extras: vec![Extra::Process],
+            extras: vec![Extra::Process, Extra::Thread],
             ..Request::default()
         };
         let all = Layout::new(traces, &request)?;
@@ -87,7 +87,8 @@ impl<'a> ByClass<'a> {
 fn of_class<'a>(traces: &[TraceRef<'a>], name: &str) -> Result<Layout<'a>, RequestError> {
     let request = Request { events: vec![name.into()], ..Request::default() };
     let schema = Layout::new(traces, &request)?.schema();
-    let extras = if schema.column_with_name("process").is_some() { Vec::new() } else { vec![Extra::Process] };
+    let extras = [(Extra::Process, "process"), (Extra::Thread, "thread")].into_iter();
+    let extras = extras.filter(|(_, name)| schema.column_with_name(name).is_none()).map(|(extra, _)| extra).collect();
     let columns = schema.fields().iter().map(|field| field.name().clone()).filter(|column| column != "event").collect();
     Layout::new(traces, &Request { columns: Some(columns), extras, ..request })
 }
@@ -147,8 +148,8 @@ impl<'l, 'a, C: Chosen> Split<'l, 'a, C> {
         let layout = &self.by_class.classes[class].1;
         let rows = self.rows[class].get_or_insert_with(|| Box::new(Rows::new(layout)));
         let before = rows.waiting_bytes();
-        if rows.needs[3] {
-            rows.process(writers.of(&event).name.as_deref());
+        if rows.needs_writers() {
+            rows.writer(&writers.of(&event));
         }
         let Some(fields) = streams[stream].fields() else { return Ok(None) };
         rows.add(&layout.chosen[own], &fields, scratch)?;

@@ -56,7 +56,8 @@ impl<'l, 'a> Together<'l, 'a> {
 
     /// Whether a condition or a column needs the processes that wrote the events.
     pub fn needs_writers(&self) -> bool {
-        self.layouts.iter().any(|layout| !layout.filters.is_empty() || layout.origins.contains(&Origin::Process))
+        let is_of_writer = |origin: &Origin| matches!(origin, Origin::Process | Origin::Thread);
+        self.layouts.iter().any(|layout| !layout.filters.is_empty() || layout.origins.iter().any(is_of_writer))
     }
 
     /// Returns empty rows for all layouts. `writers` has the processes that wrote the events, if they are needed.

@@ -5,6 +5,7 @@ use dormouse_abi::page::CPU_UNKNOWN;
 use super::cells::{CellKind, Cells, Style, put_json_text, put_printable};
 use super::clock::put_utc;
 use super::number::{put_i64, put_u64};
+use super::within::Within;
 use dormouse_analysis::PairFields;
 use dormouse_ctf::select::Writer;
 use dormouse_ctf::stream::Event;
@@ -21,6 +22,9 @@ pub enum LineFormat {
     Csv(Vec<String>),
 }
 
+/// Columns of events of slices, before the others.
+const WITHIN: [&str; 5] = ["slice", "since_begin_ns", "depth", "ended", "ended_ns"];
+
 /// Columns that all events have.
 const COLUMNS: [&str; 8] = ["time", "time_ns", "event", "cpu", "pid", "tid", "process", "thread"];
 
@@ -29,6 +33,8 @@ const COLUMNS: [&str; 8] = ["time", "time_ns", "event", "cpu", "pid", "tid", "pr
 pub struct Lines {
     format: LineFormat,
     cells: Cells,
+    /// Whether the events are those of slices.
+    is_within: bool,
     /// Whether the header of a table has been written.
     has_header: bool,
 }
@@ -36,17 +42,31 @@ pub struct Lines {
 impl Lines {
     /// `only` names the selected fields; `None` selects all.
     pub fn new(format: LineFormat, only: Option<Vec<String>>) -> Lines {
-        Lines { format, cells: Cells::new(Style::Json, only), has_header: false }
+        Lines { format, cells: Cells::new(Style::Json, only), is_within: false, has_header: false }
+    }
+
+    /// Returns lines for the events of slices, see [`Lines::event_within`].
+    pub fn within(self) -> Lines {
+        Lines { is_within: true, ..self }
     }
 
     /// Appends the event's line with its newline. The header of a table precedes the first row.
     pub fn event(&mut self, event: &Event<'_>, writer: &Writer<'_>, out: &mut Vec<u8>) {
+        self.line(event, writer, None, out);
+    }
+
+    /// Appends the line of an event of a slice.
+    pub fn event_within(&mut self, event: &Event<'_>, writer: &Writer<'_>, within: &Within<'_>, out: &mut Vec<u8>) {
+        self.line(event, writer, Some(within), out);
+    }
+
+    fn line(&mut self, event: &Event<'_>, writer: &Writer<'_>, within: Option<&Within<'_>>, out: &mut Vec<u8>) {
         self.begin(out);
         self.cells.take(event);
         match &self.format {
-            LineFormat::Json => json(&self.cells, event, writer, out),
-            LineFormat::Logfmt => logfmt(&self.cells, event, writer, out),
-            LineFormat::Csv(columns) => csv(&self.cells, columns, event, writer, out),
+            LineFormat::Json => json(&self.cells, event, writer, within, out),
+            LineFormat::Logfmt => logfmt(&self.cells, event, writer, within, out),
+            LineFormat::Csv(columns) => csv(&self.cells, columns, event, writer, within, out),
         }
         out.push(b'\n');
     }
@@ -56,11 +76,12 @@ impl Lines {
         if let LineFormat::Csv(columns) = &self.format
             && !std::mem::replace(&mut self.has_header, true)
         {
-            out.extend_from_slice(COLUMNS.join(",").as_bytes());
+            let front: &[&str] = if self.is_within { &WITHIN } else { &[] };
+            out.extend_from_slice([front, &COLUMNS].concat().join(",").as_bytes());
             for column in columns {
                 out.push(b',');
                 // Column names must be unique, because readers find columns by name.
-                if COLUMNS.contains(&column.as_str()) {
+                if front.iter().chain(&COLUMNS).any(|known| known == column) {
                     out.extend_from_slice(b"fields.");
                 }
                 put_csv(out, column.as_bytes());
@@ -71,8 +92,25 @@ impl Lines {
 }
 
 /// Visits the properties that all events have, by name and value. Texts are the bytes that the program wrote.
-fn each_common(event: &Event<'_>, writer: &Writer<'_>, mut see: impl FnMut(&str, Option<(CellKind, &[u8])>)) {
+fn each_common(
+    event: &Event<'_>,
+    writer: &Writer<'_>,
+    within: Option<&Within<'_>>,
+    mut see: impl FnMut(&str, Option<(CellKind, &[u8])>),
+) {
     let mut text = Vec::new();
+    if let Some(Within { slice, since_ns, depth, ended }) = within {
+        for (name, number) in WITHIN.into_iter().zip([*slice, *since_ns, u64::from(*depth)]) {
+            text.clear();
+            put_u64(&mut text, number);
+            see(name, Some((CellKind::Plain, &text)));
+        }
+        text.clear();
+        ended.iter().for_each(|(_, ns)| put_u64(&mut text, *ns));
+        see("ended", ended.map(|(name, _)| (CellKind::Text, name.as_bytes())));
+        see("ended_ns", ended.map(|_| (CellKind::Plain, text.as_slice())));
+        text.clear();
+    }
     let number = |number: Option<u64>, text: &mut Vec<u8>| {
         text.clear();
         number.map(|number| put_u64(text, number)).is_some()
@@ -159,9 +197,9 @@ fn json_fields(cells: &Cells, out: &mut Vec<u8>) {
     }
 }
 
-fn json(cells: &Cells, event: &Event<'_>, writer: &Writer<'_>, out: &mut Vec<u8>) {
+fn json(cells: &Cells, event: &Event<'_>, writer: &Writer<'_>, within: Option<&Within<'_>>, out: &mut Vec<u8>) {
     let mut separator = b'{';
-    each_common(event, writer, |name, value| {
+    each_common(event, writer, within, |name, value| {
         if let Some((kind, value)) = value {
             out.push(separator);
             separator = b',';
@@ -175,7 +213,7 @@ fn json(cells: &Cells, event: &Event<'_>, writer: &Writer<'_>, out: &mut Vec<u8>
     out.push(b'}');
 }
 
-fn logfmt(cells: &Cells, event: &Event<'_>, writer: &Writer<'_>, out: &mut Vec<u8>) {
+fn logfmt(cells: &Cells, event: &Event<'_>, writer: &Writer<'_>, within: Option<&Within<'_>>, out: &mut Vec<u8>) {
     let mut is_first = true;
     let mut pair = |name: &str, kind: CellKind, value: &[u8]| {
         if !std::mem::replace(&mut is_first, false) {
@@ -192,7 +230,7 @@ fn logfmt(cells: &Cells, event: &Event<'_>, writer: &Writer<'_>, out: &mut Vec<u
             put_json_text(out, value);
         }
     };
-    each_common(event, writer, |name, value| {
+    each_common(event, writer, within, |name, value| {
         if let Some((kind, value)) = value {
             pair(name, kind, value);
         }
@@ -200,9 +238,16 @@ fn logfmt(cells: &Cells, event: &Event<'_>, writer: &Writer<'_>, out: &mut Vec<u
     cells.iter().for_each(|(cell, name, value)| pair(name, cell.kind, value));
 }
 
-fn csv(cells: &Cells, columns: &[String], event: &Event<'_>, writer: &Writer<'_>, out: &mut Vec<u8>) {
+fn csv(
+    cells: &Cells,
+    columns: &[String],
+    event: &Event<'_>,
+    writer: &Writer<'_>,
+    within: Option<&Within<'_>>,
+    out: &mut Vec<u8>,
+) {
     let mut is_first = true;
-    each_common(event, writer, |_, value| {
+    each_common(event, writer, within, |_, value| {
         if !std::mem::replace(&mut is_first, false) {
             out.push(b',');
         }

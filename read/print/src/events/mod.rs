@@ -14,12 +14,14 @@ mod clock;
 mod lines;
 mod number;
 mod people;
+mod within;
 
 pub use buffer::Buffer;
 pub use cells::{FieldTexts, put_json_text};
 pub use clock::ClockFormat;
 pub use lines::{JsonFields, LineFormat, Lines, pair_fields};
 pub use people::People;
+pub use within::Within;
 
 use std::io::Write;
 

@@ -4,13 +4,17 @@
 //! 14:03:05.123456789 nginx 4711      4713 [2] http:request  id=7 path="/x" status=OK
 //! ```
 //!
-//! Columns grow with their content up to a share of the width. Longer content is cut and marked.
+//! Columns grow with their content up to a share of the width. Longer content is cut and marked. Threads that have a name of
+//! their own have it behind the thread id. An event of a slice ([`Within`]) is indented by its depth, behind the duration of what
+//! it ends.
 
 use dormouse_abi::page::CPU_UNKNOWN;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use super::cells::{CellKind, Cells, Style, put_people_text, put_printable};
 use super::clock::{ClockFormat, ClockText};
+use super::within::Within;
+use crate::units::duration;
 use dormouse_ctf::select::Writer;
 use dormouse_ctf::stream::Event;
 
@@ -18,6 +22,8 @@ use dormouse_ctf::stream::Event;
 const MARK: &str = "…";
 /// Maximum width of a class name that widens the event column in advance, in columns.
 const EXPECTED_MAX: usize = 24;
+/// Maximum depth by which an event is indented.
+const DEPTH_MAX: u32 = 16;
 /// Minimum width of a value that is cut, in columns.
 const VALUE_MIN: usize = 16;
 
@@ -66,7 +72,9 @@ struct Columns {
     process: usize,
     pid: usize,
     tid: usize,
+    thread: usize,
     cpu: usize,
+    took: usize,
     event: usize,
 }
 
@@ -107,28 +115,51 @@ impl<'a> People<'a> {
 
     /// Appends the event's line with its newline. Nothing in it moves a cursor.
     pub fn event(&mut self, event: &Event<'_>, writer: &Writer<'_>, out: &mut Vec<u8>) {
+        self.line(event, writer, None, out);
+    }
+
+    /// Appends the line of an event of a slice. Its time is that since the slice's begin.
+    pub fn event_within(&mut self, event: &Event<'_>, writer: &Writer<'_>, within: &Within<'_>, out: &mut Vec<u8>) {
+        self.line(event, writer, Some(within), out);
+    }
+
+    fn line(&mut self, event: &Event<'_>, writer: &Writer<'_>, within: Option<&Within<'_>>, out: &mut Vec<u8>) {
         let number = |number: u64| number.to_string();
         let mut time = Vec::new();
-        match event.time_ns {
-            Some(ns) => self.clock.put(ns, &mut time),
-            None => time.push(b'-'),
+        match (within, event.time_ns) {
+            (Some(within), _) => within.put_since(&mut time),
+            (None, Some(ns)) => self.clock.put(ns, &mut time),
+            (None, None) => time.push(b'-'),
         }
         let process = printable(writer.name.as_deref().unwrap_or_default());
         let pid = writer.pid.map_or_else(|| "-".into(), number);
         // The first thread of a process has the id of the process, which is not repeated.
         let tid = writer.tid.filter(|tid| writer.pid != Some(*tid)).map_or_else(String::new, number);
         let cpu = if event.cpu_id == CPU_UNKNOWN { "-".into() } else { number(event.cpu_id.into()) };
-        let name = printable(event.class.full_name.as_bytes());
+        let thread = printable(writer.thread.unwrap_or_default().as_bytes());
+        let took = within.and_then(|within| within.ended).map_or_else(String::new, |(_, ns)| duration(ns as f64));
+        let depth = within.map_or(0, |within| within.depth.min(DEPTH_MAX)) as usize;
+        let name = format!("{:1$}{2}", "", 2 * depth, printable(event.class.full_name.as_bytes()));
         self.time_width = self.time_width.max(time.len());
 
         let width = self.width.unwrap_or(usize::MAX);
         // For a width of 80 columns, these are 13 and 20.
         let (process_max, event_max) = (width / 6, width / 4);
-        let Columns { process: w_process, pid: w_pid, tid: w_tid, cpu: w_cpu, event: w_event } = &mut self.columns;
+        let Columns {
+            process: w_process,
+            pid: w_pid,
+            tid: w_tid,
+            thread: w_thread,
+            cpu: w_cpu,
+            took: w_took,
+            event: w_event,
+        } = &mut self.columns;
         *w_process = (*w_process).max(process.width()).min(process_max);
         *w_pid = (*w_pid).max(pid.len());
         *w_tid = (*w_tid).max(tid.len());
+        *w_thread = (*w_thread).max(thread.width()).min(process_max);
         *w_cpu = (*w_cpu).max(cpu.len());
+        *w_took = (*w_took).max(took.chars().count());
         *w_event = (*w_event).max(name.width()).min(event_max);
 
         let mut line = Line::default();
@@ -141,10 +172,22 @@ impl<'a> People<'a> {
         if *w_tid > 0 {
             line.put(Ink::Process, &format!("{tid:>w_tid$} ", w_tid = *w_tid));
         }
+        if *w_thread > 0 {
+            line.put(Ink::Process, &format!("{} ", padded(&thread, *w_thread)));
+        }
         line.put(Ink::Cpu, &format!("{:>width$} ", format!("[{cpu}]"), width = *w_cpu + 2));
+        if within.is_some() {
+            line.put(Ink::Time, &format!("{took:>w_took$} ", w_took = *w_took));
+        }
         line.put(Ink::Event, &padded(&name, *w_event));
         self.cells.take(event);
         put_fields(&self.cells, &mut line, width);
+        let of_event = event.class.full_name.as_str();
+        // Most names say it already: `shop:serve_end` ends `shop:serve`.
+        let is_plain = |ended: &str| of_event.starts_with(ended) || ended.contains(of_event);
+        if let Some((ended, _)) = within.and_then(|within| within.ended).filter(|(ended, _)| !is_plain(ended)) {
+            line.put(Ink::Time, &format!(" ends {}", printable(ended.as_bytes())));
+        }
         line.write(width, self.has_color, out);
     }
 }

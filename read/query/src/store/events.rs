@@ -23,7 +23,7 @@ use super::table::{StoreTable, StoredFile, empty};
 use crate::functions;
 
 /// Columns, in the order of the traces' table, followed by those that only a store has.
-const COLUMNS: [&str; 9] = ["time", "class", "process", "pid", "tid", "cpu", FIELDS, "host", "day"];
+const COLUMNS: [&str; 10] = ["time", "class", "process", "pid", "tid", "thread", "cpu", FIELDS, "host", "day"];
 const FIELDS: &str = "fields";
 
 /// The table `events`.

@@ -15,7 +15,7 @@ mod table;
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use datafusion::arrow::array::{ArrayRef, RecordBatch, StringArray};
@@ -35,7 +35,7 @@ pub(crate) use pairs::StoredPairs;
 use table::{StoreTable, StoredFile};
 
 /// Columns that every class has, in addition to its fields.
-const COMMON: [&str; 5] = ["time", "cpu", "pid", "tid", "process"];
+const COMMON: [&str; 6] = ["time", "cpu", "pid", "tid", "process", "thread"];
 /// Columns that directories are named by, for each kind of table.
 const OF_CLASS: [&str; 2] = ["host", "day"];
 const OF_EVENTS: [&str; 3] = ["host", "day", "class"];
@@ -58,8 +58,6 @@ pub(crate) struct Stored {
     /// Tables by name, other than those of events.
     tables: BTreeMap<&'static str, Arc<StoreTable>>,
     events: Arc<StoreEvents>,
-    /// How pairs were found, one line for each pair of classes.
-    notes: Mutex<BTreeSet<String>>,
 }
 
 /// Name of a table and, for events, of the class.
@@ -138,7 +136,9 @@ impl Stored {
         ];
         let mut of = |table: &str, class: Option<&str>, parts, time| -> Result<Arc<StoreTable>> {
             let files = files.remove(&key(table, class)).unwrap_or_default();
-            let (schema, unfit) = schemas::of(schemas.of(table, class));
+            // Chunks of an earlier version lack columns that named queries use.
+            let own = (table == "pairs").then(dormouse_store::pairs::schema);
+            let (schema, unfit) = schemas::of(schemas.of(table, class).into_iter().chain(&own));
             let name = class.unwrap_or(table);
             let lines = unfit.iter().map(|column| {
                 format!("the column {column} of {name} is left out: its types in different chunks have no common type")
@@ -160,17 +160,7 @@ impl Stored {
         let all = classes.values().flat_map(|table| table.files().iter().cloned()).collect();
         let common = StoreTable::new(root.clone(), common(), &OF_EVENTS, Some("time"), all, BTreeSet::new());
         let events = Arc::new(StoreEvents::new(Arc::new(common), classes.clone()));
-        Ok(Stored { store, root, classes, tables, events, notes: Mutex::default() })
-    }
-
-    /// Records a line that is not about damage.
-    fn say_later(&self, line: String) {
-        self.notes.lock().unwrap_or_else(PoisonError::into_inner).insert(line);
-    }
-
-    /// Returns how pairs were found, since the last call, one line for each pair of classes.
-    pub(crate) fn take_notes(&self) -> BTreeSet<String> {
-        std::mem::take(&mut *self.notes.lock().unwrap_or_else(PoisonError::into_inner))
+        Ok(Stored { store, root, classes, tables, events })
     }
 
     /// Returns the omissions from the tables that were read since the last call, one line each.
@@ -240,6 +230,7 @@ fn common() -> SchemaRef {
         number("pid"),
         number("tid"),
         Field::new("process", DataType::Utf8, true),
+        Field::new("thread", DataType::Utf8, true),
     ]))
 }
 

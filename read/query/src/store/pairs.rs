@@ -72,13 +72,14 @@ impl PairsOf {
         let name = format!("{}..{}", asked.begin, asked.end);
         let shared = if asked.key.is_empty() { shared_fields(store, &classes) } else { Vec::new() };
         if !shared.is_empty() {
-            store.say_later(format!(
-                "{name} is paired by thread, because no key is looked for in a store. If begins and ends can be on different threads, name \
-                 the fields that belong together: pairs('{}', '{}', 'FIELD,…'), of {}",
+            // Traces are read once more to find the key; a store would have to be fetched whole.
+            return Err(DataFusionError::Plan(format!(
+                "pairs: begins and ends of {name} can be on different threads, and no key is looked for in a store; name the fields that belong together, \
+                 pairs('{}', '{}', 'FIELD,…'), of {}; 'pid,tid' pairs by thread",
                 asked.begin,
                 asked.end,
                 shared.join(", ")
-            ));
+            )));
         }
         Ok(PairsOf { store, name, classes, keys, schema: schema() })
     }

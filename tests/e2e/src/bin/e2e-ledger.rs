@@ -4,6 +4,7 @@
 //!
 //! ```text
 //!   request ID ENDPOINT STATUS  BEGIN0 BEGIN1 START0 START1 END0 END1    times before and after each event
+//!   did ID TID  LOCKS READS WRITES CALL_NS                               what its thread did from START to END; as for file
 //!   held MUTEX TID  LOCK0 LOCK1 UNLOCK0 UNLOCK1                          times before and after the two calls
 //!   wait MUTEX WAITER HOLDER  SURE_NS CALL_NS                            a wait that surely happened
 //!   file PATH  READS READ_BYTES WRITES WRITTEN_BYTES  CALL_NS            the time before each call to that after it, in all
@@ -284,11 +285,13 @@ fn main() {
         let start0 = ledger.now();
         dormouse::event!(ledger.request_start, id);
         let start1 = ledger.now();
+        let mut locks = 0;
         for _ in 0..random.below(3) {
             let mutex = &mutexes[random.below(mutexes.len() as u64) as usize];
             let Some(locked) = mutex.lock(random.below(3), ledger) else { continue };
             spin(Duration::from_micros(random.below(50)));
             mutex.unlock(locked, ledger);
+            locks += 1;
         }
         let file = random.below(paths.len() as u64) as usize;
         let made = use_file(&paths[file], random);
@@ -304,6 +307,8 @@ fn main() {
         let end1 = ledger.now();
         count_events(2);
         let (begin0, begin1) = begins.lock().expect("nobody panics")[id as usize];
+        let Calls { reads, writes, call_ns, .. } = made;
+        ledger.write(format!("did {id} {} {locks} {reads} {writes} {call_ns}", tid()));
         ledger.write(format!("request {id} {endpoint} {status} {begin0} {begin1} {start0} {start1} {end0} {end1}"));
     };
     std::thread::scope(|scope| {
