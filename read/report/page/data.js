@@ -78,6 +78,24 @@ export function eachMerged(report, row, each) {
   }
 }
 
+// Returns the entry with the fields of a number; undefined if it is merged with others, or there is none.
+export function entryOf(report, number) {
+  if (!report.byNumber) {
+    const rows = report.rows.filter((row) => row.by === "thread");
+    const size = report.chunks.length * report.chunk_items + 1;
+    report.byNumber = { rows, at: new Uint32Array(size), row: new Uint32Array(size) };
+    rows.forEach(({ levels: [{ from, to }] }, index) => {
+      for (let at = from; at < to; at++) {
+        if (report.count[at] > 1 || report.fields[at] === 0) continue;
+        report.byNumber.at[report.fields[at]] = at + 1;
+        report.byNumber.row[report.fields[at]] = index;
+      }
+    });
+  }
+  const { rows, at, row } = report.byNumber;
+  return at[number] > 0 ? { at: at[number] - 1, row: rows[row[number]] } : undefined;
+}
+
 const entriesIn = (head) => head.rows.reduce((sum, row) => row.levels.reduce((sum, [, length]) => sum + length, sum), 0);
 
 // Appends the columns of rows and returns the rows. If there is no room, it overwrites the entries of earlier requests.

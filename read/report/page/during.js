@@ -1,17 +1,10 @@
 // What happened during an item: the items of each thread that worked on it, while the thread did.
-import { eachFields, fieldsOf } from "./data.js";
-import { hexOf } from "./fields.js";
+import { eachFields, entryOf, fieldsOf } from "./data.js";
+import { hexOf, knownFields } from "./fields.js";
 import { firstFrom, isLane } from "./rows.js";
 
 // Returns the fields of a key.
 const fieldsOfKey = (parts) => parts.filter((part) => !["pid", "tid", "cpu"].includes(part)).map((part) => part.replace(/^fields[.]/, ""));
-
-// Returns the value of each field of an item, by its events' names and values in turn. The first value counts.
-function knownFields(events) {
-  const known = new Map();
-  for (const fields of events) for (let at = 0; at + 1 < fields.length; at += 2) if (!known.has(fields[at])) known.set(fields[at], fields[at + 1]);
-  return known;
-}
 
 const endOf = (report, at) => report.begin[at] + report.duration[at];
 
@@ -26,9 +19,8 @@ export class SameKey {
     // Fields of each key, and whether it is one of a process. What is paired by its thread needs none.
     const known = new Map(report.keys.filter((parts) => !parts.includes("tid")).map((parts) => [parts.join(), parts]));
     this.keys = [...known.values()].map((parts) => ({ fields: fieldsOfKey(parts), isOfProcess: parts.includes("pid") })).filter(({ fields }) => fields.length);
-    // Numbers of items by the values of a key, and entries by number.
+    // Numbers of items by the values of a key.
     this.items = this.keys.map(() => new Map());
-    this.entries = new Uint32Array(report.chunks.length * report.chunk_items + 1);
   }
 
   // Reads the fields of all items.
@@ -39,7 +31,7 @@ export class SameKey {
     await eachFields(report, (number, item) => {
       // Most items have none of the fields, and are not taken apart.
       if (!marks.some((all) => all.every((mark) => item.includes(mark)))) return;
-      const known = knownFields(item.split("\u0001").map((event) => event.split("\0").slice(1)));
+      const known = knownFields(item);
       keys.forEach(({ fields }, index) => {
         if (!fields.every((field) => known.has(field))) return;
         const value = fields.map((field) => known.get(field)).join("\0");
@@ -48,30 +40,22 @@ export class SameKey {
         else this.items[index].set(value, [number]);
       });
     }, () => false);
-    for (const row of report.rows.filter((row) => row.by === "thread")) {
-      for (let at = row.levels[0].from; at < row.levels[0].to; at++) if (report.count[at] === 1) this.entries[report.fields[at]] = at + 1;
-    }
   }
 
   // Returns items with the values of an item, and the fields that they have in common. The item can be among them.
   async of(entry) {
     const { report } = this;
-    const known = knownFields((await fieldsOf(report, entry)).map(({ fields }) => fields.flat()));
+    const known = new Map((await fieldsOf(report, entry)).flatMap(({ fields }) => fields).reverse());
     const found = [];
     const common = new Set();
     for (const [index, { fields, isOfProcess }] of this.keys.entries()) {
       if (!fields.every((field) => known.has(field))) continue;
       const values = fields.map((field) => known.get(field));
-      const entries = report.is_served ? await this.asked(fields.map((field, at) => `${field}=${values[at]}`).join(" ")) : this.entriesOf(this.items[index].get(values.join("\0")) ?? []);
+      const entries = report.is_served ? await this.asked(fields.map((field, at) => `${field}=${values[at]}`).join(" ")) : (this.items[index].get(values.join("\0")) ?? []).flatMap((number) => entryOf(report, number) ?? []);
       found.push(...entries.filter((one) => !isOfProcess || processOf(report, one) === processOf(report, entry)));
       for (const field of fields) common.add(field);
     }
     return { entries: found, fields: [...common] };
-  }
-
-  entriesOf(numbers) {
-    const found = numbers.map((number) => this.entries[number] - 1).filter((at) => at >= 0);
-    return found.map((at) => ({ at, row: this.report.rows.find(({ levels: [{ from, to }] }) => from <= at && at < to) }));
   }
 
   // Asks the program that serves the page for the items that meet conditions.

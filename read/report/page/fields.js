@@ -1,6 +1,6 @@
 // What fields say about entries: which of them a search finds, and their labels.
 import { counted, element, inUnit } from "./text.js";
-import { eachFields, eachMerged } from "./data.js";
+import { eachFields, eachMerged, entryOf } from "./data.js";
 import { firstFrom, processLabel, threadLabel } from "./rows.js";
 
 // Separator of names and values in the fields of an item.
@@ -173,21 +173,73 @@ function isInValue(item, wanted) {
 // Returns the parts of a label: texts, and in odd places names of fields.
 const partsOf = (label) => label.split(/\{([^{}]*)\}/);
 
-// Returns the label of an item, or undefined if it lacks one of the fields, or there are none. {thread} is the thread of
-// the first event, if no field is called so; ids of threads are given with their name.
-function labelOf(report, parts, item) {
-  const events = item.split("\u0001");
-  const value = (wanted) => {
-    for (const event of events) {
-      const fields = event.split(END);
-      for (let at = 1; at + 1 < fields.length; at += 2) {
-        if (fields[at] === wanted) return fields[at + 1];
-      }
+// Returns the value of each field of an item. The first value counts.
+export function knownFields(item) {
+  const known = new Map();
+  for (const event of item.split("\u0001")) {
+    const fields = event.split(END);
+    for (let at = 1; at + 1 < fields.length; at += 2) if (!known.has(fields[at])) known.set(fields[at], fields[at + 1]);
+  }
+  return known;
+}
+
+// Names that stand for something else than a field, if no field is called so: the thread of the first event, the name of
+// the item, and the file that its descriptor was then.
+export const NO_FIELDS = ["thread", "name", "file"];
+
+// Files by descriptor and time, as far as their opening is in the report.
+class Files {
+  constructor(report) {
+    this.report = report;
+    // Begin and path of each opening, by process and descriptor.
+    this.opened = new Map();
+  }
+
+  async read(isStopped) {
+    const { report, opened } = this;
+    await eachFields(report, (number, item) => {
+      const entry = entryOf(report, number);
+      if (!entry?.row.is_slices || !report.keys[report.name[entry.at]]?.includes("fd")) return;
+      const known = knownFields(item);
+      const key = this.keyOf(entry, known.get("fd"));
+      if (!opened.has(key)) opened.set(key, []);
+      opened.get(key).push([report.begin[entry.at], report.begin[entry.at] + report.duration[entry.at], known.get("path")]);
+    }, isStopped);
+    for (const all of opened.values()) all.sort(([a], [b]) => a - b);
+  }
+
+  keyOf({ row }, descriptor) {
+    return `${this.report.threads[row.of].process} ${descriptor}`;
+  }
+
+  // Returns the path of the file that an item's descriptor was; undefined if it is not known.
+  of(entry, known) {
+    const all = known.has("fd") && this.opened.get(this.keyOf(entry, known.get("fd")));
+    if (!all) return undefined;
+    const at = this.report.begin[entry.at];
+    let [low, high] = [0, all.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (all[middle][0] <= at) low = middle + 1;
+      else high = middle;
     }
-    return undefined;
+    const [begin, end, path] = all[low - 1] ?? [];
+    // The opening itself is not an access to the file.
+    return at <= end && begin !== at ? path : undefined;
+  }
+}
+
+// Returns the label of an item, or undefined if it lacks one of the fields, or there are none. Ids of threads are given
+// with their name.
+function labelOf(report, parts, item, number, files) {
+  const known = knownFields(item);
+  const value = (field) => {
+    if (known.has(field) || !NO_FIELDS.includes(field)) return [field, known.get(field)];
+    const entry = entryOf(report, number);
+    return { thread: () => ["vtid", known.get("vtid")], name: () => ["", entry && report.names[report.name[entry.at]]], file: () => ["", entry && files.of(entry, known)] }[field]();
   };
   const named = (part) => {
-    const [field, found] = part === "thread" && value(part) === undefined ? ["vtid", value("vtid")] : [part, value(part)];
+    const [field, found] = value(part);
     const thread = found && threadNamed(report, field, found);
     return thread ? `${thread} ${found}` : found;
   };
@@ -210,8 +262,10 @@ export class Labels {
   // Returns whether it was not stopped.
   async run() {
     const numbers = new Map();
+    const files = new Files(this.report);
+    if (this.parts.some((part, index) => index % 2 && part === "file")) await files.read(() => this.isStopped);
     return eachFields(this.report, (number, item) => {
-      const text = labelOf(this.report, this.parts, item);
+      const text = labelOf(this.report, this.parts, item, number, files);
       if (text === undefined) return;
       let known = numbers.get(text);
       if (known === undefined) {

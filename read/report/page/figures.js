@@ -101,13 +101,13 @@ function slow(slowest, one) {
   slowest.length = Math.min(slowest.length, SLOWEST);
 }
 
-// Returns figures of slices of a name by their label, and those of all of them. `is`: whether an entry is counted.
+// Returns figures of slices of a name, or of all names, by their label, and those of all of them. `is`: whether an entry is counted.
 // `left`: number of slices without a label, because they lack the field, or because the page lacks their fields.
 export function figuresByLabel(report, labels, name, range, is) {
   const durations = new Map();
   let left = 0;
   eachWithin(report, report.rows, range, (at, row) => {
-    if (!row.is_slices || report.name[at] !== name || !is(at)) return;
+    if (!row.is_slices || (name !== undefined && report.name[at] !== name) || !is(at)) return;
     const label = report.count[at] === 1 ? labels.ofItem[report.fields[at]] : 0;
     if (label === 0) left += report.count[at];
     else if (durations.has(label)) durations.get(label).push(report.duration[at]);

@@ -295,8 +295,9 @@ async function start() {
       if (made !== window.location.hash.slice(1)) window.history.replaceState(null, "", `#${made}`);
     }, LINK_MS);
   };
-  const follow = () => {
-    const asked = new URLSearchParams(window.location.hash.slice(1));
+  // Shows what a fragment of the address names.
+  const follow = (hash) => {
+    const asked = new URLSearchParams(hash.slice(1));
     const time = (text) => fromBegin(Number(text));
     group(asked.get("by") === "cpu" ? "cpu" : "thread");
     order(asked.get("order") === "begin");
@@ -314,8 +315,9 @@ async function start() {
     if (view.every(Number.isFinite) && view[1] > 0) timeline.show(...view);
     else timeline.whole();
   };
-  follow();
-  window.addEventListener("hashchange", follow);
+  follow(window.location.hash);
+  // The page can have changed the address since.
+  window.addEventListener("hashchange", (event) => follow(new URL(event.newURL).hash));
   for (const kind of ["click", "keyup", "input", "change"]) document.addEventListener(kind, link);
 
   // Paper is light.

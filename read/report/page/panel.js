@@ -1,7 +1,7 @@
 // The panel below the timeline: the selected item, tables, charts.
 import { button, clock, counted, duration, element, moment, plural, since } from "./text.js";
 import { fieldsOf } from "./data.js";
-import { Labels, OF_THREAD, THREAD_IDS, fieldLine, fieldTable } from "./fields.js";
+import { Labels, NO_FIELDS, OF_THREAD, THREAD_IDS, fieldLine, fieldTable } from "./fields.js";
 import { During, SameKey, timeByName } from "./during.js";
 import { originOf } from "./groups.js";
 import { eachWithin, figuresByLabel, figuresOfAll, figuresWithin } from "./figures.js";
@@ -13,6 +13,8 @@ import { Diff } from "./diff.js";
 const ROWS_MAX = 500;
 const DURING_SHOWN = 200;
 const NAMES_SHOWN = 4;
+// Stands for all names.
+const ALL = -1;
 // Maximum number of fields of the table by fields, and what separates their values in labels.
 const FIELDS_CHOSEN = 3;
 const BETWEEN = "\0";
@@ -437,17 +439,17 @@ export class Panel {
       return made;
     };
     const option = ([value, text]) => element("option", { value, text });
-    const name = slices.some((row) => row.name === by.name) ? by.name : slices[0].name;
+    const name = by.name === ALL || slices.some((row) => row.name === by.name) ? by.name : slices[0].name;
     const own = this.ownFields(name);
     const others = report.field_names.filter((field) => !own.includes(field));
     const group = (label, names) => element("optgroup", { label }, ...names.map((field) => option([field, field])));
-    const fields = (first) => [option(["", first]), group(`of ${report.names[name]}`, ["thread", ...own]), ...(others.length ? [group("of other events", others)] : [])];
+    const fields = (first) => [option(["", first]), group(name === ALL ? "of slices" : `of ${report.names[name]}`, [...NO_FIELDS.filter((one) => one !== "file" || report.keys.some((key) => key.includes("fd"))), ...own]), ...(others.length ? [group("of other events", others)] : [])];
     const { hits, wanted } = this.go.search() ?? {};
     const only = wanted === undefined ? [] : [button("Only what the search finds", () => { by.isOnly = !by.isOnly; this.show(); }, { "aria-pressed": Boolean(by.isOnly) })];
     const chosen = by.fields;
     const choose = (index) => (field) => chosen.splice(index, field ? 1 : FIELDS_CHOSEN, ...(field ? [field] : []));
     const fieldChoices = [...chosen, ""].slice(0, FIELDS_CHOSEN).flatMap((field, index) => [index ? "and" : "by", choice(["Field", "Second field", "Third field"][index], fields(index ? "no other field" : "a field …"), field, choose(index))]);
-    const choices = element("div", { class: "actions" }, choice("Name", slices.slice(0, ROWS_MAX).map((row) => option([row.name, report.names[row.name]])), name, (value) => (by.name = Number(value))), ...fieldChoices, ...only);
+    const choices = element("div", { class: "actions" }, choice("Name", [[ALL, "all names"], ...slices.slice(0, ROWS_MAX).map((row) => [row.name, report.names[row.name]])].map(option), name, (value) => (by.name = Number(value))), ...fieldChoices, ...only);
     if (!chosen.length) return [choices, element("p", { class: "quiet", text: "Choose a field: each of its values has a row with the durations of the slices that have it." })];
     const { labels } = by;
     const label = chosen.map((field) => `{${field}}`).join(BETWEEN);
@@ -456,11 +458,11 @@ export class Panel {
       return [choices, element("p", { class: "quiet", text: "The fields are being read …" })];
     }
     const is = by.isOnly && hits ? (at) => hits[at] === 1 : () => true;
-    const { rows, all, left } = figuresByLabel(report, labels.made, name, this.area ?? [0, report.span], is);
+    const { rows, all, left } = figuresByLabel(report, labels.made, name === ALL ? undefined : name, this.area ?? [0, report.span], is);
     const value = (row, by) => (by === "mean" ? row.total / row.count : row[by] ?? row.text.split(BETWEEN)[chosen.indexOf(by)]);
     const columns = [["count", "Count", counted], ...["total", "mean", "p50", "p90", "p99", "max"].map((key) => [key, key.startsWith("p") ? key : `${key[0].toUpperCase()}${key.slice(1)}`, duration])];
     const cells = (row) => columns.map(([name, , text]) => element("td", { text: row.count ? text(value(row, name)) : "" }));
-    const search = (field, text) => (field === "thread" ? text : `${field}=${THREAD_IDS.includes(field) ? text.split(" ").pop() : text}`);
+    const search = (field, text) => (NO_FIELDS.includes(field) ? text : `${field}=${THREAD_IDS.includes(field) ? text.split(" ").pop() : text}`);
     const first = (row) => row.text.split(BETWEEN).map((text, index) => element("td", { class: "text" }, button(text, () => this.go.query(search(chosen[index], text)), { "aria-label": `Search for ${search(chosen[index], text)}`, title: "Search for it" })));
     const body = sorted(rows, by.sort, value).slice(0, ROWS_MAX).map((row) => element("tr", {}, ...first(row), ...cells(row)));
     const foot = element("tfoot", {}, element("tr", {}, element("td", { text: "all", colspan: chosen.length }), ...cells(all)));
@@ -486,7 +488,7 @@ export class Panel {
   async readOwnFields(name) {
     const { report } = this;
     const all = [];
-    eachWithin(report, report.rows, [0, report.span], (at, row) => row.is_slices && report.name[at] === name && report.count[at] === 1 && report.fields[at] > 0 && all.push({ at, row }));
+    eachWithin(report, report.rows, [0, report.span], (at, row) => row.is_slices && (name === ALL || report.name[at] === name) && report.count[at] === 1 && report.fields[at] > 0 && all.push({ at, row }));
     const found = new Set();
     const step = Math.max(1, all.length / SAMPLES);
     for (let index = 0; index < all.length; index += step) {
