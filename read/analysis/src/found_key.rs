@@ -22,10 +22,11 @@ impl FoundKey {
                 "begins and ends of {name} are on different threads ({alone} are alone), and no field that both have tells which belong \
                  together: its slices are not certain; --key names fields"
             ),
-            fields => format!(
-                "{name} is paired by {}: {alone} begins and ends are alone, by thread {alone_by_thread} would be alone or joined wrongly",
-                fields.join(", ")
-            ),
+            fields => {
+                let alone = if *alone > 0 { format!("; {alone} begins and ends are alone") } else { String::new() };
+                let fields = fields.join(", ");
+                format!("{name} is paired by {fields}, since {alone_by_thread} do not fit by thread{alone}")
+            }
         }
     }
 }

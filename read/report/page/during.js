@@ -118,6 +118,9 @@ export class During {
         const [level] = row.levels;
         for (let at = firstFrom(report, level, from); at < level.to && report.begin[at] <= to; at++) {
           const lane = row.is_slices || report.key[at] === 0 ? undefined : this.lanes.get(report.key[at]);
+          // What begins as it ends is not part of it: the wait for a lock ends where the hold begins.
+          const begins = row.is_slices || (lane && report.begin[lane.at] === report.begin[at]);
+          if (begins && report.begin[at] === to && to > from) continue;
           // The begin of a slice on a lane is shown as the slice, and its end is part of it.
           if (!lane && !(row.is_slices && endOf(report, at) > to)) put({ at, row });
           if (!lane) continue;

@@ -151,10 +151,10 @@ function threadNamed(report, field, value) {
   return report.threadNames.get(value);
 }
 
-// Returns the fields of an event in one line.
-export function fieldLine(report, event) {
+// Returns the fields of an event in one line, without those of these names.
+export function fieldLine(report, event, without = []) {
   if (!event) return "";
-  const ordered = event.fields.slice().sort(([a], [b]) => OF_THREAD.includes(a) - OF_THREAD.includes(b));
+  const ordered = event.fields.filter(([name]) => !without.includes(name)).sort(([a], [b]) => OF_THREAD.includes(a) - OF_THREAD.includes(b));
   const text = ([name, value]) => {
     const thread = threadNamed(report, name, value);
     return `${name}=${value}${thread === undefined ? "" : ` (${thread})`}`;

@@ -1,11 +1,11 @@
 // Assembles the page.
 import { clock, countFrom, counted, duration, element, fromBegin, fromZero, moment, plural, zoneOf } from "./text.js";
 import { again, load } from "./data.js";
-import { Labels, Search } from "./fields.js";
+import { Labels, NO_FIELDS, Search } from "./fields.js";
 import { originOf } from "./groups.js";
 import { childrenOf, cpuLabel, find, neighbour, parentOf } from "./rows.js";
 import { Timeline, describe } from "./timeline.js";
-import { Panel, leftOut, tabsOf } from "./panel.js";
+import { FIELDS_CHOSEN, Panel, leftOut, tabsOf } from "./panel.js";
 
 const part = (id) => document.getElementById(id);
 
@@ -124,7 +124,7 @@ async function start() {
   const groupings = { thread: part("by-thread"), cpu: part("by-cpu"), label: part("by-label") };
   const pressed = () => {
     for (const [by, button] of Object.entries(groupings)) button.setAttribute("aria-pressed", state.by === by);
-    groupings.label.disabled = !state.labels;
+    groupings.label.disabled = !label.value.trim();
   };
   const group = (by) => {
     timeline.group(by);
@@ -194,8 +194,12 @@ async function start() {
     pressed();
   };
   label.addEventListener("change", () => relabel(state.by === "label"));
+  label.addEventListener("input", pressed);
 
-  query.addEventListener("input", search);
+  query.addEventListener("input", () => {
+    panel.by.isOnly = true;
+    search();
+  });
   query.addEventListener("keydown", (event) => {
     event.stopPropagation();
     if (event.key === "Enter") matching(event.shiftKey ? -1 : 1);
@@ -207,7 +211,7 @@ async function start() {
   });
   part("next").addEventListener("click", () => matching(1));
   part("previous").addEventListener("click", () => matching(-1));
-  for (const [by, button] of Object.entries(groupings)) button.addEventListener("click", () => group(by));
+  for (const [by, button] of Object.entries(groupings)) button.addEventListener("click", () => (by === "label" && !state.labels ? relabel(true) : group(by)));
   part("order").addEventListener("click", () => order(!state.isByBegin));
   part("whole").addEventListener("click", () => timeline.whole());
   part("theme").addEventListener("click", theme);
@@ -280,6 +284,8 @@ async function start() {
     put("order", state.isByBegin && "begin");
     put("tab", panel.tab !== tabAtFirst && panel.tab);
     put("find", query.value.trim());
+    put("of", panel.tab === "fields" && panel.by.name >= 0 && report.names[panel.by.name]);
+    put("fields", panel.tab === "fields" && panel.by.fields.join());
     if (label.value.trim() !== report.label) made.set("label", label.value.trim());
     put("range", state.area?.map(fromZero).join());
     const at = state.selected?.at;
@@ -309,6 +315,8 @@ async function start() {
     timeline.restrict(range.length === 2 && range.every(Number.isFinite) ? range : undefined);
     const [begin, long, ...name] = (asked.get("item") ?? "").split(",");
     timeline.select(find(report, state.by, time(begin), Number(long), report.names.indexOf(name.join())));
+    const of = report.names.indexOf(asked.get("of"));
+    Object.assign(panel.by, { name: of >= 0 ? of : undefined, fields: (asked.get("fields") ?? "").split(",").filter((field) => NO_FIELDS.includes(field) || report.field_names.includes(field)).slice(0, FIELDS_CHOSEN) });
     const tab = asked.get("tab") ?? tabAtFirst;
     panel.open(tabsOf(report).some(([name]) => name === tab) ? tab : tabAtFirst);
     const view = [time(asked.get("from") ?? NaN), Number(asked.get("for"))];

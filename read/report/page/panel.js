@@ -16,8 +16,9 @@ const NAMES_SHOWN = 4;
 // Stands for all names.
 const ALL = -1;
 // Maximum number of fields of the table by fields, and what separates their values in labels.
-const FIELDS_CHOSEN = 3;
+export const FIELDS_CHOSEN = 3;
 const BETWEEN = "\0";
+const FIELDS_TOGETHER = [["thread", "owner", "mutex"], ["thread", "writer", "rwlock"]];
 // Number of slices of a name whose fields are looked at for the names of the fields.
 const SAMPLES = 64;
 const FLOW_SHOWN = 20;
@@ -42,7 +43,7 @@ export class Panel {
     this.go = go;
     this.tab = "summary";
     // What the table by field shows, and the values of its field.
-    this.by = { fields: [], sort: { by: "total", isUp: false } };
+    this.by = { fields: [], isOnly: true, sort: { by: "total", isUp: false } };
     this.sort = { by: "total", isUp: false };
     // The row of the summary whose distribution is shown.
     this.chosen = report.summary.length ? 0 : undefined;
@@ -126,6 +127,7 @@ export class Panel {
     const name = this.report.name[entry.at];
     const row = this.figures.summary.findIndex((row) => row.name === name && row.is_slice === entry.row.is_slices);
     if (row >= 0) this.chosen = row;
+    if (row >= 0) this.by.name = undefined;
     // A table stays open when an item is selected, except by a click into the timeline.
     if (!["slowest", "summary", "fields"].includes(this.tab)) this.open(this.tab === "distribution" ? "distribution" : "item");
     else if (!this.isHeld) this.open("item");
@@ -251,7 +253,7 @@ export class Panel {
     for (const [index, one] of shown.entries()) {
       const events = await fieldsOf(report, one).catch(() => []);
       if (!into.isConnected) return;
-      cells[index][0].textContent = cells[index][0].title = fieldLine(report, { name: "", fields: events.slice(0, 2).flatMap(({ fields }) => fields).filter(([name], at, all) => !OF_THREAD.includes(name) && all.findIndex(([other]) => other === name) === at) });
+      cells[index][0].textContent = cells[index][0].title = fieldLine(report, { name: "", fields: events.slice(0, 2).flatMap(({ fields }) => fields).filter(([name], at, all) => all.findIndex(([other]) => other === name) === at) }, OF_THREAD);
     }
   }
 
@@ -332,6 +334,7 @@ export class Panel {
   // Goes to the slowest item of a row of the summary; for instants, to the first.
   choose(index) {
     this.chosen = index;
+    this.by.name = undefined;
     const row = this.figures.summary[index];
     this.held(() => (row.slowest.length ? this.goTo(row.name, row.slowest[0]) : this.go.first(row.name, this.figures.begin)));
     this.show();
@@ -409,6 +412,9 @@ export class Panel {
   async fill(shown, cells) {
     const { report } = this;
     const entries = shown.map(([name, [begin, long]]) => find(report, "thread", begin, long, name));
+    // The thread of the begin is in a column of its own.
+    const threadOf = (event) => event?.fields.find(([name]) => name === "vtid")?.[1];
+    const isOther = (events, side) => side === 1 && threadOf(events[1]) !== threadOf(events[0]);
     // Another table can be shown by now.
     const write = (cell, text) => {
       cell.textContent = cell.title = text;
@@ -416,7 +422,8 @@ export class Panel {
     };
     for (const [index, entry] of entries.entries()) {
       const events = await (entry ? fieldsOf(report, entry).catch(() => []) : []);
-      if (![0, 1].every((side) => write(cells[index][side], fieldLine(report, events[side])))) return;
+      const texts = [0, 1].map((side) => fieldLine(report, events[side], isOther(events, side) ? [] : OF_THREAD));
+      if (!texts.every((text, side) => write(cells[index][side], text))) return;
     }
     // A served page has what happened only for the item that is shown: each takes a request.
     if (report.is_served) return;
@@ -434,21 +441,24 @@ export class Panel {
     if (report.is_served) return [element("p", { class: "quiet", text: "The fields stay with the program that serves this page. `dormouse report` makes a page with these tables, and `dormouse stats --latency BEGIN..END --by FIELD` prints them." })];
     if (!slices.length || !report.field_names.length) return [element("p", { class: "quiet", text: "There are no slices with fields." })];
     const choice = (label, options, value, chosen) => {
-      const made = element("select", { "aria-label": label, onchange: (event) => { chosen(event.target.value); this.show(); } }, ...options);
+      const made = element("select", { "aria-label": label, onchange: (event) => { chosen(event.target.value); this.show(); this.parts.view.querySelector(`[aria-label="${label}"]`)?.focus(); } }, ...options);
       made.value = value;
       return made;
     };
     const option = ([value, text]) => element("option", { value, text });
-    const name = by.name === ALL || slices.some((row) => row.name === by.name) ? by.name : slices[0].name;
+    const isKnown = (name) => name === ALL || slices.some((row) => row.name === name);
+    const name = [by.name, figures.summary[this.chosen]?.name].find(isKnown) ?? slices[0].name;
     const own = this.ownFields(name);
     const others = report.field_names.filter((field) => !own.includes(field));
     const group = (label, names) => element("optgroup", { label }, ...names.map((field) => option([field, field])));
-    const fields = (first) => [option(["", first]), group(name === ALL ? "of slices" : `of ${report.names[name]}`, [...NO_FIELDS.filter((one) => one !== "file" || report.keys.some((key) => key.includes("fd"))), ...own]), ...(others.length ? [group("of other events", others)] : [])];
+    const fields = (first, sets = []) => [option(["", first]), ...sets.map((set) => option([set, set])), group(name === ALL ? "of slices" : `of ${report.names[name]}`, [...NO_FIELDS.filter((one) => one !== "file" || report.keys.some((key) => key.includes("fd"))), ...own]), ...(others.length ? [group("of other events", others)] : [])];
     const { hits, wanted } = this.go.search() ?? {};
     const only = wanted === undefined ? [] : [button("Only what the search finds", () => { by.isOnly = !by.isOnly; this.show(); }, { "aria-pressed": Boolean(by.isOnly) })];
     const chosen = by.fields;
-    const choose = (index) => (field) => chosen.splice(index, field ? 1 : FIELDS_CHOSEN, ...(field ? [field] : []));
-    const fieldChoices = [...chosen, ""].slice(0, FIELDS_CHOSEN).flatMap((field, index) => [index ? "and" : "by", choice(["Field", "Second field", "Third field"][index], fields(index ? "no other field" : "a field …"), field, choose(index))]);
+    // Some fields are wanted together.
+    const sets = FIELDS_TOGETHER.filter((fields) => fields.every((field) => [...NO_FIELDS, ...own].includes(field))).map((fields) => fields.join(", "));
+    const choose = (index) => (field) => chosen.splice(index, sets.includes(field) || !field ? FIELDS_CHOSEN : 1, ...(field ? field.split(", ") : []));
+    const fieldChoices = [...chosen, ""].slice(0, FIELDS_CHOSEN).flatMap((field, index) => [index ? "and" : "by", choice(["Field", "Second field", "Third field"][index], fields(index ? "no other field" : "a field …", index ? [] : sets), field, choose(index))]);
     const choices = element("div", { class: "actions" }, choice("Name", [[ALL, "all names"], ...slices.slice(0, ROWS_MAX).map((row) => [row.name, report.names[row.name]])].map(option), name, (value) => (by.name = Number(value))), ...fieldChoices, ...only);
     if (!chosen.length) return [choices, element("p", { class: "quiet", text: "Choose a field: each of its values has a row with the durations of the slices that have it." })];
     const { labels } = by;
@@ -463,7 +473,7 @@ export class Panel {
     const columns = [["count", "Count", counted], ...["total", "mean", "p50", "p90", "p99", "max"].map((key) => [key, key.startsWith("p") ? key : `${key[0].toUpperCase()}${key.slice(1)}`, duration])];
     const cells = (row) => columns.map(([name, , text]) => element("td", { text: row.count ? text(value(row, name)) : "" }));
     const search = (field, text) => (NO_FIELDS.includes(field) ? text : `${field}=${THREAD_IDS.includes(field) ? text.split(" ").pop() : text}`);
-    const first = (row) => row.text.split(BETWEEN).map((text, index) => element("td", { class: "text" }, button(text, () => this.go.query(search(chosen[index], text)), { "aria-label": `Search for ${search(chosen[index], text)}`, title: "Search for it" })));
+    const first = (row) => row.text.split(BETWEEN).map((text, index) => element("td", { class: "text" }, button(text, () => { by.isOnly = false; this.go.query(search(chosen[index], text)); }, { "aria-label": `Search for ${search(chosen[index], text)}`, title: "Search for it" })));
     const body = sorted(rows, by.sort, value).slice(0, ROWS_MAX).map((row) => element("tr", {}, ...first(row), ...cells(row)));
     const foot = element("tfoot", {}, element("tr", {}, element("td", { text: "all", colspan: chosen.length }), ...cells(all)));
     const heads = this.heads([...chosen.map((field) => [field, field]), ...columns], by.sort);
