@@ -1,5 +1,5 @@
-//! Each mechanism, installed alone: the programs in its README build by the README's lines, run, and nothing is left
-//! after the mechanism was removed.
+//! Each mechanism, installed alone: the programs in its README build by the README's lines, its examples in C by the line in
+//! their comment, all run, and nothing is left after the mechanism was removed.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use std::fs;
@@ -27,6 +27,20 @@ fn code<'a>(readme: &'a str, language: &str) -> &'a str {
     rest.split_once("\n```").unwrap().0
 }
 
+/// Returns the text and the line for the compiler of each example in C that needs this mechanism alone, with the program's
+/// name.
+fn c_examples(name: &str) -> Vec<(String, String, String)> {
+    let files = fs::read_dir(root().join("mechanisms").join(name).join("examples")).into_iter().flatten();
+    let paths = files.map(|file| file.unwrap().path()).filter(|path| path.extension().is_some_and(|end| end == "c"));
+    let example = |path: PathBuf| {
+        let text = fs::read_to_string(&path).unwrap();
+        let lines = text.lines().filter_map(|line| line.strip_prefix(" *     "));
+        let line = lines.into_iter().find(|line| line.contains(&format!("--libs dormouse-{name})")))?.to_string();
+        Some((path.file_stem()?.to_str()?.to_string(), text, line))
+    };
+    paths.filter_map(example).collect()
+}
+
 /// Runs a command, and returns what it printed.
 fn succeed(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
@@ -49,6 +63,7 @@ fn c_programs_of_the_readmes() {
     if !has("cc") || !has("pkg-config") {
         return;
     }
+    let mut example_count = 0;
     for name in MECHANISMS {
         let (prefix, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         install_mechanism(&built(), prefix.path(), name).unwrap();
@@ -63,6 +78,15 @@ fn c_programs_of_the_readmes() {
         let mut program = Command::new(dir.path().join("a.out"));
         let text = succeed(program.env("LD_LIBRARY_PATH", prefix.path().join("lib")));
         println!("{name}: {text}");
+        for (example, code, line) in c_examples(name) {
+            fs::write(dir.path().join(format!("{example}.c")), code).unwrap();
+            let mut shell = Command::new("sh");
+            shell.args(["-c", &line]).current_dir(dir.path());
+            succeed(shell.env("PKG_CONFIG_PATH", prefix.path().join("lib/pkgconfig")));
+            let mut program = Command::new(dir.path().join(&example));
+            println!("{example}: {}", succeed(program.env("LD_LIBRARY_PATH", prefix.path().join("lib"))));
+            example_count += 1;
+        }
         let lib = fs::read_dir(prefix.path().join("lib")).unwrap();
         let others = lib
             .map(|file| file.unwrap().file_name().into_string().unwrap())
@@ -72,6 +96,7 @@ fn c_programs_of_the_readmes() {
         uninstall(prefix.path()).unwrap();
         assert_eq!(fs::read_dir(prefix.path()).unwrap().count(), 0, "{name}");
     }
+    assert!(example_count > 0);
 }
 
 #[test]
