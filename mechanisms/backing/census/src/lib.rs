@@ -47,6 +47,7 @@ mod census;
 mod html;
 mod object_file;
 mod process;
+mod ptrace;
 mod signals;
 mod speed;
 mod stacks;

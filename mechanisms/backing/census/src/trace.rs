@@ -25,6 +25,7 @@ use libc::{c_int, c_ulong, pid_t};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::process;
+use crate::ptrace::{Request, ptrace, wait};
 
 /// An event of the command or of its descendants.
 #[derive(Debug)]
@@ -73,42 +74,10 @@ pub(crate) fn supervise(command: Command, is_traced: bool, events: &Sender<Event
     let _ = events.send(end.map_or_else(Event::Failed, Event::Ended));
 }
 
-/// Type of a `ptrace` request in this libc.
-#[cfg(not(target_env = "musl"))]
-type Request = libc::c_uint;
-#[cfg(target_env = "musl")]
-type Request = c_int;
-
-fn ptrace(request: Request, thread: pid_t, address: usize, data: usize) -> io::Result<()> {
-    // SAFETY: of the requests that this module makes, only PTRACE_GETEVENTMSG makes the kernel write to this process's
-    // memory, and only PTRACE_SETSIGMASK makes it read there; both callers pass the address of a word. The other
-    // requests affect only the tracee.
-    match unsafe { libc::ptrace(request, thread, address, data) } {
-        -1 => Err(io::Error::last_os_error()),
-        _ => Ok(()),
-    }
-}
-
 fn event_message(thread: pid_t) -> io::Result<c_ulong> {
     let mut message: c_ulong = 0;
     ptrace(libc::PTRACE_GETEVENTMSG, thread, 0, (&raw mut message).expose_provenance())?;
     Ok(message)
-}
-
-/// Waits for the next event of process `pid`, or (`-1`) of any child or tracee of this thread.
-fn wait(pid: pid_t, options: c_int) -> io::Result<(pid_t, c_int)> {
-    loop {
-        let mut status = 0;
-        // SAFETY: the status is a variable of this function.
-        let found = unsafe { libc::waitpid(pid, &raw mut status, options | libc::__WNOTHREAD) };
-        if found >= 0 {
-            return Ok((found, status));
-        }
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
-    }
 }
 
 /// Value from `include/uapi/linux/ptrace.h`.
