@@ -213,6 +213,11 @@ impl Pages {
         self.zero + self.resident().saturating_sub(self.shared)
     }
 
+    /// Returns the number of entries of the page table that lead to the zero page, small or huge.
+    pub fn zero_entries(&self) -> u64 {
+        (self.zero - self.huge_zero) / os_page_size() as u64 + self.huge_zero / HUGE_PAGE_SIZE_BYTES as u64
+    }
+
     /// Returns the number of page faults for the touched bytes, without read-ahead: one for each page, small or huge.
     pub(crate) fn touches(&self) -> u64 {
         let huge = self.huge.min(self.resident().saturating_sub(self.shared)) + self.huge_zero;

@@ -25,9 +25,14 @@
 //! Only the supervisor waits for processes, and only the watcher has state; it receives events over a channel, in their
 //! order. `README.md` shows programs in which this has found something, and explains the measurement.
 //!
+//! With [`RunOptions::fix`], a filter of system calls (`filter.rs`) also stops the command where it obtains memory or gives it
+//! back. There the supervisor makes it populate what it has obtained (`populate.rs`), by a system call between two of the
+//! command's own instructions (`inject.rs`). [`fix()`] compares a run with this to one without.
+//!
 //! # Cost
 //! A census reads the page table once: about 10 ns for each present page. Samples take at most a twentieth of a CPU. A
-//! traced command stops when a thread or process begins or ends, at an exec and at a signal, and nowhere else.
+//! traced command stops when a thread or process begins or ends, at an exec and at a signal, and nowhere else; with a fix, also
+//! at system calls that obtain memory or give it back.
 //!
 //! # Limits
 //! The process continues to run: the state of each mapping is read at a different moment. Variables are known if the
@@ -44,8 +49,12 @@
 
 mod buffers;
 mod census;
+mod filter;
+mod fix;
 mod html;
+mod inject;
 mod object_file;
+mod populate;
 mod process;
 mod ptrace;
 mod signals;
@@ -58,9 +67,11 @@ mod watch;
 pub use buffers::{Buffer, BufferName, Limits};
 pub use census::{Census, Mapping, Name, Pages, ZeroVariable};
 pub use dormouse_backing::page_table::KernelInterface;
+pub use fix::{COMPARED_RUNS_MIN, Comparison, Fixed, fix};
 pub use html::{html, html_of_run};
+pub use populate::{Fix, LeftAlone, Populated};
 pub use speed::Speed;
-pub use text::{run_table, table};
+pub use text::{fixed_table, run_table, table};
 pub use watch::{Counts, EndedProcess, Run, RunOptions, Sample, Verdict, run};
 
 use dormouse_backing::BackingError;

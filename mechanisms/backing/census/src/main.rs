@@ -8,7 +8,10 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Parser;
-use dormouse_census::{Census, KernelInterface, Limits, Run, RunOptions, Verdict, html, html_of_run, run_table, table};
+use dormouse_census::{
+    COMPARED_RUNS_MIN, Census, KernelInterface, Limits, Run, RunOptions, Verdict, fix, fixed_table, html, html_of_run,
+    run_table, table,
+};
 use dormouse_terminal::{Output, parse_duration, parse_size, report, style};
 
 /// Show what backs a program's memory: pages of its own, the zero page, or nothing
@@ -30,6 +33,10 @@ Examples:
                                   which buffers it reads from the zero page; useful in a test
   dormouse pages --watch --from 2s --until 10s --html pages.html -- ./benchmark
                                   only during the measured time, with a picture
+  dormouse pages --fix -- ./benchmark --size 64M
+                                  what it measures with memory instead of the zero page
+  dormouse pages --fix --compare 20 -- ./benchmark > /dev/null
+                                  and how much longer it takes
 
 Columns: unbacked: the next access faults; zero: the zero page; small, huge: memory, in pages of 4 KiB or of 2 MiB.
 
@@ -40,34 +47,51 @@ zero page; NEW MEMORY is their size. Pages that came and went between two sample
 before its first sample, are not counted. After the command has ended, up to 256 MiB are read in order, to measure how many times faster reads of the \
 zero page are on this machine.
 
-The command and all processes that it starts are traced with ptrace(2), without stops at system calls, so that memory is examined just before \
+What --fix does: the command runs as it is, and then once more with its memory populated: wherever it obtains memory of its own (mmap, brk, mremap, mprotect; \
+its .bss at its first such call), the kernel is asked to enter a page for each address at once, in the program itself (madvise, MADV_POPULATE_WRITE, Linux \
+5.14). The program is not changed, and may be static. It uses more memory and starts later, so compare what it prints, not its whole time. \
+Not populated are: stacks, ranges larger than half of the available memory, private mappings of /dev/zero, 32-bit programs, and memory that the program \
+gives back to the kernel (MADV_DONTNEED) and reads again. In both runs the command is stopped at the same calls, also at munmap, before which its memory \
+is examined. A filter of system calls (seccomp) stops it there; it cannot be removed, so that --fix waits for all processes that the command starts, and they \
+are killed if it is.
+
+The command and all processes that it starts are traced with ptrace(2), without stops at system calls except with --fix, so that memory is examined just before \
 each of them ends. Under ptrace a program cannot raise its privileges. A program that debugs others, or has a leak checker that does, \
 needs --no-ptrace.
 
 Exit code: 0; 2 if the process cannot be read, the command cannot be run, or (with --watch) the kernel does not tell which pages are the \
 zero page. With a command, the command's exit code; 128 + N if signal N ended it. With --watch, 3 if the command ended with 0 and a buffer was \
-found. The last line says what was found.")]
+found; with --fix always the exit code of the run with populated memory. The last line says what was found.")]
 struct Pages {
     /// Process id; only root can read the processes of other users
     #[arg(value_name = "PID", conflicts_with_all = ["command", "watch"], required_unless_present = "command")]
     pid: Option<u32>,
     /// Also examine the memory while the command runs, and report buffers on the zero page
-    #[arg(long, requires = "command")]
+    #[arg(long, requires = "command", group = "sampled")]
     watch: bool,
+    /// Run the command twice, as it is and with its memory populated as it obtains it, and say what that changes
+    #[arg(long, requires = "command", group = "sampled", conflicts_with_all = ["pid", "each", "html", "no_ptrace"])]
+    fix: bool,
+    /// With --fix: only the run with populated memory
+    #[arg(long, requires = "fix")]
+    once: bool,
+    /// With --fix: then run it so many times in each way, alternately, and compare the times
+    #[arg(long, value_name = "RUNS", value_parser = parse_runs, requires = "fix", conflicts_with = "once")]
+    compare: Option<usize>,
     /// Time between two samples, such as 5ms; longer if samples take long, so that sampling takes at most 5 % of a CPU
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10ms", requires = "watch")]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10ms", requires = "sampled")]
     period: Duration,
     /// The measured time begins this long after the command's start, so that warm-up does not count
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "0s", requires = "watch")]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "0s", requires = "sampled")]
     from: Duration,
     /// The measured time ends this long after the command's start [default: at its end]
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, requires = "watch")]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, requires = "sampled")]
     until: Option<Duration>,
     /// Report a buffer if its part on the zero page is at least this share of the memory that its process has touched
-    #[arg(long, value_name = "PERCENT", value_parser = parse_share, default_value = "10", requires = "watch")]
+    #[arg(long, value_name = "PERCENT", value_parser = parse_share, default_value = "10", requires = "sampled")]
     share: f64,
     /// Report a buffer if its part on the zero page is at least this size, such as 64K
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "64K", requires = "watch")]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "64K", requires = "sampled")]
     size: u64,
     /// Do not use ptrace; what the command does after the last sample is then not seen
     #[arg(long, requires = "command")]
@@ -95,6 +119,11 @@ struct Pages {
 fn parse_share(text: &str) -> Result<f64, String> {
     let share = text.trim_end_matches('%').trim_end().parse().ok();
     share.filter(|share| (0.0..=100.0).contains(share)).ok_or_else(|| format!("`{text}` is not a share from 0 to 100"))
+}
+
+fn parse_runs(text: &str) -> Result<usize, String> {
+    let runs = text.parse().ok().filter(|runs| (COMPARED_RUNS_MIN..=10_000).contains(runs));
+    runs.ok_or_else(|| format!("`{text}` is not a number from {COMPARED_RUNS_MIN} to 10000"))
 }
 
 fn main() -> ExitCode {
@@ -130,21 +159,28 @@ impl Pages {
         }
         let options = RunOptions {
             interfaces: self.interfaces().into(),
-            period: self.watch.then_some(self.period),
+            period: (self.watch || self.fix).then_some(self.period),
             is_traced: !self.no_ptrace,
+            fix: None,
             from: self.from,
             until: self.until,
             limits: Limits { share_percent: self.share, size_bytes: self.size },
         };
+        if self.fix {
+            let fixed = fix(&self.command, &options, self.once, self.compare)?;
+            self.report(&if self.json { json(&fixed)? } else { fixed_table(&fixed) })?;
+            return Ok(fixed.after.exit_code as u8);
+        }
         let run = dormouse_census::run(&self.command, &options)?;
         self.html_file(&html_of_run(&run))?;
         let text = if self.json { json(&run)? } else { run_table(&run, style::columns(), self.each) };
-        match &self.output {
-            Some(file) => write(file, &text)?,
-            // Standard output belongs to the command.
-            None => report(&text)?,
-        }
+        self.report(&text)?;
         Ok(self.exit_code(&run))
+    }
+
+    /// Writes what a command's run has shown. Standard output belongs to the command.
+    fn report(&self, text: &str) -> anyhow::Result<()> {
+        self.output.as_ref().map_or_else(|| report(text), |file| write(file, text))
     }
 
     fn exit_code(&self, run: &Run) -> u8 {

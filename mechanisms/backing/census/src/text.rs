@@ -22,7 +22,10 @@ use std::fmt::Write;
 use std::path::Path;
 
 use crate::census::Row;
-use crate::{Buffer, BufferName, Census, Counts, Mapping, Name, Pages, Run, Sample, Speed, Verdict};
+use crate::fix::{Change, Comparison, Fixed};
+use crate::{
+    Buffer, BufferName, Census, Counts, LeftAlone, Mapping, Name, Pages, Populated, Run, Sample, Speed, Verdict,
+};
 
 /// Columns of figures, and the width of each.
 const COLUMNS: [&str; 6] = ["size", "unbacked", "zero", "small", "huge", "swapped"];
@@ -168,6 +171,72 @@ fn watched(run: &Run) -> String {
         }
         Verdict::NotFound => format!("found: nothing ({limit})"),
         Verdict::Unknown => "found: nothing, but the zero page could not be seen; the lines above say why".into(),
+    };
+    let _ = writeln!(text, "\n{verdict}");
+    text
+}
+
+/// Returns the result of a command that was run as it is and with its memory populated.
+pub fn fixed_table(fixed: &Fixed) -> String {
+    let Fixed { before, after, comparison } = fixed;
+    let name = after.command.first().map_or("", String::as_str);
+    let runs: Vec<(&str, &Run)> = before.iter().map(|run| ("as it is", run)).chain([("populated", after)]).collect();
+    let kinds = if before.is_some() { "as it is, and with its memory populated" } else { "with its memory populated" };
+    let mut text = format!("{name}: {kinds}\n\n{:<12}ZERO PAGE  MAPPINGS   WALL TIME  EXIT CODE\n", "");
+    for (kind, run) in &runs {
+        let entries = if run.zero_entries_max == 0 { "–".into() } else { run.zero_entries_max.to_string() };
+        let (zero, time) = (bytes_text(run.zero_max), time_text(run.duration_ms));
+        let _ = writeln!(text, "{kind:<12}{zero:>9}{entries:>10}{time:>12}{:>11}", run.exit_code);
+    }
+    if let Some(Populated { size, calls, duration_ms, left_alone }) = &after.populated {
+        let (size, time) = (bytes_text(*size), time_text(*duration_ms));
+        let _ = writeln!(text, "\npopulated: {size} by {calls} calls, {time} of its time");
+        for LeftAlone { reason, count, size } in left_alone {
+            let _ = writeln!(text, "left alone: {} in {count} ranges: {reason}", bytes_text(*size));
+        }
+    }
+    let is_listed = |change: &Change| change.before.unwrap_or(0).max(change.after) >= LISTED_BYTES_MIN;
+    let changes: Vec<Change> = fixed.changes().into_iter().filter(is_listed).collect();
+    if !changes.is_empty() {
+        text.push_str("\nread from the zero page\n  BEFORE   AFTER  BUFFER\n");
+    }
+    for Change { name, before, after } in changes.iter().take(VARIABLES_MAX) {
+        let before = before.map_or("?".into(), bytes_text);
+        let _ = writeln!(text, "{before:>8}{:>8}  {name}", bytes_text(*after));
+    }
+    more(&mut text, changes.len());
+    if let Some(Comparison { pairs, before, after, factor }) = comparison {
+        let row =
+            |[median, low, high]: [f64; 3]| format!("{} [{}, {}]", time_text(median), time_text(low), time_text(high));
+        let [median, low, high] = factor;
+        let _ = writeln!(text, "\nwall time, median of {} runs of each with a 95 % interval", pairs.len());
+        let _ = writeln!(text, "as it is    {}\npopulated   {}", row(*before), row(*after));
+        let _ = writeln!(text, "populated, it takes {median:.2} times as long [{low:.2}, {high:.2}]");
+    }
+    let mut lines: Vec<String> = Vec::new();
+    for line in runs.iter().flat_map(|(_, run)| &run.unseen) {
+        if !lines.contains(line) {
+            lines.push(line.clone());
+        }
+    }
+    unseen(&mut text, &lines);
+    let rest: u64 = after.buffers.iter().filter(|buffer| buffer.is_found).map(|buffer| buffer.zero).sum();
+    let is_populated = after.populated.is_some();
+    let is_another_end = before.as_ref().is_some_and(|before| before.exit_code != after.exit_code);
+    let verdict = match (after.verdict, before.as_ref().map(|before| before.verdict)) {
+        _ if is_another_end => "the runs ended with different exit codes, so they cannot be compared".into(),
+        _ if !is_populated => "not mended: no memory was populated; the lines above say why".into(),
+        (Verdict::Unknown, _) | (_, Some(Verdict::Unknown)) => {
+            "the zero page could not be seen, so what this changed is not known; the lines above say why".into()
+        }
+        (Verdict::Found, _) => format!(
+            "not mended: {} are still read from the zero page: memory that was left alone (above), given back to the kernel and read again, \
+             on the first thread's stack, or obtained by a 32-bit program",
+            bytes_text(rest)
+        ),
+        (Verdict::NotFound, Some(Verdict::Found)) => "mended: no buffer is read from the zero page any more".into(),
+        (Verdict::NotFound, Some(Verdict::NotFound)) => "nothing to mend: no buffer was read from the zero page".into(),
+        (Verdict::NotFound, None) => "no buffer is read from the zero page".to_string(),
     };
     let _ = writeln!(text, "\n{verdict}");
     text

@@ -11,9 +11,10 @@ use serde::Serialize;
 
 use crate::buffers::{Buffer, Buffers, Limits};
 use crate::census::{Census, Names, Pages, Surveyor, unseen_by};
+use crate::populate::{Fix, Populated};
 use crate::signals::CaughtSignals;
 use crate::speed::Speed;
-use crate::trace::{Event, Started, supervise};
+use crate::trace::{Event, Started, Supervision, supervise};
 use crate::{KernelInterface, PagesError, process};
 
 /// Maximum number of samples that are kept. When there are more, every other one is dropped.
@@ -34,6 +35,8 @@ pub struct RunOptions {
     /// Whether `ptrace(2)` is used, so that a census is taken as each process ends. Otherwise there are only samples,
     /// even if there is no period.
     pub is_traced: bool,
+    /// What is done where the command and its descendants obtain memory; `None`: they are not stopped there.
+    pub fix: Option<Fix>,
     /// Beginning of the measured time, counted from the command's start.
     pub from: Duration,
     /// End of the measured time; `None`: the command's end.
@@ -48,6 +51,7 @@ impl Default for RunOptions {
             interfaces: KernelInterface::ALL.into(),
             period: None,
             is_traced: true,
+            fix: None,
             from: Duration::ZERO,
             until: None,
             limits: Limits::default(),
@@ -147,6 +151,13 @@ pub struct Run {
     pub unseen: Vec<String>,
     /// Whether a buffer was found beyond the limits.
     pub verdict: Verdict,
+    /// Largest number of bytes that were the zero page at one time, over all processes.
+    pub zero_max: u64,
+    /// Number of entries of page tables that led to the zero page at that time.
+    pub zero_entries_max: u64,
+    /// Memory that was populated, with [`Fix::Populate`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub populated: Option<Populated>,
 }
 
 /// Whether a command has read buffers from the zero page.
@@ -176,8 +187,8 @@ pub fn run(command: &[OsString], options: &RunOptions) -> Result<Run, PagesError
     let mut process = Command::new(&program);
     process.args(arguments);
     let (sender, events) = channel();
-    let is_traced = options.is_traced;
-    let supervisor = std::thread::spawn(move || supervise(process, is_traced, &sender));
+    let supervision = Supervision { is_traced: options.is_traced, fix: options.fix };
+    let supervisor = std::thread::spawn(move || supervise(process, supervision, &sender));
     let failed = |error| PagesError::Start { program: program.to_string_lossy().into_owned(), error };
     let started = match events.recv() {
         Ok(Event::Started(started)) => started,
@@ -188,6 +199,9 @@ pub fn run(command: &[OsString], options: &RunOptions) -> Result<Run, PagesError
     let mut watcher = Watcher::new(started, options);
     watcher.run.command = command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let status = watcher.watch(&events).map_err(failed)?;
+    watcher.duration_ms = watcher.time_ms();
+    // The supervisor may go on until the command's descendants have ended; no event is handled any more.
+    drop(events);
     let _ = supervisor.join();
     drop(forwarder);
     Ok(watcher.finish(status))
@@ -225,6 +239,8 @@ struct Watcher {
     sample_step: usize,
     buffers: Buffers,
     refused: BTreeSet<String>,
+    /// Time from the command's start to its end, in milliseconds.
+    duration_ms: f64,
     /// The result so far.
     run: Run,
 }
@@ -236,10 +252,11 @@ impl Watcher {
                 "the command is not traced ({reason}): what it did after the last sample is missing, and so are programs that ran between two samples"
             )
         });
+        let unfixed = started.unfixed.as_ref().map(|reason| format!("no memory is populated: {reason}"));
         Watcher {
             main: started.pid,
             options: options.clone(),
-            is_traced: unseen.is_none(),
+            is_traced: started.untraced.is_none(),
             surveyor: Surveyor::new(&options.interfaces),
             start: Instant::now(),
             spaces: BTreeMap::from([(started.pid, Space { touched: Some([0; 2]), ..Space::default() })]),
@@ -251,10 +268,11 @@ impl Watcher {
             sample_step: 1,
             buffers: Buffers::default(),
             refused: BTreeSet::new(),
+            duration_ms: 0.0,
             run: Run {
                 limits: options.limits,
                 period_ms: options.period.map(milliseconds),
-                unseen: unseen.into_iter().collect(),
+                unseen: unseen.into_iter().chain(unfixed).collect(),
                 ..Run::default()
             },
         }
@@ -279,7 +297,10 @@ impl Watcher {
                 None => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             match event {
-                Ok(Event::Ended(status)) => return Ok(status),
+                Ok(Event::Ended(status, populated)) => {
+                    self.run.populated = populated.filter(|_| self.options.fix == Some(Fix::Populate));
+                    return Ok(status);
+                }
                 Ok(Event::Failed(error)) => return Err(error),
                 Ok(event) => self.event(event),
                 Err(RecvTimeoutError::Timeout) => {
@@ -316,9 +337,14 @@ impl Watcher {
                 }
                 drop(answer);
             }
+            Event::GivingBack { pid, thread, answer } => {
+                self.look(pid, thread, Names::ButStacks);
+                self.count();
+                drop(answer);
+            }
             Event::Gone { pid } => self.close(pid, true),
             // `run` and `watch` handle these.
-            Event::Started(_) | Event::Failed(_) | Event::Ended(_) => {}
+            Event::Started(_) | Event::Failed(_) | Event::Ended(..) => {}
         }
     }
 
@@ -403,11 +429,14 @@ impl Watcher {
                 *passed = Some(counts);
             }
         }
+        let mut pages = Pages::default();
+        let censuses = self.spaces.values().filter_map(|space| space.census.as_ref());
+        censuses.for_each(|census| pages.add(&census.total));
+        if self.is_measured() && pages.zero > self.run.zero_max {
+            (self.run.zero_max, self.run.zero_entries_max) = (pages.zero, pages.zero_entries());
+        }
         let Run { samples, sample_count, .. } = &mut self.run;
         if sample_count.is_multiple_of(self.sample_step) {
-            let mut pages = Pages::default();
-            let censuses = self.spaces.values().filter_map(|space| space.census.as_ref());
-            censuses.for_each(|census| pages.add(&census.total));
             let process_count = self.spaces.len();
             samples.push(Sample { time_ms: milliseconds(now), process_count, pages, counts });
         }
@@ -443,7 +472,7 @@ impl Watcher {
     }
 
     fn finish(mut self, status: ExitStatus) -> Run {
-        let (end_ms, whole) = (self.time_ms(), self.counts());
+        let (end_ms, whole) = (self.duration_ms, self.counts());
         self.spaces.keys().copied().collect::<Vec<_>>().into_iter().for_each(|pid| self.close(pid, false));
         let from_ms = milliseconds(self.options.from);
         let until_ms = self.options.until.map_or(end_ms, |until| milliseconds(until).min(end_ms));
@@ -471,7 +500,7 @@ impl Watcher {
             Some(census) if census.sees_zero => Verdict::NotFound,
             _ => Verdict::Unknown,
         };
-        if let Some(buffer) = found.filter(|_| run.period_ms.is_some()) {
+        if let Some(buffer) = found.filter(|_| run.period_ms.is_some() && self.options.fix.is_none()) {
             match Speed::measure(buffer.zero, buffer.is_huge) {
                 Ok(speed) => run.speed = Some(speed),
                 Err(reason) => run.unseen.push(format!("how much faster it seems: {reason}")),

@@ -1,5 +1,6 @@
 //! The command `dormouse-pages`, which `dormouse pages` runs.
 
+mod fix;
 mod process;
 mod watch;
 

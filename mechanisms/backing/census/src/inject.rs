@@ -1,0 +1,99 @@
+//! Makes a system call in another program, between two of its own instructions.
+//!
+//! ```text
+//!   thread, stopped as its own call returns        registers are kept
+//!        │  back to the instruction that made the call, with other registers
+//!        ├─ stop: the call begins
+//!        ├─ stop: the call returns ─ its result is read
+//!        └  registers as kept: the thread goes on behind its own call
+//! ```
+//! Its signals are blocked meanwhile. The thread must have made its call by the instruction that is used here: the filter of
+//! system calls ([`crate::filter`]) reports no others.
+
+use std::io;
+
+use libc::{c_int, pid_t};
+
+use crate::ptrace::{self, Registers, SystemCall, ptrace, wait};
+
+/// Indexes into [`Registers`], and the size of the instruction that makes a system call.
+struct Layout {
+    number: usize,
+    arguments: [usize; 3],
+    program_counter: usize,
+    instruction_size_bytes: u64,
+}
+
+#[cfg(target_arch = "x86_64")]
+const LAYOUT: Option<Layout> =
+    Some(Layout { number: 10, arguments: [14, 13, 12], program_counter: 16, instruction_size_bytes: 2 });
+#[cfg(target_arch = "aarch64")]
+const LAYOUT: Option<Layout> =
+    Some(Layout { number: 8, arguments: [0, 1, 2], program_counter: 32, instruction_size_bytes: 4 });
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+const LAYOUT: Option<Layout> = None;
+
+/// How a system call in another program ended.
+#[derive(Debug)]
+pub(crate) enum Injected {
+    /// It returned this. An error is a negative number. The thread is stopped as before.
+    Answered(i64),
+    /// The thread is about to end, or has ended: this is its status from `waitpid(2)`, which is not handled yet.
+    Interrupted(c_int),
+}
+
+/// Makes a system call in a thread that is stopped as a call of its own returns.
+///
+/// # Errors
+/// Errors of the kernel: the thread was killed.
+pub(crate) fn call(pid: pid_t, thread: pid_t, number: i64, arguments: [u64; 3]) -> io::Result<Injected> {
+    let Some(layout) = LAYOUT else { return Err(io::ErrorKind::Unsupported.into()) };
+    let (kept, mask) = (ptrace::registers(thread)?, ptrace::signal_mask(thread)?);
+    let mut registers: Registers = kept;
+    registers[layout.number] = number.cast_unsigned();
+    for (index, argument) in layout.arguments.into_iter().zip(arguments) {
+        registers[index] = argument;
+    }
+    registers[layout.program_counter] -= layout.instruction_size_bytes;
+    ptrace::set_signal_mask(thread, u64::MAX)?;
+    ptrace::set_registers(thread, &registers)?;
+    let mut held = Vec::new();
+    let mut answer = None;
+    // The call begins, and returns.
+    for _ in 0..2 {
+        if let Some(status) = go_on(thread, &mut held)? {
+            return Ok(Injected::Interrupted(status));
+        }
+        answer = ptrace::system_call(thread)?;
+    }
+    ptrace::set_registers(thread, &kept)?;
+    ptrace::set_signal_mask(thread, mask)?;
+    for signal in held {
+        // SAFETY: the call has no pointers; a thread that has ended is an error, and does not matter.
+        unsafe { libc::syscall(libc::SYS_tgkill, pid, thread, signal) };
+    }
+    match answer {
+        Some(SystemCall::Answered(answer)) => Ok(Injected::Answered(answer)),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+/// Lets the thread run to the next beginning or end of a system call. Signals that cannot be blocked are kept. Returns the
+/// status of a thread that is about to end.
+fn go_on(thread: pid_t, held: &mut Vec<c_int>) -> io::Result<Option<c_int>> {
+    loop {
+        ptrace(libc::PTRACE_SYSCALL, thread, 0, 0)?;
+        let (_, status) = wait(thread, libc::__WALL)?;
+        let is_stopped = libc::WIFSTOPPED(status);
+        match (status >> 16, if is_stopped { libc::WSTOPSIG(status) } else { 0 }) {
+            (0, SYSTEM_CALL_STOP) => return Ok(None),
+            (0, signal) if is_stopped => held.push(signal),
+            // A stop by a terminal or a shell takes effect later, and the filter may report the call.
+            (libc::PTRACE_EVENT_STOP | libc::PTRACE_EVENT_SECCOMP, _) => {}
+            _ => return Ok(Some(status)),
+        }
+    }
+}
+
+/// Signal that reports the beginning or end of a system call, with `PTRACE_O_TRACESYSGOOD`.
+pub(crate) const SYSTEM_CALL_STOP: c_int = libc::SIGTRAP | 0x80;
