@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use dormouse_testing::{Lack, skip, skip_part, wait_until};
+use dormouse_testing::{Lack, has_part, skip, skip_part, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -127,6 +127,63 @@ fn the_kernel_counts_the_memory_that_was_populated() {
         assert_eq!((&report["before"]["populated"], &report["comparison"]), (&Value::Null, &Value::Null));
         let left_alone = &report["after"]["populated"]["left_alone"];
         assert!(left_alone.to_string().contains("stacks of threads"), "{left_alone}");
+    }
+}
+
+/// Programs in other languages, each of which reads an array of 16 MiB that it does not write, and prints `RssAnon` in KiB.
+#[test]
+fn programs_in_other_languages_are_populated() {
+    if !sees_zero() {
+        return;
+    }
+    let programs = [
+        (
+            "g++",
+            "cc",
+            r##"
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <string>
+int main() {
+    long sum = 0, size = 16 << 20;
+    std::unique_ptr<volatile char[]> bytes(new volatile char[size]);
+    for (long i = 0; i < size; i += 64) sum += bytes[i];
+    std::ifstream status("/proc/self/status");
+    for (std::string line; std::getline(status, line);)
+        if (line.rfind("RssAnon:", 0) == 0) std::cout << std::stol(line.substr(8)) << " KiB\n";
+    return sum != 0;
+}
+"##,
+        ),
+        (
+            "rustc",
+            "rs",
+            r##"
+fn main() {
+    let bytes = vec![0_u8; 16 << 20];
+    let read = |at: usize| unsafe { bytes.as_ptr().add(at).read_volatile() };
+    assert_eq!((0..bytes.len()).step_by(64).map(|at| u64::from(read(at))).sum::<u64>(), 0);
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    println!("{} KiB", line.trim().trim_end_matches(" kB"));
+}
+"##,
+        ),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    for (compiler, ending, source) in programs {
+        if !has_part(compiler) {
+            continue;
+        }
+        let (file, program) = (dir.path().join(format!("main.{ending}")), dir.path().join(compiler));
+        fs::write(&file, source).unwrap();
+        assert!(Command::new(compiler).arg("-o").arg(&program).arg(file).status().unwrap().success());
+        let (output, report) = fix(dir.path(), &[], &[program.to_str().unwrap()]);
+        let lines = text(&output.stdout);
+        let [before, after] = lines.lines().map(kib).collect::<Vec<_>>()[..] else { panic!("{compiler}: {output:?}") };
+        assert!(before < 8 << 10 && after >= 16 << 10, "{compiler}: {before} and {after} KiB: {report:#}");
     }
 }
 
