@@ -165,6 +165,12 @@ fn on_zero_page(census: &Census, time_ms: f64, limits: &Limits) -> Vec<Buffer> {
     found
 }
 
+/// Returns the name of the variable or mapping with most bytes on the zero page.
+pub(crate) fn largest_on_zero_page(census: &Census) -> Option<BufferName> {
+    let buffers = on_zero_page(census, 0.0, &Limits::default());
+    buffers.into_iter().max_by_key(|buffer| buffer.zero).map(|buffer| buffer.what)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -53,6 +53,7 @@ mod filter;
 mod fix;
 mod html;
 mod inject;
+mod machine;
 mod object_file;
 mod populate;
 mod process;
@@ -69,9 +70,10 @@ pub use census::{Census, Mapping, Name, Pages, ZeroVariable};
 pub use dormouse_backing::page_table::KernelInterface;
 pub use fix::{COMPARED_RUNS_MIN, Comparison, Fixed, fix};
 pub use html::{html, html_of_run};
+pub use machine::{MachineCensus, MachineSurveyor, Scope, ZeroProcess};
 pub use populate::{Fix, LeftAlone, Populated};
 pub use speed::Speed;
-pub use text::{fixed_table, run_table, table};
+pub use text::{fixed_table, machine_line, machine_table, run_table, table};
 pub use watch::{Counts, EndedProcess, Run, RunOptions, Sample, Verdict, run};
 
 use dormouse_backing::BackingError;
@@ -91,6 +93,9 @@ pub enum PagesError {
     /// A kernel thread, or a process that has ended.
     #[error("process {0} has no memory: it has ended, or is a kernel thread")]
     NoMemory(u32),
+    /// There is no such control group.
+    #[error("there is no control group {}; give its directory, or its name in /proc/PID/cgroup", .0.display())]
+    NoGroup(std::path::PathBuf),
     /// The command cannot be run.
     #[error("cannot run `{program}`: {error}")]
     Start {

@@ -1,16 +1,17 @@
 //! The command `dormouse-pages`, which `dormouse pages` runs.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Parser;
 use dormouse_census::{
-    COMPARED_RUNS_MIN, Census, KernelInterface, Limits, Run, RunOptions, Verdict, fix, fixed_table, html, html_of_run,
-    run_table, table,
+    COMPARED_RUNS_MIN, Census, KernelInterface, Limits, MachineCensus, MachineSurveyor, Run, RunOptions, Scope,
+    Verdict, fix, fixed_table, html, html_of_run, machine_line, machine_table, run_table, table,
 };
 use dormouse_terminal::{Output, parse_duration, parse_size, report, style};
 
@@ -33,12 +34,19 @@ Examples:
                                   which buffers it reads from the zero page; useful in a test
   dormouse pages --watch --from 2s --until 10s --html pages.html -- ./benchmark
                                   only during the measured time, with a picture
+  dormouse pages --all            which processes of the machine map the zero page
+  dormouse pages --cgroup /system.slice --every 1s
+                                  how much of it those of a control group map, over time
   dormouse pages --fix -- ./benchmark --size 64M
                                   what it measures with memory instead of the zero page
   dormouse pages --fix --compare 20 -- ./benchmark > /dev/null
                                   and how much longer it takes
 
 Columns: unbacked: the next access faults; zero: the zero page; small, huge: memory, in pages of 4 KiB or of 2 MiB.
+
+What --all and --cgroup count: MAPPINGS are entries of page tables that lead to the zero page; one of the huge zero page counts once. SHARE is the part of \
+all memory that the processes have touched. Each process is examined at a different moment. Entries that came and went between two lines cannot be told, nor \
+how those that are gone went: by a write, munmap, exec or exit.
 
 What --watch counts: SHARE is the size of a buffer's part on the zero page, divided by all memory that its process had touched at that time \
 (zero page and anonymous memory, without files). It is from the sample in which that part was largest; AT END is the size of the part at the end, \
@@ -64,8 +72,20 @@ zero page. With a command, the command's exit code; 128 + N if signal N ended it
 found; with --fix always the exit code of the run with populated memory. The last line says what was found.")]
 struct Pages {
     /// Process id; only root can read the processes of other users
-    #[arg(value_name = "PID", conflicts_with_all = ["command", "watch"], required_unless_present = "command")]
+    #[arg(value_name = "PID", conflicts_with_all = ["command", "watch"], required_unless_present_any = ["command", "machine"])]
     pid: Option<u32>,
+    /// Show the zero page in all processes of the machine that may be read
+    #[arg(long, group = "machine", conflicts_with_all = ["pid", "command", "each", "html"])]
+    all: bool,
+    /// Show the zero page in the processes of a control group and of the groups in it
+    #[arg(long, value_name = "PATH", group = "machine", conflicts_with_all = ["pid", "command", "each", "html"])]
+    cgroup: Option<PathBuf>,
+    /// With --all or --cgroup: show it again each TIME, a line each
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, requires = "machine")]
+    every: Option<Duration>,
+    /// With --every: end after so many lines [default: at a signal]
+    #[arg(long, value_name = "LINES", requires = "every")]
+    count: Option<u64>,
     /// Also examine the memory while the command runs, and report buffers on the zero page
     #[arg(long, requires = "command", group = "sampled")]
     watch: bool,
@@ -144,6 +164,9 @@ impl Pages {
         for file in self.output.iter().chain(&self.html) {
             write(file, "")?;
         }
+        if self.all || self.cgroup.is_some() {
+            return self.machine(out);
+        }
         if let Some(pid) = self.pid {
             let census = Census::of(pid, self.interfaces())?;
             self.html_file(&html(&census))?;
@@ -183,6 +206,36 @@ impl Pages {
         self.output.as_ref().map_or_else(|| report(text), |file| write(file, text))
     }
 
+    /// Shows the zero page in several processes, once or repeatedly.
+    fn machine(&self, out: &mut Output) -> anyhow::Result<u8> {
+        let scope = self.cgroup.clone().map_or(Scope::All, Scope::Group);
+        let mut surveyor = MachineSurveyor::new(scope, self.interfaces())?;
+        let mut file = self.output.as_ref().map(File::create).transpose()?;
+        let Some(every) = self.every else {
+            let census = surveyor.census()?;
+            let text = if self.json { json(&census)? } else { machine_table(&census) };
+            file.as_mut().map_or_else(|| out.write_all(text.as_bytes()), |file| file.write_all(text.as_bytes()))?;
+            return Ok(0);
+        };
+        let (start, mut next) = (Instant::now(), Instant::now());
+        for index in 0..self.count.unwrap_or(u64::MAX) {
+            std::thread::sleep(next.saturating_duration_since(Instant::now()));
+            let time_s = start.elapsed().as_secs_f64();
+            let census = surveyor.census()?;
+            let line = if self.json {
+                serde_json::to_string(&Timed { time_s, census: &census })? + "\n"
+            } else {
+                machine_line(&census, time_s, index == 0)
+            };
+            match &mut file {
+                Some(file) => file.write_all(line.as_bytes())?,
+                None => out.write_all(line.as_bytes()).and_then(|()| out.flush())?,
+            }
+            next = (next + every).max(Instant::now());
+        }
+        Ok(0)
+    }
+
     fn exit_code(&self, run: &Run) -> u8 {
         match (run.exit_code, run.verdict) {
             (0, Verdict::Found) if self.watch => 3,
@@ -194,6 +247,15 @@ impl Pages {
     fn html_file(&self, page: &str) -> anyhow::Result<()> {
         self.html.as_ref().map_or(Ok(()), |file| write(file, page))
     }
+}
+
+/// A census of several processes, with its time.
+#[derive(serde::Serialize)]
+struct Timed<'a> {
+    /// Time since the first, in seconds.
+    time_s: f64,
+    #[serde(flatten)]
+    census: &'a MachineCensus,
 }
 
 fn json(value: &impl serde::Serialize) -> anyhow::Result<String> {

@@ -23,6 +23,7 @@ use std::path::Path;
 
 use crate::census::Row;
 use crate::fix::{Change, Comparison, Fixed};
+use crate::machine::{MachineCensus, ZeroProcess};
 use crate::{
     Buffer, BufferName, Census, Counts, LeftAlone, Mapping, Name, Pages, Populated, Run, Sample, Speed, Verdict,
 };
@@ -173,6 +174,45 @@ fn watched(run: &Run) -> String {
         Verdict::Unknown => "found: nothing, but the zero page could not be seen; the lines above say why".into(),
     };
     let _ = writeln!(text, "\n{verdict}");
+    text
+}
+
+/// Returns the zero page in several processes as a table, those with most of it first.
+pub fn machine_table(census: &MachineCensus) -> String {
+    let MachineCensus { process_count, processes, zero, zero_entries, unseen: limits, .. } = census;
+    let mut text = format!("the zero page in {process_count} processes\n\n");
+    text.push_str("    ZERO  MAPPINGS   SHARE  PROCESS  COMMAND          LARGEST BUFFER\n");
+    for ZeroProcess { pid, command, zero, zero_entries, touched, largest } in processes.iter().take(VARIABLES_MAX) {
+        let share = 100.0 * *zero as f64 / (*touched).max(1) as f64;
+        let largest = largest.as_ref().map(BufferName::to_string).unwrap_or_default();
+        let zero = bytes_text(*zero);
+        let _ = writeln!(text, "{zero:>8}{zero_entries:>10}{share:>6.1} %{pid:>9}  {command:<15}  {largest}");
+    }
+    more(&mut text, processes.len());
+    let (zero, share) = (bytes_text(*zero), census.share_percent());
+    let _ = writeln!(text, "{zero:>8}{zero_entries:>10}{share:>6.1} %      all");
+    unseen(&mut text, limits);
+    text
+}
+
+/// Returns the zero page in several processes as a line of a table over time, and before the first one the table's head.
+/// `time_s`: time since the first, in seconds.
+pub fn machine_line(census: &MachineCensus, time_s: f64, is_first: bool) -> String {
+    let MachineCensus { process_count, refused_count, zero, zero_entries, .. } = census;
+    let mut text = String::new();
+    if is_first {
+        text.push_str("    TIME    ZERO  MAPPINGS   SHARE  PROCESSES  NOT READ  LARGEST\n");
+    }
+    let largest = census
+        .processes
+        .first()
+        .map(|ZeroProcess { pid, command, zero, .. }| format!("{} in {command} ({pid})", bytes_text(*zero)));
+    let (zero, share) = (bytes_text(*zero), census.share_percent());
+    let _ = writeln!(
+        text,
+        "{time_s:>6.1} s{zero:>8}{zero_entries:>10}{share:>6.1} %{process_count:>11}{refused_count:>10}  {}",
+        largest.unwrap_or_default()
+    );
     text
 }
 

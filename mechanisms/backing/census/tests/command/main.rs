@@ -1,6 +1,7 @@
 //! The command `dormouse-pages`, which `dormouse pages` runs.
 
 mod fix;
+mod machine;
 mod process;
 mod watch;
 
