@@ -1,11 +1,12 @@
 //! Buffers on the zero page: their names, the largest part of each that was the zero page, and whether that exceeds the
 //! limits.
 
+use std::ops::Range;
 use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::{Census, Mapping, Name, ZeroVariable};
+use crate::{Census, CodePlace, Mapping, Name, ZeroVariable};
 
 /// Maximum number of buffers that are kept, the largest.
 const COUNT_MAX: usize = 1000;
@@ -71,6 +72,9 @@ pub struct Buffer {
     pub share_percent: f64,
     /// Whether it reaches the limits.
     pub is_found: bool,
+    /// Instruction that read the first of these bytes, if this was requested and is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_read: Option<CodePlace>,
 }
 
 impl Buffer {
@@ -101,12 +105,24 @@ impl Buffers {
             has_found |= new.is_found;
             match self.0.iter_mut().find(|old| new.is_same(old)) {
                 // A buffer that reaches the limits is worse than one with more bytes that does not.
-                Some(old) if (new.is_found, new.zero) > (old.is_found, old.zero) => *old = new,
+                Some(old) if (new.is_found, new.zero) > (old.is_found, old.zero) => {
+                    *old = Buffer { first_read: old.first_read.take(), ..new };
+                }
                 Some(old) => old.zero_at_end = new.zero,
                 None => self.0.push(new),
             }
         }
         has_found
+    }
+
+    /// Sets the first reader of each buffer in which a census has found the zero page, as far as `reader` knows it from the
+    /// addresses on the zero page.
+    pub(crate) fn explain(&mut self, census: &Census, mut reader: impl FnMut(Vec<Range<u64>>) -> Option<CodePlace>) {
+        for buffer in self.0.iter_mut().filter(|buffer| buffer.first_read.is_none() && buffer.zero_at_end > 0) {
+            let end = buffer.address + buffer.size;
+            let inside = census.zero_runs.iter().map(|run| run.start.max(buffer.address)..run.end.min(end));
+            buffer.first_read = reader(inside.filter(|run| !run.is_empty()).collect());
+        }
     }
 
     /// Adds another process's buffers, and keeps the worst ones.
@@ -139,6 +155,7 @@ fn on_zero_page(census: &Census, time_ms: f64, limits: &Limits) -> Vec<Buffer> {
             touched,
             share_percent,
             is_found: zero >= limits.size_bytes && share_percent >= limits.share_percent,
+            first_read: None,
         }
     };
     let mut found = Vec::new();
@@ -202,6 +219,7 @@ mod tests {
             zero_variables: if variable > 0 { vec![frame] } else { Vec::new() },
             sees_zero: true,
             unseen: Vec::new(),
+            zero_runs: Vec::new(),
         }
     }
 

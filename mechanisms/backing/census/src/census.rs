@@ -12,7 +12,7 @@ use dormouse_backing::page_table::{HUGE_PAGE_SIZE_BYTES, KernelInterface, PageKi
 use serde::Serialize;
 
 use crate::PagesError;
-use crate::object_file::ObjectFile;
+use crate::object_file::{Functions, ObjectFile};
 use crate::{process, stacks};
 
 /// The name of a mapping.
@@ -148,6 +148,17 @@ pub struct ZeroVariable {
     pub zero: u64,
 }
 
+/// A place in a program's code.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CodePlace {
+    /// Name of the function, from the symbol table; `None` if the object does not name it.
+    pub function: Option<String>,
+    /// Distance from the function's beginning, or the address in the object's file.
+    pub offset: u64,
+    /// Path of the object.
+    pub path: PathBuf,
+}
+
 /// The state of a process's memory, at about one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Census {
@@ -166,6 +177,9 @@ pub struct Census {
     pub sees_zero: bool,
     /// Limits of this census, one line each.
     pub unseen: Vec<String>,
+    /// Addresses on the zero page, ascending.
+    #[serde(skip)]
+    pub(crate) zero_runs: Vec<Range<u64>>,
 }
 
 impl Census {
@@ -242,13 +256,20 @@ pub(crate) struct Surveyor {
     /// Interface by which the last census was made.
     pub(crate) interface: Option<KernelInterface>,
     files: BTreeMap<(PathBuf, u64), Option<Rc<ObjectFile>>>,
+    functions: BTreeMap<(PathBuf, u64), Option<Functions>>,
     /// Total time spent reading object files.
     pub(crate) reading: Duration,
 }
 
 impl Surveyor {
     pub(crate) fn new(interfaces: &[KernelInterface]) -> Surveyor {
-        Surveyor { interfaces: interfaces.into(), interface: None, files: BTreeMap::new(), reading: Duration::ZERO }
+        Surveyor {
+            interfaces: interfaces.into(),
+            interface: None,
+            files: BTreeMap::new(),
+            functions: BTreeMap::new(),
+            reading: Duration::ZERO,
+        }
     }
 
     /// Takes the census of process `pid`, whose memory is read through `task`, one of its threads: the first thread may
@@ -290,7 +311,23 @@ impl Surveyor {
         let unseen = unseen(table.interface(), &mappings);
         let zero_variables = objects.variables_in(&zero);
         let sees_zero = table.interface().sees_zero();
-        Ok(Census { pid, command, mappings, total, zero_variables, sees_zero, unseen })
+        Ok(Census { pid, command, mappings, total, zero_variables, sees_zero, unseen, zero_runs: zero })
+    }
+
+    /// Returns the place in the code of a process at an address; `None` if no object is mapped there.
+    pub(crate) fn place(&mut self, task: u32, address: u64) -> Option<CodePlace> {
+        let maps = maps::read(task).ok()?;
+        let map = maps.iter().find(|map| map.range.contains(&address))?;
+        let path = map.path()?;
+        let (bias, _) = self.objects(task, &maps).0.remove(&path)??;
+        let start = Instant::now();
+        let read = || read_object(task, map, &path, Functions::read);
+        let functions = self.functions.entry((path.clone(), map.inode)).or_insert_with(read);
+        self.reading += start.elapsed();
+        let offset = address.wrapping_sub(bias);
+        let found = functions.as_ref().and_then(|functions| functions.at(offset));
+        let (function, offset) = found.map_or((None, offset), |(name, offset)| (Some(name.to_string()), offset));
+        Some(CodePlace { function, offset, path })
     }
 
     /// Returns the mapped objects, each with the distance between its addresses in memory and in the file.
@@ -299,11 +336,8 @@ impl Surveyor {
         for map in maps {
             let Some(path) = map.path().filter(|path| !objects.0.contains_key(path)) else { continue };
             let file = self.files.entry((path.clone(), map.inode)).or_insert_with(|| {
-                // The path is resolved in the process's own root, which may differ; the file may have been replaced.
                 let start = Instant::now();
-                let range = format!("/proc/{task}/map_files/{:x}-{:x}", map.range.start, map.range.end);
-                let file = ObjectFile::read(range.as_ref())
-                    .or_else(|| ObjectFile::read(format!("/proc/{task}/root{}", path.display()).as_ref()));
+                let file = read_object(task, map, &path, ObjectFile::read);
                 self.reading += start.elapsed();
                 file.map(Rc::new)
             });
@@ -312,6 +346,13 @@ impl Surveyor {
         }
         objects
     }
+}
+
+/// Reads the file behind a mapping. The path is resolved in the process's own root, which may differ; the file may have been
+/// replaced.
+fn read_object<T>(task: u32, map: &Map, path: &Path, read: impl Fn(&Path) -> Option<T>) -> Option<T> {
+    let range = format!("/proc/{task}/map_files/{:x}-{:x}", map.range.start, map.range.end);
+    read(range.as_ref()).or_else(|| read(format!("/proc/{task}/root{}", path.display()).as_ref()))
 }
 
 /// Returns the limits of an interface, for any process.

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::populate::Fix;
 use crate::watch::{Run, RunOptions, run};
-use crate::{Buffer, PagesError};
+use crate::{Buffer, CodePlace, PagesError};
 
 /// Minimum number of runs of each kind from which a 95 % interval of the median can be given.
 pub const COMPARED_RUNS_MIN: usize = 6;
@@ -67,6 +67,8 @@ pub(crate) struct Change {
     /// `None` if the command was not run as it is.
     pub(crate) before: Option<u64>,
     pub(crate) after: u64,
+    /// First reader of one of these buffers, if it is known.
+    pub(crate) first_read: Option<CodePlace>,
 }
 
 impl Fixed {
@@ -77,11 +79,14 @@ impl Fixed {
         let mut enter = |buffer: &Buffer, before: u64, after: u64| {
             let name = buffer.what.to_string();
             let index = changes.iter().position(|change| change.name == name).unwrap_or_else(|| {
-                changes.push(Change { name, before: self.before.is_some().then_some(0), after: 0 });
+                changes.push(Change { name, before: self.before.is_some().then_some(0), after: 0, first_read: None });
                 changes.len() - 1
             });
             changes[index].before = changes[index].before.map(|sum| sum + before);
             changes[index].after += after;
+            if changes[index].first_read.is_none() {
+                changes[index].first_read.clone_from(&buffer.first_read);
+            }
         };
         self.before.iter().flat_map(|run| &run.buffers).for_each(|buffer| enter(buffer, buffer.zero, 0));
         self.after.buffers.iter().for_each(|buffer| enter(buffer, 0, buffer.zero));
@@ -101,10 +106,12 @@ pub fn fix(
     is_once: bool,
     compared_runs: Option<usize>,
 ) -> Result<Fixed, PagesError> {
-    let by = |fix, period| run(command, &RunOptions { fix: Some(fix), period, ..options.clone() });
-    let before = if is_once { None } else { Some(by(Fix::Observe, options.period)?) };
-    let after = by(Fix::Populate, options.period)?;
-    let pair = |_| Ok([by(Fix::Observe, None)?.duration_ms, by(Fix::Populate, None)?.duration_ms]);
+    let by = |fix| run(command, &RunOptions { fix: Some(fix), ..options.clone() });
+    let before = if is_once { None } else { Some(by(Fix::Observe)?) };
+    let after = by(Fix::Populate)?;
+    let undisturbed = RunOptions { period: None, is_explained: false, ..options.clone() };
+    let time = |fix| Ok(run(command, &RunOptions { fix: Some(fix), ..undisturbed.clone() })?.duration_ms);
+    let pair = |_| Ok([time(Fix::Observe)?, time(Fix::Populate)?]);
     let pairs = compared_runs.map(|count| (0..count).map(pair).collect::<Result<_, PagesError>>()).transpose()?;
     Ok(Fixed { before, after, comparison: pairs.map(Comparison::new) })
 }
@@ -139,12 +146,14 @@ mod tests {
             touched: 0,
             share_percent: 0.0,
             is_found: true,
+            first_read: None,
         };
         let run = |buffers: &[Buffer]| Run { buffers: buffers.to_vec(), ..Run::default() };
         let before = run(&[buffer("a", 5), buffer("b", 1), buffer("a", 2)]);
         let after = run(&[buffer("b", 9)]);
         let mut fixed = Fixed { before: Some(before), after, comparison: None };
-        let change = |name: &str, before, after| Change { name: format!("{name} in codec"), before, after };
+        let change =
+            |name: &str, before, after| Change { name: format!("{name} in codec"), before, after, first_read: None };
         assert_eq!(fixed.changes(), [change("b", Some(1), 9), change("a", Some(7), 0)]);
         fixed.before = None;
         assert_eq!(fixed.changes(), [change("b", None, 9)]);

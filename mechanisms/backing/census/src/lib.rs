@@ -49,6 +49,7 @@
 
 mod buffers;
 mod census;
+mod faults;
 mod filter;
 mod fix;
 mod html;
@@ -66,7 +67,7 @@ mod trace;
 mod watch;
 
 pub use buffers::{Buffer, BufferName, Limits};
-pub use census::{Census, Mapping, Name, Pages, ZeroVariable};
+pub use census::{Census, CodePlace, Mapping, Name, Pages, ZeroVariable};
 pub use dormouse_backing::page_table::KernelInterface;
 pub use fix::{COMPARED_RUNS_MIN, Comparison, Fixed, fix};
 pub use html::{html, html_of_run};

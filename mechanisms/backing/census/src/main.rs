@@ -32,6 +32,8 @@ Examples:
   dormouse pages -- ./codec       what ./codec has in memory when it ends
   dormouse pages --watch -- ./benchmark --size 64M
                                   which buffers it reads from the zero page; useful in a test
+  dormouse pages --watch --explain -- ./benchmark
+                                  and which instruction reads each first
   dormouse pages --watch --from 2s --until 10s --html pages.html -- ./benchmark
                                   only during the measured time, with a picture
   dormouse pages --all            which processes of the machine map the zero page
@@ -54,6 +56,9 @@ so that a buffer that is written later is also listed. FIRST TOUCHES are the min
 zero page; NEW MEMORY is their size. Pages that came and went between two samples, and pages that a forked child had \
 before its first sample, are not counted. After the command has ended, up to 256 MiB are read in order, to measure how many times faster reads of the \
 zero page are on this machine.
+
+What --explain adds: `first read by read_all+0x14 in codec` is the instruction whose page fault entered the first of the buffer's zero pages. Each fault \
+then takes about a microsecond longer (perf_event_open(2); kernel.perf_event_paranoid must be 2 or less).
 
 What --fix does: the command runs as it is, and then once more with its memory populated: wherever it obtains memory of its own (mmap, brk, mremap, mprotect; \
 its .bss at its first such call), the kernel is asked to enter a page for each address at once, in the program itself (madvise, MADV_POPULATE_WRITE, Linux \
@@ -98,6 +103,9 @@ struct Pages {
     /// With --fix: then run it so many times in each way, alternately, and compare the times
     #[arg(long, value_name = "RUNS", value_parser = parse_runs, requires = "fix", conflicts_with = "once")]
     compare: Option<usize>,
+    /// Record page faults, and say which instruction read each buffer first
+    #[arg(long, requires = "sampled")]
+    explain: bool,
     /// Time between two samples, such as 5ms; longer if samples take long, so that sampling takes at most 5 % of a CPU
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10ms", requires = "sampled")]
     period: Duration,
@@ -185,6 +193,7 @@ impl Pages {
             period: (self.watch || self.fix).then_some(self.period),
             is_traced: !self.no_ptrace,
             fix: None,
+            is_explained: self.explain,
             from: self.from,
             until: self.until,
             limits: Limits { share_percent: self.share, size_bytes: self.size },

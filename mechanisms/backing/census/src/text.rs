@@ -25,7 +25,8 @@ use crate::census::Row;
 use crate::fix::{Change, Comparison, Fixed};
 use crate::machine::{MachineCensus, ZeroProcess};
 use crate::{
-    Buffer, BufferName, Census, Counts, LeftAlone, Mapping, Name, Pages, Populated, Run, Sample, Speed, Verdict,
+    Buffer, BufferName, Census, CodePlace, Counts, LeftAlone, Mapping, Name, Pages, Populated, Run, Sample, Speed,
+    Verdict,
 };
 
 /// Columns of figures, and the width of each.
@@ -149,6 +150,9 @@ fn watched(run: &Run) -> String {
         let mark = if buffer.is_found { "  ← found" } else { "" };
         let share = buffer.share_percent;
         let _ = writeln!(text, "{zero:>8}{at_end:>8}{size:>8}{share:>6.1} %  {}{process}{mark}", buffer.what);
+        if let Some(place) = &buffer.first_read {
+            let _ = writeln!(text, "{:34}first read by {place}", "");
+        }
     }
     more(&mut text, buffers.len());
     if let Some(speed) = &run.speed {
@@ -240,9 +244,12 @@ pub fn fixed_table(fixed: &Fixed) -> String {
     if !changes.is_empty() {
         text.push_str("\nread from the zero page\n  BEFORE   AFTER  BUFFER\n");
     }
-    for Change { name, before, after } in changes.iter().take(VARIABLES_MAX) {
+    for Change { name, before, after, first_read } in changes.iter().take(VARIABLES_MAX) {
         let before = before.map_or("?".into(), bytes_text);
         let _ = writeln!(text, "{before:>8}{:>8}  {name}", bytes_text(*after));
+        if let Some(place) = first_read {
+            let _ = writeln!(text, "{:18}first read by {place}", "");
+        }
     }
     more(&mut text, changes.len());
     if let Some(Comparison { pairs, before, after, factor }) = comparison {
@@ -342,6 +349,16 @@ pub(crate) fn fault_rates(samples: &[Sample], duration_ms: f64, count: usize) ->
     (0..count).map(|part| (total((part + 1) as f64 * step) - total(part as f64 * step)) * 1e3 / step).collect()
 }
 
+impl std::fmt::Display for CodePlace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let CodePlace { function, offset, path } = self;
+        match function {
+            Some(function) => write!(f, "{function}+{offset:#x} in {}", file_name(path)),
+            None => write!(f, "{offset:#x} in {}", file_name(path)),
+        }
+    }
+}
+
 impl std::fmt::Display for BufferName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -431,6 +448,7 @@ mod tests {
             zero_variables: Vec::new(),
             sees_zero: true,
             unseen: vec!["much".into()],
+            zero_runs: Vec::new(),
         };
         let text = table(&census, 80, false);
         let line = |start: &str| {

@@ -30,6 +30,7 @@ use dormouse_backing::page_table::{PageKind, PageTable};
 use libc::{c_int, pid_t};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::faults::Faults;
 use crate::inject::SYSTEM_CALL_STOP;
 use crate::populate::{Fix, Populated, Populator, given_back};
 use crate::ptrace::{self, SystemCall, event_message, ptrace, wait};
@@ -68,6 +69,8 @@ pub(crate) struct Started {
     pub(crate) faults: [u64; 2],
     /// Reason why it is not traced, if it is not.
     pub(crate) untraced: Option<String>,
+    /// Its page faults from its first instruction on, or why they are not recorded; `None` if this was not requested.
+    pub(crate) recorded: Option<io::Result<Faults>>,
     /// Reason why its calls that obtain memory are not stopped, although this was requested.
     pub(crate) unfixed: Option<String>,
 }
@@ -78,6 +81,8 @@ pub(crate) struct Supervision {
     pub(crate) is_traced: bool,
     /// What is done where it obtains memory; `None`: it is not stopped there.
     pub(crate) fix: Option<Fix>,
+    /// Whether its page faults are recorded.
+    pub(crate) is_explained: bool,
 }
 
 /// Starts the command and supervises it until it ends, or with a fix until all its descendants have ended. The receiver of
@@ -119,7 +124,8 @@ fn start(mut command: Command, supervision: Supervision) -> io::Result<Started> 
     let is_fixed = supervision.fix.is_some();
     let untraced = |pid, reason: String| {
         let unfixed = is_fixed.then(|| "the command is not traced".into());
-        Started { pid, faults: [0; 2], untraced: Some(reason), unfixed }
+        let recorded = supervision.is_explained.then(|| Err(io::Error::other("the command is not traced")));
+        Started { pid, faults: [0; 2], untraced: Some(reason), recorded, unfixed }
     };
     if !supervision.is_traced {
         return Ok(untraced(command.spawn()?.id(), "this was asked for".into()));
@@ -162,6 +168,7 @@ fn start(mut command: Command, supervision: Supervision) -> io::Result<Started> 
     let (_, status) = wait(pid, libc::__WALL | libc::WUNTRACED)?;
     alive(status)?;
     let faults = process::faults(pid as u32).unwrap_or_default();
+    let recorded = supervision.is_explained.then(|| Faults::record(pid as u32));
     let is_filtered = is_fixed && filtered == 0;
     let options = if is_filtered { OPTIONS | OPTIONS_OF_FILTER } else { OPTIONS };
     let seized = ptrace(libc::PTRACE_SEIZE, pid, 0, options as usize);
@@ -176,7 +183,7 @@ fn start(mut command: Command, supervision: Supervision) -> io::Result<Started> 
         kill_process(process, Signal::CONT)?;
     }
     let unfixed = (filtered != 0).then(|| format!("its system calls cannot be filtered: {}", reason(filtered)));
-    Ok(Started { pid: pid as u32, faults, untraced: seized.err().map(|error| error.to_string()), unfixed })
+    Ok(Started { pid: pid as u32, faults, untraced: seized.err().map(|error| error.to_string()), recorded, unfixed })
 }
 
 /// Blocks all signals of this thread except SIGTRAP, which reports the exec; or unblocks all.

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::buffers::{Buffer, Buffers, Limits};
 use crate::census::{Census, Names, Pages, Surveyor, unseen_by};
+use crate::faults::Faults;
 use crate::populate::{Fix, Populated};
 use crate::signals::CaughtSignals;
 use crate::speed::Speed;
@@ -37,6 +38,8 @@ pub struct RunOptions {
     pub is_traced: bool,
     /// What is done where the command and its descendants obtain memory; `None`: they are not stopped there.
     pub fix: Option<Fix>,
+    /// Whether page faults are recorded, to tell which instruction read each buffer first.
+    pub is_explained: bool,
     /// Beginning of the measured time, counted from the command's start.
     pub from: Duration,
     /// End of the measured time; `None`: the command's end.
@@ -52,6 +55,7 @@ impl Default for RunOptions {
             period: None,
             is_traced: true,
             fix: None,
+            is_explained: false,
             from: Duration::ZERO,
             until: None,
             limits: Limits::default(),
@@ -187,7 +191,8 @@ pub fn run(command: &[OsString], options: &RunOptions) -> Result<Run, PagesError
     let mut process = Command::new(&program);
     process.args(arguments);
     let (sender, events) = channel();
-    let supervision = Supervision { is_traced: options.is_traced, fix: options.fix };
+    let supervision =
+        Supervision { is_traced: options.is_traced, fix: options.fix, is_explained: options.is_explained };
     let supervisor = std::thread::spawn(move || supervise(process, supervision, &sender));
     let failed = |error| PagesError::Start { program: program.to_string_lossy().into_owned(), error };
     let started = match events.recv() {
@@ -239,6 +244,8 @@ struct Watcher {
     sample_step: usize,
     buffers: Buffers,
     refused: BTreeSet<String>,
+    /// Page faults, if they are recorded.
+    recorded: Option<Faults>,
     /// Time from the command's start to its end, in milliseconds.
     duration_ms: f64,
     /// The result so far.
@@ -253,6 +260,10 @@ impl Watcher {
             )
         });
         let unfixed = started.unfixed.as_ref().map(|reason| format!("no memory is populated: {reason}"));
+        let recorded = started.recorded.transpose();
+        let unrecorded = recorded.as_ref().err().map(|error| {
+            format!("which instruction read first: page faults cannot be recorded ({error}); kernel.perf_event_paranoid must be 2 or less")
+        });
         Watcher {
             main: started.pid,
             options: options.clone(),
@@ -268,11 +279,12 @@ impl Watcher {
             sample_step: 1,
             buffers: Buffers::default(),
             refused: BTreeSet::new(),
+            recorded: recorded.ok().flatten(),
             duration_ms: 0.0,
             run: Run {
                 limits: options.limits,
                 period_ms: options.period.map(milliseconds),
-                unseen: unseen.into_iter().chain(unfixed).collect(),
+                unseen: unseen.into_iter().chain(unfixed).chain(unrecorded).collect(),
                 ..Run::default()
             },
         }
@@ -387,6 +399,9 @@ impl Watcher {
         if let Some(faults) = faults {
             self.faults.insert(pid, faults);
         }
+        if let Some(recorded) = &mut self.recorded {
+            recorded.update();
+        }
         let census = match self.surveyor.census(pid, task, names) {
             Ok(census) => census,
             // It has ended, perhaps before its parent's fork was reported, or its end will be reported.
@@ -406,6 +421,12 @@ impl Watcher {
         }
         if is_measured {
             let has_found = space.buffers.enter(&census, time_ms, &self.options.limits);
+            if let Some(recorded) = &self.recorded {
+                let surveyor = &mut self.surveyor;
+                space
+                    .buffers
+                    .explain(&census, |zero| surveyor.place(task, recorded.first_reader(pid, zero.into_iter())?));
+            }
             let zero_before = self.run.worst.as_ref().map_or(0, |worst| worst.total.zero);
             if has_found && census.total.zero > zero_before {
                 self.run.worst = Some(census.clone());
@@ -485,6 +506,9 @@ impl Watcher {
         }
         run.unseen.extend(self.refused);
         run.unseen.extend(self.surveyor.interface.and_then(unseen_by));
+        if let Some(lost_count) = self.recorded.map(|recorded| recorded.lost_count()).filter(|count| *count > 0) {
+            run.unseen.push(format!("which instruction read first: {lost_count} page faults were not recorded; a shorter --period records more"));
+        }
         if run.census.is_none() {
             run.unseen.push("the command's own process: it ended before its first sample".into());
         }
