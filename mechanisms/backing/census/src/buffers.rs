@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use crate::census::Allocation;
 use crate::{Census, CodePlace, Mapping, Name, ZeroVariable};
 
 /// Maximum number of buffers that are kept, the largest.
@@ -26,6 +27,11 @@ pub enum BufferName {
     Mapping {
         /// Name of the mapping.
         name: Name,
+    },
+    /// Memory without a name.
+    Allocation {
+        /// Place in the program behind the call that obtained it from the kernel: of a memory allocator, or of `mmap`.
+        by: CodePlace,
     },
 }
 
@@ -86,6 +92,9 @@ impl Buffer {
             // A mapping grows and shrinks, and may get another name later.
             (BufferName::Mapping { .. }, BufferName::Mapping { .. }) => {
                 old.address < self.address + self.size && self.address < old.address + old.size
+            }
+            (BufferName::Allocation { by: old_by }, BufferName::Allocation { by }) => {
+                old_by == by && old.address == self.address
             }
             _ => false,
         }
@@ -172,7 +181,18 @@ fn on_zero_page(census: &Census, time_ms: f64, limits: &Limits) -> Vec<Buffer> {
     for mapping in census.mappings.iter().filter(|mapping| mapping.pages.zero > 0) {
         let inside = census.zero_variables.iter().filter(|variable| is_in(variable, mapping));
         let named: u64 = inside.map(|variable| variable.zero).sum();
-        let zero = mapping.pages.zero.saturating_sub(named);
+        let mut zero = mapping.pages.zero.saturating_sub(named);
+        let is_nameless = matches!(&mapping.name, Name::Anonymous { name } if name.is_empty());
+        for Allocation { range, place } in census.allocations.iter().filter(|_| is_nameless) {
+            let (start, end) = (range.start.max(mapping.start), range.end.min(mapping.end));
+            let of_run = |run: &Range<u64>| run.end.min(end).saturating_sub(run.start.max(start));
+            let inside: u64 = census.zero_runs.iter().map(of_run).sum();
+            if start < end && inside > 0 {
+                let what = BufferName::Allocation { by: place.clone() };
+                found.push(buffer(what, start, end - start, inside, is_huge(mapping)));
+                zero = zero.saturating_sub(inside);
+            }
+        }
         // Less than a page is the rest of a page in which a variable begins or ends.
         if zero >= dormouse_backing::os_page_size() as u64 {
             let what = BufferName::Mapping { name: mapping.name.clone() };
@@ -220,6 +240,7 @@ mod tests {
             sees_zero: true,
             unseen: Vec::new(),
             zero_runs: Vec::new(),
+            allocations: Vec::new(),
         }
     }
 

@@ -180,6 +180,17 @@ pub struct Census {
     /// Addresses on the zero page, ascending.
     #[serde(skip)]
     pub(crate) zero_runs: Vec<Range<u64>>,
+    /// Addresses that were obtained by known functions, and do not overlap.
+    #[serde(skip)]
+    pub(crate) allocations: Vec<Allocation>,
+}
+
+/// Addresses that a function has obtained from the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Allocation {
+    pub(crate) range: Range<u64>,
+    /// Place behind the call of that function.
+    pub(crate) place: CodePlace,
 }
 
 impl Census {
@@ -311,7 +322,17 @@ impl Surveyor {
         let unseen = unseen(table.interface(), &mappings);
         let zero_variables = objects.variables_in(&zero);
         let sees_zero = table.interface().sees_zero();
-        Ok(Census { pid, command, mappings, total, zero_variables, sees_zero, unseen, zero_runs: zero })
+        Ok(Census {
+            pid,
+            command,
+            mappings,
+            total,
+            zero_variables,
+            sees_zero,
+            unseen,
+            zero_runs: zero,
+            allocations: Vec::new(),
+        })
     }
 
     /// Returns the place in the code of a process at an address; `None` if no object is mapped there.

@@ -106,7 +106,7 @@ pub fn fix(
     is_once: bool,
     compared_runs: Option<usize>,
 ) -> Result<Fixed, PagesError> {
-    let by = |fix| run(command, &RunOptions { fix: Some(fix), ..options.clone() });
+    let by = |fix| run(command, &RunOptions { fix: Some(fix), is_speed_measured: false, ..options.clone() });
     let before = if is_once { None } else { Some(by(Fix::Observe)?) };
     let after = by(Fix::Populate)?;
     let undisturbed = RunOptions { period: None, is_explained: false, ..options.clone() };

@@ -7,10 +7,11 @@
 //!        ├─ stop: the call returns ─ its result is read
 //!        └  registers as kept: the thread goes on behind its own call
 //! ```
-//! Its signals are blocked meanwhile. The thread must have made its call by the instruction that is used here: the filter of
+//! Or lets it return from the functions that made its call, instruction by instruction. Its signals are blocked meanwhile. The thread must have made its call by the instruction that is used here: the filter of
 //! system calls ([`crate::filter`]) reports no others.
 
 use std::io;
+use std::ops::Range;
 
 use libc::{c_int, pid_t};
 
@@ -68,31 +69,90 @@ pub(crate) fn call(pid: pid_t, thread: pid_t, number: i64, arguments: [u64; 3]) 
     }
     ptrace::set_registers(thread, &kept)?;
     ptrace::set_signal_mask(thread, mask)?;
-    for signal in held {
-        // SAFETY: the call has no pointers; a thread that has ended is an error, and does not matter.
-        unsafe { libc::syscall(libc::SYS_tgkill, pid, thread, signal) };
-    }
+    send_again(pid, thread, &held);
     match answer {
         Some(SystemCall::Answered(answer)) => Ok(Injected::Answered(answer)),
         _ => Err(io::ErrorKind::InvalidData.into()),
     }
 }
 
-/// Lets the thread run to the next beginning or end of a system call. Signals that cannot be blocked are kept. Returns the
-/// status of a thread that is about to end.
+/// Sends signals to a thread that were kept from it.
+fn send_again(pid: pid_t, thread: pid_t, held: &[c_int]) {
+    for signal in held {
+        // SAFETY: the call has no pointers; a thread that has ended is an error, and does not matter.
+        unsafe { libc::syscall(libc::SYS_tgkill, pid, thread, *signal) };
+    }
+}
+
+/// Lets the thread run to the next beginning or end of a system call. Returns the status of a thread that is about to end.
 fn go_on(thread: pid_t, held: &mut Vec<c_int>) -> io::Result<Option<c_int>> {
     loop {
-        ptrace(libc::PTRACE_SYSCALL, thread, 0, 0)?;
-        let (_, status) = wait(thread, libc::__WALL)?;
-        let is_stopped = libc::WIFSTOPPED(status);
-        match (status >> 16, if is_stopped { libc::WSTOPSIG(status) } else { 0 }) {
-            (0, SYSTEM_CALL_STOP) => return Ok(None),
-            (0, signal) if is_stopped => held.push(signal),
-            // A stop by a terminal or a shell takes effect later, and the filter may report the call.
-            (libc::PTRACE_EVENT_STOP | libc::PTRACE_EVENT_SECCOMP, _) => {}
+        let (signal, status) = resume(libc::PTRACE_SYSCALL, thread, held)?;
+        match signal {
+            Some(SYSTEM_CALL_STOP) => return Ok(None),
+            // The filter may report the call.
+            _ if status >> 16 == libc::PTRACE_EVENT_SECCOMP => {}
             _ => return Ok(Some(status)),
         }
     }
+}
+
+/// Continues the thread to its next stop, and keeps signals that cannot be blocked. Returns the signal of a stop without an
+/// event, and the status.
+fn resume(request: ptrace::Request, thread: pid_t, held: &mut Vec<c_int>) -> io::Result<(Option<c_int>, c_int)> {
+    loop {
+        ptrace(request, thread, 0, 0)?;
+        let (_, status) = wait(thread, libc::__WALL)?;
+        let signal = libc::WIFSTOPPED(status).then(|| libc::WSTOPSIG(status));
+        match (status >> 16, signal) {
+            (0, Some(signal)) if ![libc::SIGTRAP, SYSTEM_CALL_STOP].contains(&signal) => held.push(signal),
+            // A stop by a terminal or a shell takes effect later.
+            (libc::PTRACE_EVENT_STOP, _) => {}
+            (0, signal) => return Ok((signal, status)),
+            _ => return Ok((None, status)),
+        }
+    }
+}
+
+/// Maximum number of instructions in which a call is left.
+const STEPS_MAX: usize = 4000;
+
+/// Where a thread has left some functions.
+#[derive(Debug)]
+pub(crate) enum Left {
+    /// At this address, behind the call of the outermost of them. The thread is stopped there.
+    At(u64),
+    /// It has not left them soon. The thread is stopped.
+    Nowhere,
+    /// It was stopped by something else: this is its status from `waitpid(2)`, which is not handled yet.
+    Interrupted(c_int),
+}
+
+/// Lets a stopped thread run until it leaves the code at these addresses.
+///
+/// # Errors
+/// Errors of the kernel: the thread was killed.
+pub(crate) fn leave(pid: pid_t, thread: pid_t, code: &[Range<u64>]) -> io::Result<Left> {
+    let Some(layout) = LAYOUT else { return Ok(Left::Nowhere) };
+    let mask = ptrace::signal_mask(thread)?;
+    ptrace::set_signal_mask(thread, u64::MAX)?;
+    let (mut held, mut left) = (Vec::new(), Left::Nowhere);
+    for _ in 0..STEPS_MAX {
+        let (signal, status) = resume(libc::PTRACE_SINGLESTEP, thread, &mut held)?;
+        if signal != Some(libc::SIGTRAP) {
+            left = Left::Interrupted(status);
+            break;
+        }
+        let address = ptrace::registers(thread)?[layout.program_counter];
+        if !code.iter().any(|range| range.contains(&address)) {
+            left = Left::At(address);
+            break;
+        }
+    }
+    // A thread that has ended has no mask.
+    let _ = ptrace::set_signal_mask(thread, mask);
+    send_again(pid, thread, &held);
+    Ok(left)
 }
 
 /// Signal that reports the beginning or end of a system call, with `PTRACE_O_TRACESYSGOOD`.

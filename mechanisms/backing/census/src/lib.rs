@@ -29,6 +29,9 @@
 //! back. There the supervisor makes it populate what it has obtained (`populate.rs`), by a system call between two of the
 //! command's own instructions (`inject.rs`). [`fix()`] compares a run with this to one without.
 //!
+//! With [`RunOptions::is_explained`], page faults are recorded (`faults.rs`), and a thread that has obtained memory steps out of
+//! the C library, so that the caller is known.
+//!
 //! # Cost
 //! A census reads the page table once: about 10 ns for each present page. Samples take at most a twentieth of a CPU. A
 //! traced command stops when a thread or process begins or ends, at an exec and at a signal, and nowhere else; with a fix, also

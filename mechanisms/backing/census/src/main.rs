@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use clap::Parser;
 use dormouse_census::{
-    COMPARED_RUNS_MIN, Census, KernelInterface, Limits, MachineCensus, MachineSurveyor, Run, RunOptions, Scope,
+    COMPARED_RUNS_MIN, Census, Fix, KernelInterface, Limits, MachineCensus, MachineSurveyor, Run, RunOptions, Scope,
     Verdict, fix, fixed_table, html, html_of_run, machine_line, machine_table, run_table, table,
 };
 use dormouse_terminal::{Output, parse_duration, parse_size, report, style};
@@ -58,7 +58,10 @@ before its first sample, are not counted. After the command has ended, up to 256
 zero page are on this machine.
 
 What --explain adds: `first read by read_all+0x14 in codec` is the instruction whose page fault entered the first of the buffer's zero pages. Each fault \
-then takes about a microsecond longer (perf_event_open(2); kernel.perf_event_paranoid must be 2 or less).
+then takes about a microsecond longer (perf_event_open(2); kernel.perf_event_paranoid must be 2 or less). `obtained by main+0x42 in codec` is where the program \
+goes on behind the call, of an allocator or of mmap, that obtained a mapping of 64 KiB or more. For that the command is stopped where it obtains memory or \
+gives it back, as with --fix, and steps out of the C library instruction by instruction, up to 4000. Smaller blocks share a mapping with others, and a \
+statically linked program's C library cannot be told from its own code: these keep the name of their mapping.
 
 What --fix does: the command runs as it is, and then once more with its memory populated: wherever it obtains memory of its own (mmap, brk, mremap, mprotect; \
 its .bss at its first such call), the kernel is asked to enter a page for each address at once, in the program itself (madvise, MADV_POPULATE_WRITE, Linux \
@@ -103,7 +106,7 @@ struct Pages {
     /// With --fix: then run it so many times in each way, alternately, and compare the times
     #[arg(long, value_name = "RUNS", value_parser = parse_runs, requires = "fix", conflicts_with = "once")]
     compare: Option<usize>,
-    /// Record page faults, and say which instruction read each buffer first
+    /// Also say which instruction read each buffer first, and which call obtained it
     #[arg(long, requires = "sampled")]
     explain: bool,
     /// Time between two samples, such as 5ms; longer if samples take long, so that sampling takes at most 5 % of a CPU
@@ -192,8 +195,10 @@ impl Pages {
             interfaces: self.interfaces().into(),
             period: (self.watch || self.fix).then_some(self.period),
             is_traced: !self.no_ptrace,
-            fix: None,
+            // Where memory comes from is known only if the command is stopped there.
+            fix: self.explain.then_some(Fix::Observe),
             is_explained: self.explain,
+            is_speed_measured: true,
             from: self.from,
             until: self.until,
             limits: Limits { share_percent: self.share, size_bytes: self.size },

@@ -78,7 +78,7 @@ struct Space {
 }
 
 /// A system call that obtains memory, and its arguments.
-type Call = (c_long, [u64; 6]);
+pub(crate) type Call = (c_long, [u64; 6]);
 
 /// Populates the memory of a program and its descendants.
 #[derive(Debug)]
@@ -112,10 +112,14 @@ impl Populator {
         self.calls.insert(thread, (number as c_long, arguments));
     }
 
+    /// Returns the call that a thread has made, and which returns.
+    pub(crate) fn returned(&mut self, thread: pid_t) -> Option<Call> {
+        self.calls.remove(&thread)
+    }
+
     /// Populates what a call has obtained, which returns in the stopped thread. Returns the thread's status if it was killed
     /// meanwhile and the status was not handled.
-    pub(crate) fn answered(&mut self, pid: pid_t, thread: pid_t, value: i64) -> Option<c_int> {
-        let call = self.calls.remove(&thread)?;
+    pub(crate) fn answered(&mut self, pid: pid_t, thread: pid_t, call: Call, value: i64) -> Option<c_int> {
         if self.fix == Fix::Observe {
             return None;
         }
@@ -167,6 +171,19 @@ impl Populator {
 }
 
 const STACKS: &str = "stacks of threads";
+
+/// Returns the addresses that a call has mapped, in whole pages; `None` if it has mapped nothing new. `value` is what it
+/// returned.
+pub(crate) fn mapped(call: Call, value: i64) -> Option<Range<u64>> {
+    let (number, [_, size, new_size, flags, ..]) = call;
+    let size = match number {
+        libc::SYS_mmap if flags & libc::MAP_ANONYMOUS as u64 != 0 => size,
+        libc::SYS_mremap => new_size,
+        _ => return None,
+    };
+    let start = u64::try_from(value).ok()?;
+    Some(start..start.saturating_add(size).next_multiple_of(os_page_size() as u64))
+}
 
 /// Returns the addresses that a call is about to give back, if there are any, in whole pages. A heap that shrinks by `brk` is
 /// not included.
@@ -265,6 +282,19 @@ mod tests {
         assert_eq!(all, [0x2_0000..0x3_0000, 0x3_0000..0x4_0000, 0x6_0000..0x7_0000]);
         let stacks = [Range { start: 0x6_4000, end: 0x6_5000 }];
         assert_eq!(populatable(&maps(), &(0x2_8000..0x7_0000), &stacks), [0x2_8000..0x3_0000, 0x3_0000..0x4_0000]);
+    }
+
+    #[test]
+    fn new_mappings_are_those_without_a_file_and_those_that_moved() {
+        let by = |number: c_long, arguments: [u64; 4], value: i64| {
+            let [a, b, c, d] = arguments;
+            mapped((number, [a, b, c, d, 0, 0]), value)
+        };
+        assert_eq!(by(libc::SYS_mmap, [0, 5000, WRITABLE, OWN], 0x2_0000), Some(0x2_0000..0x2_2000));
+        assert_eq!(by(libc::SYS_mmap, [0, 5000, WRITABLE, OWN], -12), None);
+        assert_eq!(by(libc::SYS_mmap, [0, 5000, WRITABLE, libc::MAP_PRIVATE as u64], 0x2_0000), None);
+        assert_eq!(by(libc::SYS_mremap, [0x1_0000, 0x1000, 0x3000, 1], 0x2_0000), Some(0x2_0000..0x2_3000));
+        assert_eq!(by(libc::SYS_brk, [0x3_0000, 0, 0, 0], 0x3_0000), None);
     }
 
     #[test]

@@ -236,7 +236,8 @@ pub fn fixed_table(fixed: &Fixed) -> String {
         let (size, time) = (bytes_text(*size), time_text(*duration_ms));
         let _ = writeln!(text, "\npopulated: {size} by {calls} calls, {time} of its time");
         for LeftAlone { reason, count, size } in left_alone {
-            let _ = writeln!(text, "left alone: {} in {count} ranges: {reason}", bytes_text(*size));
+            let ranges = if *count == 1 { "range" } else { "ranges" };
+            let _ = writeln!(text, "left alone: {} in {count} {ranges}: {reason}", bytes_text(*size));
         }
     }
     let is_listed = |change: &Change| change.before.unwrap_or(0).max(change.after) >= LISTED_BYTES_MIN;
@@ -364,6 +365,7 @@ impl std::fmt::Display for BufferName {
         match self {
             BufferName::Variable { name, path } => write!(f, "{name} in {}", file_name(path)),
             BufferName::Mapping { name } => name.fmt(f),
+            BufferName::Allocation { by } => write!(f, "obtained by {by}"),
         }
     }
 }
@@ -449,6 +451,7 @@ mod tests {
             sees_zero: true,
             unseen: vec!["much".into()],
             zero_runs: Vec::new(),
+            allocations: Vec::new(),
         };
         let text = table(&census, 80, false);
         let line = |start: &str| {

@@ -8,6 +8,7 @@
 //!              exec: the memory is new ───────── Execed ──────────────────────────────▶ │
 //!              about to exit, stopped ────────── Exiting ──▶ takes a census, answers ─▶ │
 //!              about to give back zero pages ─── GivingBack ─▶ takes a census, answers ▶ │    with a fix
+//!              has new addresses ─────────────── Mapped ────▶ names its function, answers ▶ │    with a fix, if explained
 //!              gone ──────────────────────────── Gone ────────────────────────────────▶ │
 //!              a signal ─▶ passed on;  a stop ─▶ kept, until another process continues it
 //!              the command itself is gone ────── Ended ───────────────────────────────▶ │
@@ -26,15 +27,16 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus};
 use std::sync::mpsc::{Sender, SyncSender, sync_channel};
 
+use dormouse_backing::maps::{self, Map};
 use dormouse_backing::page_table::{PageKind, PageTable};
 use libc::{c_int, pid_t};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::faults::Faults;
-use crate::inject::SYSTEM_CALL_STOP;
-use crate::populate::{Fix, Populated, Populator, given_back};
+use crate::inject::{Left, SYSTEM_CALL_STOP};
+use crate::populate::{Fix, Populated, Populator, given_back, mapped};
 use crate::ptrace::{self, SystemCall, event_message, ptrace, wait};
-use crate::{filter, process};
+use crate::{filter, inject, process};
 
 /// An event of the command or of its descendants.
 #[derive(Debug)]
@@ -55,6 +57,9 @@ pub(crate) enum Event {
     Exiting { pid: u32, thread: u32, answer: SyncSender<()> },
     /// A thread is about to give back memory on the zero page, and waits until the answer is dropped.
     GivingBack { pid: u32, thread: u32, answer: SyncSender<()> },
+    /// A thread has obtained new addresses for a function that is about to go on at `address`, and waits until the answer is
+    /// dropped.
+    Mapped { pid: u32, thread: u32, range: Range<u64>, address: u64, answer: SyncSender<()> },
     /// A process has ended.
     Gone { pid: u32 },
     /// The command has ended, and what it obtained was populated, if this was requested.
@@ -94,7 +99,14 @@ pub(crate) fn supervise(command: Command, supervision: Supervision, events: &Sen
         let _ = events.send(Event::Started(started));
         if is_traced {
             let populator = supervision.fix.filter(|_| is_fixed).map(Populator::new);
-            Supervisor { main: pid, threads: BTreeMap::from([(pid, pid)]), populator, events }.run()
+            Supervisor {
+                main: pid,
+                threads: BTreeMap::from([(pid, pid)]),
+                populator,
+                is_explained: supervision.is_explained,
+                events,
+            }
+            .run()
         } else {
             let (_, status) = wait(pid, libc::__WALL)?;
             let _ = events.send(Event::Ended(ExitStatus::from_raw(status), None));
@@ -221,12 +233,39 @@ fn zero_bytes(thread: pid_t, range: &Range<u64>) -> u64 {
     zero_bytes
 }
 
+/// Beginnings of the file names of libraries that obtain memory for others.
+const ALLOCATORS: [&str; 10] = [
+    "libc.so",
+    "libc-2",
+    "libc.musl",
+    "ld-",
+    "libpthread",
+    "libstdc++",
+    "libc++",
+    "libjemalloc",
+    "libtcmalloc",
+    "libmimalloc",
+];
+
+/// Returns the addresses of the code of libraries that obtain memory for others.
+fn allocators(thread: pid_t) -> Vec<Range<u64>> {
+    let is_allocator = |map: &Map| {
+        let path = map.path();
+        let name = path.as_ref().and_then(|path| path.file_name()?.to_str()).unwrap_or_default();
+        ALLOCATORS.iter().any(|start| name.starts_with(start))
+    };
+    let maps = maps::read(thread as u32).unwrap_or_default();
+    maps.into_iter().filter(|map| map.access[2] == b'x' && is_allocator(map)).map(|map| map.range).collect()
+}
+
 struct Supervisor<'a> {
     main: pid_t,
     /// Process of each thread.
     threads: BTreeMap<pid_t, pid_t>,
     /// Populates memory; `None`: the command is not stopped where it obtains memory.
     populator: Option<Populator>,
+    /// Whether it is reported which functions obtain memory.
+    is_explained: bool,
     events: &'a Sender<Event>,
 }
 
@@ -317,9 +356,21 @@ impl Supervisor<'_> {
     /// Populates what the call of a thread has obtained.
     fn answered(&mut self, thread: pid_t) -> Option<c_int> {
         let pid = self.process_of(thread)?;
-        match (ptrace::system_call(thread), &mut self.populator) {
-            (Ok(Some(SystemCall::Answered(value))), Some(populator)) => populator.answered(pid, thread, value),
-            _ => None,
+        let Ok(Some(SystemCall::Answered(value))) = ptrace::system_call(thread) else { return None };
+        let populator = self.populator.as_mut()?;
+        let call = populator.returned(thread)?;
+        if let Some(status) = populator.answered(pid, thread, call, value) {
+            return Some(status);
+        }
+        let is_reported = |range: &Range<u64>| self.is_explained && range.end - range.start >= REPORTED_BYTES_MIN;
+        let range = mapped(call, value).filter(is_reported)?;
+        match inject::leave(pid, thread, &allocators(thread)) {
+            Ok(Left::At(address)) => {
+                self.hold(|answer| Event::Mapped { pid: pid as u32, thread: thread as u32, range, address, answer });
+                None
+            }
+            Ok(Left::Interrupted(status)) => Some(status),
+            Ok(Left::Nowhere) | Err(_) => None,
         }
     }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::buffers::{Buffer, Buffers, Limits};
-use crate::census::{Census, Names, Pages, Surveyor, unseen_by};
+use crate::census::{Allocation, Census, CodePlace, Names, Pages, Surveyor, unseen_by};
 use crate::faults::Faults;
 use crate::populate::{Fix, Populated};
 use crate::signals::CaughtSignals;
@@ -22,6 +22,8 @@ use crate::{KernelInterface, PagesError, process};
 const SAMPLES_MAX: usize = 2048;
 /// Divisor of a CPU's time: taking samples uses at most this part of it.
 const LOOKING_PART: u32 = 20;
+/// Functions that only make a system call. A statically linked program contains them, and who called them is not known.
+const CALLS: [&str; 6] = ["mmap", "mmap64", "__mmap", "__mmap64", "mremap", "__mremap"];
 /// Maximum number of other processes that are reported: those that touched most.
 const OTHERS_MAX: usize = 100;
 
@@ -38,8 +40,11 @@ pub struct RunOptions {
     pub is_traced: bool,
     /// What is done where the command and its descendants obtain memory; `None`: they are not stopped there.
     pub fix: Option<Fix>,
-    /// Whether page faults are recorded, to tell which instruction read each buffer first.
+    /// Whether page faults are recorded, to tell which instruction read each buffer first; with a fix also which call obtained
+    /// it.
     pub is_explained: bool,
+    /// Whether the effect of the zero page on speed is measured at the end, if samples were taken and a buffer was found.
+    pub is_speed_measured: bool,
     /// Beginning of the measured time, counted from the command's start.
     pub from: Duration,
     /// End of the measured time; `None`: the command's end.
@@ -56,6 +61,7 @@ impl Default for RunOptions {
             is_traced: true,
             fix: None,
             is_explained: false,
+            is_speed_measured: true,
             from: Duration::ZERO,
             until: None,
             limits: Limits::default(),
@@ -220,6 +226,8 @@ struct Space {
     buffers: Buffers,
     /// First touches and bytes touched, as of the last census.
     touched: Option<[u64; 2]>,
+    /// Addresses that known functions have obtained.
+    allocations: Vec<Allocation>,
     /// Whether it shares its memory with another process that is watched anyway.
     is_shared: bool,
 }
@@ -354,6 +362,16 @@ impl Watcher {
                 self.count();
                 drop(answer);
             }
+            Event::Mapped { pid, thread, range, address, answer } => {
+                // The call is before that address, and may be the last instruction of its function.
+                let place = self.surveyor.place(thread, address - 1);
+                let place = place.map(|place| CodePlace { offset: place.offset + 1, ..place });
+                let allocations = &mut self.spaces.entry(pid).or_default().allocations;
+                allocations.retain(|old| old.range.end <= range.start || range.end <= old.range.start);
+                let is_call = |place: &CodePlace| place.function.as_deref().is_none_or(|name| !CALLS.contains(&name));
+                allocations.extend(place.filter(is_call).map(|place| Allocation { range, place }));
+                drop(answer);
+            }
             Event::Gone { pid } => self.close(pid, true),
             // `run` and `watch` handle these.
             Event::Started(_) | Event::Failed(_) | Event::Ended(..) => {}
@@ -403,7 +421,10 @@ impl Watcher {
             recorded.update();
         }
         let census = match self.surveyor.census(pid, task, names) {
-            Ok(census) => census,
+            Ok(census) => {
+                let space = self.spaces.get(&pid);
+                Census { allocations: space.map(|space| space.allocations.clone()).unwrap_or_default(), ..census }
+            }
             // It has ended, perhaps before its parent's fork was reported, or its end will be reported.
             Err(PagesError::NoProcess(_)) if pid != self.main => return self.close(pid, true),
             Err(PagesError::NoProcess(_) | PagesError::NoMemory(_)) => return,
@@ -524,7 +545,7 @@ impl Watcher {
             Some(census) if census.sees_zero => Verdict::NotFound,
             _ => Verdict::Unknown,
         };
-        if let Some(buffer) = found.filter(|_| run.period_ms.is_some() && self.options.fix.is_none()) {
+        if let Some(buffer) = found.filter(|_| run.period_ms.is_some() && self.options.is_speed_measured) {
             match Speed::measure(buffer.zero, buffer.is_huge) {
                 Ok(speed) => run.speed = Some(speed),
                 Err(reason) => run.unseen.push(format!("how much faster it seems: {reason}")),

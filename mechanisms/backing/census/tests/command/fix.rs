@@ -274,7 +274,7 @@ int main(void) {
     let report = text(&output.stderr);
     assert!(output.status.success(), "{report}");
     for part in
-        ["left alone: 1.0T in 1 ranges: more than half of the available memory", "\nnot mended: 8.0M are still read"]
+        ["left alone: 1.0T in 1 range: more than half of the available memory", "\nnot mended: 8.0M are still read"]
     {
         assert!(report.contains(part), "{part} is not in {report}");
     }
@@ -340,6 +340,10 @@ int main(void) {
 ";
     let dir = tempfile::tempdir().unwrap();
     let program = build(dir.path(), "signalled", SIGNALLED, &[]);
+    // Also while the program steps out of the C library.
+    let explained = Command::new(PAGES).args(["--watch", "--explain", "--"]).arg(&program).output().unwrap();
+    assert_ne!(explained.status.code(), Some(98), "{explained:?}");
+    assert_ne!(explained.status.code(), Some(99), "{explained:?}");
     let (output, report) = fix(dir.path(), &["--once"], &[program.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(0), "{report:#}");
     if report["after"]["populated"]["calls"].as_u64().is_none_or(|calls| calls < 200) {

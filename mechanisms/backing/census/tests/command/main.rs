@@ -1,5 +1,6 @@
 //! The command `dormouse-pages`, which `dormouse pages` runs.
 
+mod explain;
 mod fix;
 mod machine;
 mod process;
