@@ -107,7 +107,7 @@ struct Pages {
     #[arg(long, value_name = "RUNS", value_parser = parse_runs, requires = "fix", conflicts_with = "once")]
     compare: Option<usize>,
     /// Also say which instruction read each buffer first, and which call obtained it
-    #[arg(long, requires = "sampled")]
+    #[arg(long, requires = "sampled", conflicts_with = "no_ptrace")]
     explain: bool,
     /// Time between two samples, such as 5ms; longer if samples take long, so that sampling takes at most 5 % of a CPU
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10ms", requires = "sampled")]

@@ -172,6 +172,13 @@ impl Populator {
 
 const STACKS: &str = "stacks of threads";
 
+/// Returns the pages that `size` bytes from `start` on overlap. Both may be anything that a program passes to the kernel.
+fn whole_pages(start: u64, size: u64) -> Range<u64> {
+    let page = os_page_size() as u64;
+    let end = start.saturating_add(size).checked_next_multiple_of(page);
+    start / page * page..end.unwrap_or(u64::MAX / page * page)
+}
+
 /// Returns the addresses that a call has mapped, in whole pages; `None` if it has mapped nothing new. `value` is what it
 /// returned.
 pub(crate) fn mapped(call: Call, value: i64) -> Option<Range<u64>> {
@@ -181,8 +188,7 @@ pub(crate) fn mapped(call: Call, value: i64) -> Option<Range<u64>> {
         libc::SYS_mremap => new_size,
         _ => return None,
     };
-    let start = u64::try_from(value).ok()?;
-    Some(start..start.saturating_add(size).next_multiple_of(os_page_size() as u64))
+    Some(whole_pages(u64::try_from(value).ok()?, size))
 }
 
 /// Returns the addresses that a call is about to give back, if there are any, in whole pages. A heap that shrinks by `brk` is
@@ -194,8 +200,7 @@ pub(crate) fn given_back(number: u64, arguments: [u64; 6]) -> Option<Range<u64>>
         libc::SYS_madvise => [libc::MADV_DONTNEED, libc::MADV_FREE].contains(&(advice as c_int)),
         _ => false,
     };
-    let page = os_page_size() as u64;
-    let range = start / page * page..start.saturating_add(size).next_multiple_of(page);
+    let range = whole_pages(start, size);
     (is_given_back && !range.is_empty()).then_some(range)
 }
 
@@ -205,12 +210,11 @@ fn obtained(space: &mut Space, call: Call, value: i64, maps: impl Fn() -> Vec<Ma
     if (-4095..0).contains(&value) {
         return Vec::new();
     }
-    let (page, value) = (os_page_size() as u64, value.cast_unsigned());
-    let whole = |start: u64, size: u64| start / page * page..start.saturating_add(size).next_multiple_of(page);
+    let value = value.cast_unsigned();
     match number {
         libc::SYS_mmap => {
             let [_, size, protection, flags, ..] = arguments;
-            let range = whole(value, size);
+            let range = whole_pages(value, size);
             // Other memory may have been there before.
             space.stacks.retain(|stack| stack.end <= range.start || range.end <= stack.start);
             let has = |flag: c_int| flags & flag as u64 != 0;
@@ -224,17 +228,17 @@ fn obtained(space: &mut Space, call: Call, value: i64, maps: impl Fn() -> Vec<Ma
         }
         libc::SYS_brk => {
             let before = space.heap_end.replace(value).unwrap_or(value);
-            if value > before { vec![whole(before, value - before)] } else { Vec::new() }
+            if value > before { vec![whole_pages(before, value - before)] } else { Vec::new() }
         }
         libc::SYS_mremap => {
             let [_, old_size, new_size, ..] = arguments;
-            let (old, new) = (whole(value, old_size), whole(value, new_size));
+            let (old, new) = (whole_pages(value, old_size), whole_pages(value, new_size));
             if new.end > old.end { populatable(&maps(), &(old.end..new.end), &space.stacks) } else { Vec::new() }
         }
         libc::SYS_mprotect => {
             let [start, size, protection, ..] = arguments;
             let is_writable = protection & libc::PROT_WRITE as u64 != 0;
-            if is_writable { populatable(&maps(), &whole(start, size), &space.stacks) } else { Vec::new() }
+            if is_writable { populatable(&maps(), &whole_pages(start, size), &space.stacks) } else { Vec::new() }
         }
         _ => Vec::new(),
     }
@@ -306,6 +310,7 @@ mod tests {
         assert_eq!(by(libc::SYS_madvise, PAGE, libc::MADV_DONTNEED), Some(0x2_0000..0x2_1000));
         assert_eq!(by(libc::SYS_madvise, PAGE, libc::MADV_HUGEPAGE), None);
         assert_eq!(by(libc::SYS_munmap, 0, 0), None);
+        assert_eq!(by(libc::SYS_munmap, u64::MAX, 0), Some(0x2_0000..u64::MAX - (PAGE - 1)));
         assert_eq!(by(libc::SYS_mmap, PAGE, 0), None);
     }
 

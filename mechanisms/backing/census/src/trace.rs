@@ -28,7 +28,7 @@ use std::process::{Command, ExitStatus};
 use std::sync::mpsc::{Sender, SyncSender, sync_channel};
 
 use dormouse_backing::maps::{self, Map};
-use dormouse_backing::page_table::{PageKind, PageTable};
+use dormouse_backing::page_table::{KernelInterface, PageKind, PageTable};
 use libc::{c_int, pid_t};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -219,11 +219,12 @@ fn alive(status: c_int) -> io::Result<()> {
 /// Minimum size of memory on the zero page that is reported before it is given back, in bytes.
 const REPORTED_BYTES_MIN: u64 = 64 << 10;
 
-/// Returns the number of bytes in the range that are the zero page, as far as the kernel tells.
+/// Returns the number of bytes in the range that are the zero page; 0 if the kernel does not tell it at once (before Linux
+/// 6.7).
 fn zero_bytes(thread: pid_t, range: &Range<u64>) -> u64 {
     let mut zero_bytes = 0;
     if range.end - range.start >= REPORTED_BYTES_MIN
-        && let Ok(table) = PageTable::of(Some(thread as u32))
+        && let Ok(table) = PageTable::by(Some(thread as u32), &[KernelInterface::Scan])
     {
         // A process that was killed meanwhile has no pages.
         let _ = table.runs(range.clone(), &mut |run| {

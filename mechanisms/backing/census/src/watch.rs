@@ -267,7 +267,10 @@ impl Watcher {
                 "the command is not traced ({reason}): what it did after the last sample is missing, and so are programs that ran between two samples"
             )
         });
-        let unfixed = started.unfixed.as_ref().map(|reason| format!("no memory is populated: {reason}"));
+        let unfixed = started.unfixed.as_ref().map(|reason| match options.fix {
+            Some(Fix::Populate) => format!("no memory is populated: {reason}"),
+            _ => format!("where the command obtains memory and gives it back: {reason}"),
+        });
         let recorded = started.recorded.transpose();
         let unrecorded = recorded.as_ref().err().map(|error| {
             format!("which instruction read first: page faults cannot be recorded ({error}); kernel.perf_event_paranoid must be 2 or less")

@@ -471,6 +471,11 @@ fn wrong_arguments_are_one_line_errors() {
         &["--fix"],
         &["--fix", "--watch", "--", "true"],
         &["--once", "--", "true"],
+        &["--explain", "--", "true"],
+        &["--watch", "--explain", "--no-ptrace", "--", "true"],
+        &["--all", "1"],
+        &["--every", "1s", "1"],
+        &["--all", "--count", "1"],
         &["--fix", "--compare", "5", "--", "true"],
         &["--fix", "--html", "page.html", "--", "true"],
     ] {
