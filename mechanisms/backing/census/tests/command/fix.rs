@@ -2,11 +2,13 @@
 //! as the kernel tells them, and run as before.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use dormouse_testing::{Lack, has_part, skip, skip_part, wait_until};
-use rustix::process::{Pid, Signal, kill_process};
+use dormouse_testing::{Lack, copy_program, has_part, skip, skip_part, wait_until};
+use rustix::process::{Pid, Signal, geteuid, kill_process};
 use serde_json::Value;
 
 use crate::PAGES;
@@ -128,6 +130,28 @@ fn the_kernel_counts_the_memory_that_was_populated() {
         let left_alone = &report["after"]["populated"]["left_alone"];
         assert!(left_alone.to_string().contains("stacks of threads"), "{left_alone}");
     }
+}
+
+/// Nothing of this needs privilege.
+#[test]
+fn an_unprivileged_user_can_do_the_same() {
+    const NOBODY: u32 = 65534;
+    if !sees_zero() {
+        return;
+    }
+    if !geteuid().is_root() {
+        return skip(Lack::machine("only root can become another user", "run the tests as root"));
+    }
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let (program, dormouse) = (build(dir.path(), "witness", WITNESS, &[]), dir.path().join("dormouse"));
+    copy_program(PAGES.as_ref(), &dormouse);
+    let mut command = Command::new(dormouse);
+    command.args(["--fix", "--"]).arg(program).uid(NOBODY).gid(NOBODY).current_dir("/");
+    let output = command.output().unwrap();
+    let (lines, report) = (text(&output.stdout), text(&output.stderr));
+    let [before, after] = lines.lines().map(kib).collect::<Vec<_>>()[..] else { panic!("{lines}{report}") };
+    assert!(before < WITNESSED_KIB / 4 && after >= WITNESSED_KIB, "{lines}{report}");
 }
 
 /// Programs in other languages, each of which reads an array of 16 MiB that it does not write, and prints `RssAnon` in KiB.
