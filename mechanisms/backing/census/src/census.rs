@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::PagesError;
 use crate::object_file::{Functions, ObjectFile};
-use crate::{process, stacks};
+use crate::{allocators, process, stacks};
 
 /// The name of a mapping.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -349,6 +349,30 @@ impl Surveyor {
         let found = functions.as_ref().and_then(|functions| functions.at(offset));
         let (function, offset) = found.map_or((None, offset), |(name, offset)| (Some(name.to_string()), offset));
         Some(CodePlace { function, offset, path })
+    }
+
+    /// Returns the addresses of code that obtains memory for other code: of the C library, of libraries that allocate, and of
+    /// such functions in other objects.
+    pub(crate) fn allocators(&mut self, task: u32) -> Vec<Range<u64>> {
+        let maps = maps::read(task).unwrap_or_default();
+        let objects = self.objects(task, &maps);
+        let mut found = Vec::new();
+        for map in maps.iter().filter(|map| map.access[2] == b'x') {
+            let Some(path) = map.path() else { continue };
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            if allocators::is_library(name) {
+                found.push(map.range.clone());
+                continue;
+            }
+            let Some(Some((bias, _))) = objects.0.get(&path) else { continue };
+            let start = Instant::now();
+            let read = || read_object(task, map, &path, Functions::read);
+            let functions = self.functions.entry((path.clone(), map.inode)).or_insert_with(read);
+            self.reading += start.elapsed();
+            let ranges = functions.iter().flat_map(|functions| functions.allocators());
+            found.extend(ranges.map(|range| range.start.wrapping_add(*bias)..range.end.wrapping_add(*bias)));
+        }
+        found
     }
 
     /// Returns the mapped objects, each with the distance between its addresses in memory and in the file.

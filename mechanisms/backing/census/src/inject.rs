@@ -23,14 +23,28 @@ struct Layout {
     arguments: [usize; 3],
     program_counter: usize,
     instruction_size_bytes: u64,
+    /// Whether the instruction between the first registers and the second has returned from a function.
+    has_returned: fn(&Registers, &Registers) -> bool,
 }
 
 #[cfg(target_arch = "x86_64")]
-const LAYOUT: Option<Layout> =
-    Some(Layout { number: 10, arguments: [14, 13, 12], program_counter: 16, instruction_size_bytes: 2 });
+const LAYOUT: Option<Layout> = Some(Layout {
+    number: 10,
+    arguments: [14, 13, 12],
+    program_counter: 16,
+    instruction_size_bytes: 2,
+    // `ret` takes the address from the stack; a call puts one there, and a jump leaves it.
+    has_returned: |before, after| after[19] > before[19],
+});
 #[cfg(target_arch = "aarch64")]
-const LAYOUT: Option<Layout> =
-    Some(Layout { number: 8, arguments: [0, 1, 2], program_counter: 32, instruction_size_bytes: 4 });
+const LAYOUT: Option<Layout> = Some(Layout {
+    number: 8,
+    arguments: [0, 1, 2],
+    program_counter: 32,
+    instruction_size_bytes: 4,
+    // `ret` goes to the address in the link register.
+    has_returned: |before, after| after[32] == before[30],
+});
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const LAYOUT: Option<Layout> = None;
 
@@ -128,12 +142,18 @@ pub(crate) enum Left {
     Interrupted(c_int),
 }
 
-/// Lets a stopped thread run until it leaves the code at these addresses.
+/// Lets a stopped thread run until it returns from the code at these addresses. Functions elsewhere that this code calls belong
+/// to it.
 ///
 /// # Errors
 /// Errors of the kernel: the thread was killed.
 pub(crate) fn leave(pid: pid_t, thread: pid_t, code: &[Range<u64>]) -> io::Result<Left> {
     let Some(layout) = LAYOUT else { return Ok(Left::Nowhere) };
+    let is_inside = |registers: &Registers| code.iter().any(|range| range.contains(&registers[layout.program_counter]));
+    let mut before = ptrace::registers(thread)?;
+    if !is_inside(&before) {
+        return Ok(Left::At(before[layout.program_counter]));
+    }
     let mask = ptrace::signal_mask(thread)?;
     ptrace::set_signal_mask(thread, u64::MAX)?;
     let (mut held, mut left) = (Vec::new(), Left::Nowhere);
@@ -143,11 +163,12 @@ pub(crate) fn leave(pid: pid_t, thread: pid_t, code: &[Range<u64>]) -> io::Resul
             left = Left::Interrupted(status);
             break;
         }
-        let address = ptrace::registers(thread)?[layout.program_counter];
-        if !code.iter().any(|range| range.contains(&address)) {
-            left = Left::At(address);
+        let after = ptrace::registers(thread)?;
+        if is_inside(&before) && !is_inside(&after) && (layout.has_returned)(&before, &after) {
+            left = Left::At(after[layout.program_counter]);
             break;
         }
+        before = after;
     }
     // A thread that has ended has no mask.
     let _ = ptrace::set_signal_mask(thread, mask);

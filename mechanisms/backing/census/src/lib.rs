@@ -50,6 +50,7 @@
 // The caller prints; this crate does not.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
+mod allocators;
 mod buffers;
 mod census;
 mod faults;

@@ -60,8 +60,8 @@ zero page are on this machine.
 What --explain adds: `first read by read_all+0x14 in codec` is the instruction whose page fault entered the first of the buffer's zero pages. Each fault \
 then takes about a microsecond longer (perf_event_open(2); kernel.perf_event_paranoid must be 2 or less). `obtained by main+0x42 in codec` is where the program \
 goes on behind the call, of an allocator or of mmap, that obtained a mapping of 64 KiB or more. For that the command is stopped where it obtains memory or \
-gives it back, as with --fix, and steps out of the C library instruction by instruction, up to 4000. Smaller blocks share a mapping with others, and a \
-statically linked program's C library cannot be told from its own code: these keep the name of their mapping.
+gives it back, as with --fix, and steps out of the C library, of operator new and of Rust's alloc instruction by instruction, up to 4000. Smaller blocks share \
+a mapping with others, and keep its name; so does memory of a statically linked program without symbols.
 
 What --fix does: the command runs as it is, and then once more with its memory populated: wherever it obtains memory of its own (mmap, brk, mremap, mprotect; \
 its .bss at its first such call), the kernel is asked to enter a page for each address at once, in the program itself (madvise, MADV_POPULATE_WRITE, Linux \

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::path::Path;
 
+use crate::allocators;
 use object::{Object, ObjectSegment, ObjectSymbol, ReadCache, SymbolKind};
 
 /// Maximum number of functions that are looked at for one address: aliases, and functions that end before it.
@@ -18,21 +19,33 @@ pub(crate) struct Symbol {
 
 /// The functions of an object file, sorted by address.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Functions(Vec<Symbol>);
+pub(crate) struct Functions {
+    all: Vec<Symbol>,
+    /// Addresses of those that obtain memory for others.
+    allocators: Vec<Range<u64>>,
+}
 
 impl Functions {
     /// Reads the functions. `None`: the file is not an object file, or cannot be read.
     pub(crate) fn read(path: &Path) -> Option<Functions> {
         let cache = ReadCache::new(std::fs::File::open(path).ok()?);
         let file = object::File::parse(&cache).ok()?;
-        Some(Functions(symbols(&file, SymbolKind::Text)))
+        let all = symbols(&file, SymbolKind::Text);
+        let allocators = all.iter().filter(|function| allocators::is_function(&function.name));
+        let allocators = allocators.map(|function| function.range.clone()).collect();
+        Some(Functions { all, allocators })
+    }
+
+    /// Returns the addresses of the functions that obtain memory for others.
+    pub(crate) fn allocators(&self) -> &[Range<u64>] {
+        &self.allocators
     }
 
     /// Returns the function at an address in the file, and the address's distance from its beginning.
     pub(crate) fn at(&self, address: u64) -> Option<(&str, u64)> {
-        let next = self.0.partition_point(|function| function.range.start <= address);
+        let next = self.all.partition_point(|function| function.range.start <= address);
         let function =
-            self.0[..next].iter().rev().take(ALIASES_MAX).find(|function| function.range.contains(&address))?;
+            self.all[..next].iter().rev().take(ALIASES_MAX).find(|function| function.range.contains(&address))?;
         Some((&function.name, address - function.range.start))
     }
 }

@@ -8,7 +8,8 @@
 //!              exec: the memory is new ───────── Execed ──────────────────────────────▶ │
 //!              about to exit, stopped ────────── Exiting ──▶ takes a census, answers ─▶ │
 //!              about to give back zero pages ─── GivingBack ─▶ takes a census, answers ▶ │    with a fix
-//!              has new addresses ─────────────── Mapped ────▶ names its function, answers ▶ │    with a fix, if explained
+//!              has new addresses ─────────────── Mapping ───▶ says which code allocates ▶ │    with a fix, if explained
+//!              is behind the call for them ───── Mapped ────▶ names that place, answers ─▶ │
 //!              gone ──────────────────────────── Gone ────────────────────────────────▶ │
 //!              a signal ─▶ passed on;  a stop ─▶ kept, until another process continues it
 //!              the command itself is gone ────── Ended ───────────────────────────────▶ │
@@ -27,7 +28,6 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus};
 use std::sync::mpsc::{Sender, SyncSender, sync_channel};
 
-use dormouse_backing::maps::{self, Map};
 use dormouse_backing::page_table::{KernelInterface, PageKind, PageTable};
 use libc::{c_int, pid_t};
 use rustix::process::{Pid, Signal, kill_process};
@@ -57,6 +57,8 @@ pub(crate) enum Event {
     Exiting { pid: u32, thread: u32, answer: SyncSender<()> },
     /// A thread is about to give back memory on the zero page, and waits until the answer is dropped.
     GivingBack { pid: u32, thread: u32, answer: SyncSender<()> },
+    /// A thread has obtained new addresses, and waits for the addresses of the code of allocators, which it then leaves.
+    Mapping { thread: u32, answer: SyncSender<Vec<Range<u64>>> },
     /// A thread has obtained new addresses for a function that is about to go on at `address`, and waits until the answer is
     /// dropped.
     Mapped { pid: u32, thread: u32, range: Range<u64>, address: u64, answer: SyncSender<()> },
@@ -234,31 +236,6 @@ fn zero_bytes(thread: pid_t, range: &Range<u64>) -> u64 {
     zero_bytes
 }
 
-/// Beginnings of the file names of libraries that obtain memory for others.
-const ALLOCATORS: [&str; 10] = [
-    "libc.so",
-    "libc-2",
-    "libc.musl",
-    "ld-",
-    "libpthread",
-    "libstdc++",
-    "libc++",
-    "libjemalloc",
-    "libtcmalloc",
-    "libmimalloc",
-];
-
-/// Returns the addresses of the code of libraries that obtain memory for others.
-fn allocators(thread: pid_t) -> Vec<Range<u64>> {
-    let is_allocator = |map: &Map| {
-        let path = map.path();
-        let name = path.as_ref().and_then(|path| path.file_name()?.to_str()).unwrap_or_default();
-        ALLOCATORS.iter().any(|start| name.starts_with(start))
-    };
-    let maps = maps::read(thread as u32).unwrap_or_default();
-    maps.into_iter().filter(|map| map.access[2] == b'x' && is_allocator(map)).map(|map| map.range).collect()
-}
-
 struct Supervisor<'a> {
     main: pid_t,
     /// Process of each thread.
@@ -365,7 +342,9 @@ impl Supervisor<'_> {
         }
         let is_reported = |range: &Range<u64>| self.is_explained && range.end - range.start >= REPORTED_BYTES_MIN;
         let range = mapped(call, value).filter(is_reported)?;
-        match inject::leave(pid, thread, &allocators(thread)) {
+        let (answer, answered) = sync_channel(1);
+        self.events.send(Event::Mapping { thread: thread as u32, answer }).ok()?;
+        match inject::leave(pid, thread, &answered.recv().ok()?) {
             Ok(Left::At(address)) => {
                 self.hold(|answer| Event::Mapped { pid: pid as u32, thread: thread as u32, range, address, answer });
                 None

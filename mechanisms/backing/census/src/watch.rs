@@ -22,8 +22,6 @@ use crate::{KernelInterface, PagesError, process};
 const SAMPLES_MAX: usize = 2048;
 /// Divisor of a CPU's time: taking samples uses at most this part of it.
 const LOOKING_PART: u32 = 20;
-/// Functions that only make a system call. A statically linked program contains them, and who called them is not known.
-const CALLS: [&str; 6] = ["mmap", "mmap64", "__mmap", "__mmap64", "mremap", "__mremap"];
 /// Maximum number of other processes that are reported: those that touched most.
 const OTHERS_MAX: usize = 100;
 
@@ -365,14 +363,17 @@ impl Watcher {
                 self.count();
                 drop(answer);
             }
+            Event::Mapping { thread, answer } => {
+                // A supervisor that has ended does not wait any more.
+                let _ = answer.send(self.surveyor.allocators(thread));
+            }
             Event::Mapped { pid, thread, range, address, answer } => {
                 // The call is before that address, and may be the last instruction of its function.
                 let place = self.surveyor.place(thread, address - 1);
                 let place = place.map(|place| CodePlace { offset: place.offset + 1, ..place });
                 let allocations = &mut self.spaces.entry(pid).or_default().allocations;
                 allocations.retain(|old| old.range.end <= range.start || range.end <= old.range.start);
-                let is_call = |place: &CodePlace| place.function.as_deref().is_none_or(|name| !CALLS.contains(&name));
-                allocations.extend(place.filter(is_call).map(|place| Allocation { range, place }));
+                allocations.extend(place.map(|place| Allocation { range, place }));
                 drop(answer);
             }
             Event::Gone { pid } => self.close(pid, true),
