@@ -9,8 +9,9 @@
 //! Every fault is counted; none is sampled. The mappings that perf records show which addresses belong to files.
 //!
 //! * `munmap` is not recorded. Pages that it tore down are found at exit, or when their addresses are touched again.
-//! * Writes of a child between `vfork` and `exec` go to its parent's memory, and count there as torn down. So that
-//!   number is an upper bound. A huge zero page is counted as the small one of the address that faulted.
+//! * A child of `vfork` uses its parent's memory until it executes a program or ends, which tears nothing down: the kernel's
+//!   tracepoint for new tasks tells which children these are. A huge zero page is counted as the small one of the address
+//!   that faulted.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
@@ -27,7 +28,7 @@ use crate::statistics::ROUNDS_MIN;
 use crate::{LabError, RunOptions};
 
 const RECORD: &str = "perf record --quiet --no-buildid --no-bpf-event --data \
-                      --event exceptions:page_fault_user,exceptions:page_fault_kernel --output";
+                      --event exceptions:page_fault_user,exceptions:page_fault_kernel,task:task_newtask --output";
 const SCRIPT: &str =
     "script --show-mmap-events --show-task-events --show-lost-events --fields pid,tid,time,event,trace --input";
 const NEEDS: &str = "perf (apt-get install linux-perf; needs x86-64, and root or kernel.perf_event_paranoid = -1)";
@@ -37,6 +38,9 @@ const PRESENT: u64 = 1;
 /// Bit of an error code: the access is a write.
 const WRITE: u64 = 2;
 const PAGE_SHIFT: u32 = 12;
+/// Flags of clone(2): the new task shares the memory of its parent; it is a thread.
+const CLONE_VM: u64 = 0x100;
+const CLONE_THREAD: u64 = 0x1_0000;
 
 /// Memory of a process.
 #[derive(Debug, Clone, Default)]
@@ -51,6 +55,8 @@ struct Space {
 #[derive(Debug, Default)]
 struct Faults {
     spaces: BTreeMap<u64, Space>,
+    /// Processes that use the memory of another one, which is the value.
+    lenders: BTreeMap<u64, u64>,
     begun_s: Option<f64>,
     lasting_s: f64,
     counts: BTreeMap<&'static str, u64>,
@@ -74,21 +80,32 @@ impl Faults {
         match (kind, numbers.as_slice()) {
             // A thread's begin and end leave the memory unchanged.
             ("PERF_RECORD_FORK", [child, _, parent, ..]) if child != parent => {
-                let mut space = self.spaces.entry(*parent).or_default().clone();
+                let parent = self.owner(*parent);
+                let mut space = self.spaces.entry(parent).or_default().clone();
                 space.zero.values_mut().for_each(|is_own| *is_own = false);
                 self.spaces.insert(*child, space);
             }
-            ("PERF_RECORD_EXIT", [process, thread, ..]) if process == thread => self.tear_down(*process),
-            ("PERF_RECORD_COMM", _) if record.contains("PERF_RECORD_COMM exec") => self.tear_down(task),
+            ("task", [child, ..]) => {
+                let flags = record.split_once("clone_flags=")?.1.split_whitespace().next()?;
+                let flags = u64::from_str_radix(flags, 16).ok()?;
+                if flags & (CLONE_VM | CLONE_THREAD) == CLONE_VM {
+                    self.spaces.remove(child);
+                    self.lenders.insert(*child, self.owner(task));
+                }
+            }
+            ("PERF_RECORD_EXIT", [process, thread, ..]) if process == thread => self.leave(*process),
+            ("PERF_RECORD_COMM", _) if record.contains("PERF_RECORD_COMM exec") => self.leave(task),
             ("PERF_RECORD_MMAP" | "PERF_RECORD_MMAP2", [_, _, start, size, ..]) => {
                 let name = record.split_once("]: ")?.1.split_once(' ')?.1.trim();
                 let is_anonymous = ["//anon", "[heap]", "[stack]"].contains(&name) || name.starts_with("[anon");
-                self.spaces.entry(task).or_default().maps.push((*start..start.saturating_add(*size), is_anonymous));
+                let owner = self.owner(task);
+                self.spaces.entry(owner).or_default().maps.push((*start..start.saturating_add(*size), is_anonymous));
             }
             // The kernel's addresses are the upper half.
             ("exceptions", [address, .., code]) if address >> 63 == 0 => {
                 self.lasting_s = now_s - *self.begun_s.get_or_insert(now_s);
-                let space = self.spaces.entry(task).or_default();
+                let owner = self.owner(task);
+                let space = self.spaces.entry(owner).or_default();
                 let page = address >> PAGE_SHIFT;
                 let (is_there, is_written) = (code & PRESENT != 0, code & WRITE != 0);
                 let was_zero = if is_there && !is_written { None } else { space.zero.remove(&page) };
@@ -109,6 +126,18 @@ impl Faults {
             _ => {}
         }
         Some(())
+    }
+
+    /// Returns the process whose memory a process uses: another one's or its own.
+    fn owner(&self, process: u64) -> u64 {
+        self.lenders.get(&process).copied().unwrap_or(process)
+    }
+
+    /// Ends a process's use of its memory. Memory that belongs to another process stays.
+    fn leave(&mut self, process: u64) {
+        if self.lenders.remove(&process).is_none() {
+            self.tear_down(process);
+        }
     }
 
     /// Removes a process's memory, and with it the zero pages that it has mapped.
@@ -202,11 +231,30 @@ mod tests {
         7/7 10.5:   exceptions:page_fault_user: address=0x14000 ip=0x1 error_code=0x4
         7/7 10.5: PERF_RECORD_EXIT(7:7):(1:1)";
 
+    /// A child of vfork: a page that its parent has read is written, and one that it reads is still there afterwards.
+    const LINES_OF_VFORK: &str = "
+        7/7 9.5: PERF_RECORD_MMAP2 7/7: [0x10000(0x8000) @ 0 00:00 0 0]: rw-p //anon
+        7/7 9.5:   exceptions:page_fault_user: address=0x10008 ip=0x1 error_code=0x4
+        7/7 10.5: PERF_RECORD_FORK(8:8):(7:7)
+        7/7 10.5:   task:task_newtask: pid=8 comm=make 4.3 clone_flags=4100 oom_score_adj=0
+        8/8 10.5:   exceptions:page_fault_user: address=0x10008 ip=0x1 error_code=0x7
+        8/8 10.5:   exceptions:page_fault_user: address=0x11000 ip=0x1 error_code=0x4
+        8/8 10.5: PERF_RECORD_COMM exec: cc:8/8
+        7/7 10.5:   exceptions:page_fault_user: address=0x11000 ip=0x1 error_code=0x7
+        7/7 10.5: PERF_RECORD_FORK(7:9):(7:7)
+        7/7 10.5:   task:task_newtask: pid=9 comm=make clone_flags=3d0f00 oom_score_adj=0
+        8/8 10.5:   exceptions:page_fault_user: address=0x12000 ip=0x1 error_code=0x4
+        8/8 10.5: PERF_RECORD_EXIT(8:8):(7:7)
+        7/7 10.5: PERF_RECORD_EXIT(7:7):(1:1)";
+
     #[test]
     fn what_is_read_is_mapped_then_written_or_torn_down() {
         let lines = || LINES.lines().map(|line| Ok(line.to_string()));
         let expected = [("faults", 13.0), ("zero-mapped", 6.0), ("zero-torn-down", 4.0), ("zero-written", 3.0)];
         assert_eq!(rates(lines()).expect("all of them"), BTreeMap::from(expected));
+        let of_vfork = LINES_OF_VFORK.lines().map(|line| Ok(line.to_string()));
+        let expected = [("faults", 5.0), ("zero-mapped", 3.0), ("zero-torn-down", 1.0), ("zero-written", 2.0)];
+        assert_eq!(rates(of_vfork).expect("all of them"), BTreeMap::from(expected));
         let lost = " 7/7 10.6: PERF_RECORD_LOST lost 3".to_string();
         assert!(rates(lines().chain([Ok(lost)])).is_err());
     }

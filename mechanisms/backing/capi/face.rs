@@ -12,8 +12,8 @@ use std::ffi::CString;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use dormouse_backing::{
-    BackingError, Huge, Mapping, MemoryOptions, MissingBytes, Nodes, NotBacked, Obtained, Pool, PrivatePool,
-    check_backed_raw,
+    BackingError, Huge, Mapping, MemoryOptions, MissingBytes, Nodes, NotBacked, NotPopulated, Obtained, Pool,
+    PrivatePool, check_backed_raw, populate_raw,
 };
 
 /// `DORMOUSE_BACKING_LAZY` and the flags that follow it in the header.
@@ -283,6 +283,25 @@ pub extern "C" fn dormouse_pages_check(
         *target = missing;
     }
     -errno
+}
+
+/// Calls [`populate_raw`]. Returns 0, or a negative errno.
+///
+/// # Safety
+/// The bytes are memory of this program, or not mapped at all.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dormouse_pages_populate(buffer: *mut c_void, size_bytes: usize) -> c_int {
+    // SAFETY: the caller guarantees what the function requires; accesses of C code are outside Rust's rules.
+    let Err(error) = (unsafe { populate_raw(buffer.cast(), size_bytes) }) else { return 0 };
+    remember(error.to_string());
+    -match error {
+        NotPopulated::Size { .. } => libc::EINVAL,
+        NotPopulated::NotMapped { .. } | NotPopulated::NoPage { .. } => libc::EFAULT,
+        NotPopulated::ReadOnly { .. } => libc::EACCES,
+        NotPopulated::StackLimit { .. } | NotPopulated::NotEnough { .. } => libc::ENOMEM,
+        NotPopulated::System { errno, .. } => errno.raw_os_error(),
+        _ => libc::EIO,
+    }
 }
 
 /// Does what [`dormouse_backing::assert_backed`] does. For the macro, which passes file and line.

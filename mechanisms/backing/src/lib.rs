@@ -30,7 +30,8 @@
 //! | guard page | [`MemoryOptions::guard`] | `SIGSEGV`, in this process |
 //!
 //! [`PrivatePool`] offers this for memory without a file. [`Mapping::obtained`] and [`check_backed`] read from the page
-//! table what an `os_page` really is: a request alone proves nothing.
+//! table what an `os_page` really is: a request alone proves nothing. [`populate`] gives pages of its own to a buffer that comes
+//! from elsewhere: `.bss`, the heap, a stack, a mapping.
 //!
 //! # The ladder
 //! ```text
@@ -100,6 +101,7 @@ mod numa;
 mod options;
 pub mod page_table;
 mod pool;
+mod populate;
 
 pub use audit::{try_pagemap_scan, unbacked_os_pages};
 pub use available::available_bytes;
@@ -109,6 +111,7 @@ pub use mapping::Mapping;
 pub use numa::node_of_cpu;
 pub use options::{Huge, MemoryOptions, Nodes, Obtained};
 pub use pool::{Pool, PrivatePool};
+pub use populate::{NotPopulated, populate, populate_raw};
 
 /// Returns the number of bytes of a page of the operating system.
 pub fn os_page_size() -> usize {

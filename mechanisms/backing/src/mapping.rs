@@ -625,7 +625,7 @@ impl Drop for Mapping {
 
 /// # Safety
 /// The `size_bytes` bytes at `start` are mapped readable and writable; they are whole `os_page`s.
-unsafe fn populate_by_advice(start: *mut u8, size_bytes: usize) -> Result<(), Errno> {
+pub(crate) unsafe fn populate_by_advice(start: *mut u8, size_bytes: usize) -> Result<(), Errno> {
     loop {
         // SAFETY: the caller guarantees that the range is mapped; this advice does not change its contents
         // (madvise(2)).
@@ -636,11 +636,14 @@ unsafe fn populate_by_advice(start: *mut u8, size_bytes: usize) -> Result<(), Er
     }
 }
 
+/// Stores to one byte of every `os_page` that the bytes overlap the value that it already has.
+///
 /// # Safety
 /// The `size_bytes` bytes at `start` are mapped readable and writable, and Rust code accesses them only atomically
-/// during the call; `start` is on an `os_page` boundary.
-unsafe fn touch(start: *mut u8, size_bytes: usize) {
-    for offset in (0..size_bytes).step_by(os_page_size()) {
+/// during the call.
+pub(crate) unsafe fn touch(start: *mut u8, size_bytes: usize) {
+    let mut offset = 0;
+    while offset < size_bytes {
         let byte = start.wrapping_add(offset);
         // SAFETY: the caller guarantees that the byte is mapped; the access is atomic, as Rust code's other accesses to
         // it are. Processes that share the memory are outside Rust's rules.
@@ -650,11 +653,12 @@ unsafe fn touch(start: *mut u8, size_bytes: usize) {
         while let Err(now) = byte.compare_exchange_weak(value, value, Relaxed, Relaxed) {
             value = now;
         }
+        offset = (start.addr() + offset + 1).next_multiple_of(os_page_size()) - start.addr();
     }
 }
 
 /// Checks that enough memory is available, before the kernel wakes the OOM killer.
-fn ask_for(wanted_bytes: u64) -> Result<(), BackingError> {
+pub(crate) fn ask_for(wanted_bytes: u64) -> Result<(), BackingError> {
     match available_bytes() {
         Some(available_bytes) if wanted_bytes > available_bytes => {
             Err(BackingError::NotEnough { wanted_bytes, available_bytes })

@@ -1,5 +1,5 @@
-//! Each mechanism, installed alone: the programs in its README build by the README's lines, run, and nothing is left
-//! after the mechanism was removed.
+//! Each mechanism, installed alone: the programs in its README build by the README's lines, its examples in C by the line in
+//! their comment, all run, and nothing is left after the mechanism was removed.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use std::fs;

@@ -1,11 +1,13 @@
 //! Buffers on the zero page: their names, the largest part of each that was the zero page, and whether that exceeds the
 //! limits.
 
+use std::ops::Range;
 use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::{Census, Mapping, Name, ZeroVariable};
+use crate::census::Allocation;
+use crate::{Census, CodePlace, Mapping, Name, ZeroVariable};
 
 /// Maximum number of buffers that are kept, the largest.
 const COUNT_MAX: usize = 1000;
@@ -25,6 +27,11 @@ pub enum BufferName {
     Mapping {
         /// Name of the mapping.
         name: Name,
+    },
+    /// Memory without a name.
+    Allocation {
+        /// Place in the program behind the call that obtained it from the kernel: of a memory allocator, or of `mmap`.
+        by: CodePlace,
     },
 }
 
@@ -71,6 +78,9 @@ pub struct Buffer {
     pub share_percent: f64,
     /// Whether it reaches the limits.
     pub is_found: bool,
+    /// Instruction that read the first of these bytes, if this was requested and is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_read: Option<CodePlace>,
 }
 
 impl Buffer {
@@ -82,6 +92,9 @@ impl Buffer {
             // A mapping grows and shrinks, and may get another name later.
             (BufferName::Mapping { .. }, BufferName::Mapping { .. }) => {
                 old.address < self.address + self.size && self.address < old.address + old.size
+            }
+            (BufferName::Allocation { by: old_by }, BufferName::Allocation { by }) => {
+                old_by == by && old.address == self.address
             }
             _ => false,
         }
@@ -101,12 +114,24 @@ impl Buffers {
             has_found |= new.is_found;
             match self.0.iter_mut().find(|old| new.is_same(old)) {
                 // A buffer that reaches the limits is worse than one with more bytes that does not.
-                Some(old) if (new.is_found, new.zero) > (old.is_found, old.zero) => *old = new,
+                Some(old) if (new.is_found, new.zero) > (old.is_found, old.zero) => {
+                    *old = Buffer { first_read: old.first_read.take(), ..new };
+                }
                 Some(old) => old.zero_at_end = new.zero,
                 None => self.0.push(new),
             }
         }
         has_found
+    }
+
+    /// Sets the first reader of each buffer in which a census has found the zero page, as far as `reader` knows it from the
+    /// addresses on the zero page.
+    pub(crate) fn explain(&mut self, census: &Census, mut reader: impl FnMut(Vec<Range<u64>>) -> Option<CodePlace>) {
+        for buffer in self.0.iter_mut().filter(|buffer| buffer.first_read.is_none() && buffer.zero_at_end > 0) {
+            let end = buffer.address + buffer.size;
+            let inside = census.zero_runs.iter().map(|run| run.start.max(buffer.address)..run.end.min(end));
+            buffer.first_read = reader(inside.filter(|run| !run.is_empty()).collect());
+        }
     }
 
     /// Adds another process's buffers, and keeps the worst ones.
@@ -139,6 +164,7 @@ fn on_zero_page(census: &Census, time_ms: f64, limits: &Limits) -> Vec<Buffer> {
             touched,
             share_percent,
             is_found: zero >= limits.size_bytes && share_percent >= limits.share_percent,
+            first_read: None,
         }
     };
     let mut found = Vec::new();
@@ -155,7 +181,18 @@ fn on_zero_page(census: &Census, time_ms: f64, limits: &Limits) -> Vec<Buffer> {
     for mapping in census.mappings.iter().filter(|mapping| mapping.pages.zero > 0) {
         let inside = census.zero_variables.iter().filter(|variable| is_in(variable, mapping));
         let named: u64 = inside.map(|variable| variable.zero).sum();
-        let zero = mapping.pages.zero.saturating_sub(named);
+        let mut zero = mapping.pages.zero.saturating_sub(named);
+        let is_nameless = matches!(&mapping.name, Name::Anonymous { name } if name.is_empty());
+        for Allocation { range, place } in census.allocations.iter().filter(|_| is_nameless) {
+            let (start, end) = (range.start.max(mapping.start), range.end.min(mapping.end));
+            let of_run = |run: &Range<u64>| run.end.min(end).saturating_sub(run.start.max(start));
+            let inside: u64 = census.zero_runs.iter().map(of_run).sum();
+            if start < end && inside > 0 {
+                let what = BufferName::Allocation { by: place.clone() };
+                found.push(buffer(what, start, end - start, inside, is_huge(mapping)));
+                zero = zero.saturating_sub(inside);
+            }
+        }
         // Less than a page is the rest of a page in which a variable begins or ends.
         if zero >= dormouse_backing::os_page_size() as u64 {
             let what = BufferName::Mapping { name: mapping.name.clone() };
@@ -163,6 +200,12 @@ fn on_zero_page(census: &Census, time_ms: f64, limits: &Limits) -> Vec<Buffer> {
         }
     }
     found
+}
+
+/// Returns the name of the variable or mapping with most bytes on the zero page.
+pub(crate) fn largest_on_zero_page(census: &Census) -> Option<BufferName> {
+    let buffers = on_zero_page(census, 0.0, &Limits::default());
+    buffers.into_iter().max_by_key(|buffer| buffer.zero).map(|buffer| buffer.what)
 }
 
 #[cfg(test)]
@@ -196,6 +239,8 @@ mod tests {
             zero_variables: if variable > 0 { vec![frame] } else { Vec::new() },
             sees_zero: true,
             unseen: Vec::new(),
+            zero_runs: Vec::new(),
+            allocations: Vec::new(),
         }
     }
 

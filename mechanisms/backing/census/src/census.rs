@@ -12,8 +12,8 @@ use dormouse_backing::page_table::{HUGE_PAGE_SIZE_BYTES, KernelInterface, PageKi
 use serde::Serialize;
 
 use crate::PagesError;
-use crate::object_file::ObjectFile;
-use crate::{process, stacks};
+use crate::object_file::{Functions, ObjectFile};
+use crate::{allocators, process, stacks};
 
 /// The name of a mapping.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -148,6 +148,17 @@ pub struct ZeroVariable {
     pub zero: u64,
 }
 
+/// A place in a program's code.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CodePlace {
+    /// Name of the function, from the symbol table; `None` if the object does not name it.
+    pub function: Option<String>,
+    /// Distance from the function's beginning, or the address in the object's file.
+    pub offset: u64,
+    /// Path of the object.
+    pub path: PathBuf,
+}
+
 /// The state of a process's memory, at about one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Census {
@@ -166,6 +177,20 @@ pub struct Census {
     pub sees_zero: bool,
     /// Limits of this census, one line each.
     pub unseen: Vec<String>,
+    /// Addresses on the zero page, ascending.
+    #[serde(skip)]
+    pub(crate) zero_runs: Vec<Range<u64>>,
+    /// Addresses that were obtained by known functions, and do not overlap.
+    #[serde(skip)]
+    pub(crate) allocations: Vec<Allocation>,
+}
+
+/// Addresses that a function has obtained from the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Allocation {
+    pub(crate) range: Range<u64>,
+    /// Place behind the call of that function.
+    pub(crate) place: CodePlace,
 }
 
 impl Census {
@@ -213,6 +238,11 @@ impl Pages {
         self.zero + self.resident().saturating_sub(self.shared)
     }
 
+    /// Returns the number of entries of the page table that lead to the zero page, small or huge.
+    pub fn zero_entries(&self) -> u64 {
+        (self.zero - self.huge_zero) / os_page_size() as u64 + self.huge_zero / HUGE_PAGE_SIZE_BYTES as u64
+    }
+
     /// Returns the number of page faults for the touched bytes, without read-ahead: one for each page, small or huge.
     pub(crate) fn touches(&self) -> u64 {
         let huge = self.huge.min(self.resident().saturating_sub(self.shared)) + self.huge_zero;
@@ -237,13 +267,20 @@ pub(crate) struct Surveyor {
     /// Interface by which the last census was made.
     pub(crate) interface: Option<KernelInterface>,
     files: BTreeMap<(PathBuf, u64), Option<Rc<ObjectFile>>>,
+    functions: BTreeMap<(PathBuf, u64), Option<Functions>>,
     /// Total time spent reading object files.
     pub(crate) reading: Duration,
 }
 
 impl Surveyor {
     pub(crate) fn new(interfaces: &[KernelInterface]) -> Surveyor {
-        Surveyor { interfaces: interfaces.into(), interface: None, files: BTreeMap::new(), reading: Duration::ZERO }
+        Surveyor {
+            interfaces: interfaces.into(),
+            interface: None,
+            files: BTreeMap::new(),
+            functions: BTreeMap::new(),
+            reading: Duration::ZERO,
+        }
     }
 
     /// Takes the census of process `pid`, whose memory is read through `task`, one of its threads: the first thread may
@@ -285,7 +322,57 @@ impl Surveyor {
         let unseen = unseen(table.interface(), &mappings);
         let zero_variables = objects.variables_in(&zero);
         let sees_zero = table.interface().sees_zero();
-        Ok(Census { pid, command, mappings, total, zero_variables, sees_zero, unseen })
+        Ok(Census {
+            pid,
+            command,
+            mappings,
+            total,
+            zero_variables,
+            sees_zero,
+            unseen,
+            zero_runs: zero,
+            allocations: Vec::new(),
+        })
+    }
+
+    /// Returns the place in the code of a process at an address; `None` if no object is mapped there.
+    pub(crate) fn place(&mut self, task: u32, address: u64) -> Option<CodePlace> {
+        let maps = maps::read(task).ok()?;
+        let map = maps.iter().find(|map| map.range.contains(&address))?;
+        let path = map.path()?;
+        let (bias, _) = self.objects(task, &maps).0.remove(&path)??;
+        let start = Instant::now();
+        let read = || read_object(task, map, &path, Functions::read);
+        let functions = self.functions.entry((path.clone(), map.inode)).or_insert_with(read);
+        self.reading += start.elapsed();
+        let offset = address.wrapping_sub(bias);
+        let found = functions.as_ref().and_then(|functions| functions.at(offset));
+        let (function, offset) = found.map_or((None, offset), |(name, offset)| (Some(name.to_string()), offset));
+        Some(CodePlace { function, offset, path })
+    }
+
+    /// Returns the addresses of code that obtains memory for other code: of the C library, of libraries that allocate, and of
+    /// such functions in other objects.
+    pub(crate) fn allocators(&mut self, task: u32) -> Vec<Range<u64>> {
+        let maps = maps::read(task).unwrap_or_default();
+        let objects = self.objects(task, &maps);
+        let mut found = Vec::new();
+        for map in maps.iter().filter(|map| map.access[2] == b'x') {
+            let Some(path) = map.path() else { continue };
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            if allocators::is_library(name) {
+                found.push(map.range.clone());
+                continue;
+            }
+            let Some(Some((bias, _))) = objects.0.get(&path) else { continue };
+            let start = Instant::now();
+            let read = || read_object(task, map, &path, Functions::read);
+            let functions = self.functions.entry((path.clone(), map.inode)).or_insert_with(read);
+            self.reading += start.elapsed();
+            let ranges = functions.iter().flat_map(|functions| functions.allocators());
+            found.extend(ranges.map(|range| range.start.wrapping_add(*bias)..range.end.wrapping_add(*bias)));
+        }
+        found
     }
 
     /// Returns the mapped objects, each with the distance between its addresses in memory and in the file.
@@ -294,11 +381,8 @@ impl Surveyor {
         for map in maps {
             let Some(path) = map.path().filter(|path| !objects.0.contains_key(path)) else { continue };
             let file = self.files.entry((path.clone(), map.inode)).or_insert_with(|| {
-                // The path is resolved in the process's own root, which may differ; the file may have been replaced.
                 let start = Instant::now();
-                let range = format!("/proc/{task}/map_files/{:x}-{:x}", map.range.start, map.range.end);
-                let file = ObjectFile::read(range.as_ref())
-                    .or_else(|| ObjectFile::read(format!("/proc/{task}/root{}", path.display()).as_ref()));
+                let file = read_object(task, map, &path, ObjectFile::read);
                 self.reading += start.elapsed();
                 file.map(Rc::new)
             });
@@ -307,6 +391,13 @@ impl Surveyor {
         }
         objects
     }
+}
+
+/// Reads the file behind a mapping. The path is resolved in the process's own root, which may differ; the file may have been
+/// replaced.
+fn read_object<T>(task: u32, map: &Map, path: &Path, read: impl Fn(&Path) -> Option<T>) -> Option<T> {
+    let range = format!("/proc/{task}/map_files/{:x}-{:x}", map.range.start, map.range.end);
+    read(range.as_ref()).or_else(|| read(format!("/proc/{task}/root{}", path.display()).as_ref()))
 }
 
 /// Returns the limits of an interface, for any process.

@@ -25,9 +25,17 @@
 //! Only the supervisor waits for processes, and only the watcher has state; it receives events over a channel, in their
 //! order. `README.md` shows programs in which this has found something, and explains the measurement.
 //!
+//! With [`RunOptions::fix`], a filter of system calls (`filter.rs`) also stops the command where it obtains memory or gives it
+//! back. There the supervisor makes it populate what it has obtained (`populate.rs`), by a system call between two of the
+//! command's own instructions (`inject.rs`). [`fix()`] compares a run with this to one without.
+//!
+//! With [`RunOptions::is_explained`], page faults are recorded (`faults.rs`), and a thread that has obtained memory steps out of
+//! the C library, so that the caller is known.
+//!
 //! # Cost
 //! A census reads the page table once: about 10 ns for each present page. Samples take at most a twentieth of a CPU. A
-//! traced command stops when a thread or process begins or ends, at an exec and at a signal, and nowhere else.
+//! traced command stops when a thread or process begins or ends, at an exec and at a signal, and nowhere else; with a fix, also
+//! at system calls that obtain memory or give it back.
 //!
 //! # Limits
 //! The process continues to run: the state of each mapping is read at a different moment. Variables are known if the
@@ -42,11 +50,19 @@
 // The caller prints; this crate does not.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
+mod allocators;
 mod buffers;
 mod census;
+mod faults;
+mod filter;
+mod fix;
 mod html;
+mod inject;
+mod machine;
 mod object_file;
+mod populate;
 mod process;
+mod ptrace;
 mod signals;
 mod speed;
 mod stacks;
@@ -55,11 +71,14 @@ mod trace;
 mod watch;
 
 pub use buffers::{Buffer, BufferName, Limits};
-pub use census::{Census, Mapping, Name, Pages, ZeroVariable};
+pub use census::{Census, CodePlace, Mapping, Name, Pages, ZeroVariable};
 pub use dormouse_backing::page_table::KernelInterface;
+pub use fix::{COMPARED_RUNS_MIN, Comparison, Fixed, fix};
 pub use html::{html, html_of_run};
+pub use machine::{MachineCensus, MachineSurveyor, Scope, ZeroProcess};
+pub use populate::{Fix, LeftAlone, Populated};
 pub use speed::Speed;
-pub use text::{run_table, table};
+pub use text::{fixed_table, machine_line, machine_table, run_table, table};
 pub use watch::{Counts, EndedProcess, Run, RunOptions, Sample, Verdict, run};
 
 use dormouse_backing::BackingError;
@@ -79,6 +98,9 @@ pub enum PagesError {
     /// A kernel thread, or a process that has ended.
     #[error("process {0} has no memory: it has ended, or is a kernel thread")]
     NoMemory(u32),
+    /// There is no such control group.
+    #[error("there is no control group {}; give its directory, or its name in /proc/PID/cgroup", .0.display())]
+    NoGroup(std::path::PathBuf),
     /// The command cannot be run.
     #[error("cannot run `{program}`: {error}")]
     Start {

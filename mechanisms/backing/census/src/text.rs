@@ -22,7 +22,12 @@ use std::fmt::Write;
 use std::path::Path;
 
 use crate::census::Row;
-use crate::{Buffer, BufferName, Census, Counts, Mapping, Name, Pages, Run, Sample, Speed, Verdict};
+use crate::fix::{Change, Comparison, Fixed};
+use crate::machine::{MachineCensus, ZeroProcess};
+use crate::{
+    Buffer, BufferName, Census, CodePlace, Counts, LeftAlone, Mapping, Name, Pages, Populated, Run, Sample, Speed,
+    Verdict,
+};
 
 /// Columns of figures, and the width of each.
 const COLUMNS: [&str; 6] = ["size", "unbacked", "zero", "small", "huge", "swapped"];
@@ -145,6 +150,9 @@ fn watched(run: &Run) -> String {
         let mark = if buffer.is_found { "  ← found" } else { "" };
         let share = buffer.share_percent;
         let _ = writeln!(text, "{zero:>8}{at_end:>8}{size:>8}{share:>6.1} %  {}{process}{mark}", buffer.what);
+        if let Some(place) = &buffer.first_read {
+            let _ = writeln!(text, "{:34}first read by {place}", "");
+        }
     }
     more(&mut text, buffers.len());
     if let Some(speed) = &run.speed {
@@ -168,6 +176,115 @@ fn watched(run: &Run) -> String {
         }
         Verdict::NotFound => format!("found: nothing ({limit})"),
         Verdict::Unknown => "found: nothing, but the zero page could not be seen; the lines above say why".into(),
+    };
+    let _ = writeln!(text, "\n{verdict}");
+    text
+}
+
+/// Returns the zero page in several processes as a table, those with most of it first.
+pub fn machine_table(census: &MachineCensus) -> String {
+    let MachineCensus { process_count, processes, zero, zero_entries, unseen: limits, .. } = census;
+    let mut text = format!("the zero page in {process_count} processes\n\n");
+    text.push_str("    ZERO  MAPPINGS   SHARE  PROCESS  COMMAND          LARGEST BUFFER\n");
+    for ZeroProcess { pid, command, zero, zero_entries, touched, largest } in processes.iter().take(VARIABLES_MAX) {
+        let share = 100.0 * *zero as f64 / (*touched).max(1) as f64;
+        let largest = largest.as_ref().map(BufferName::to_string).unwrap_or_default();
+        let zero = bytes_text(*zero);
+        let _ = writeln!(text, "{zero:>8}{zero_entries:>10}{share:>6.1} %{pid:>9}  {command:<15}  {largest}");
+    }
+    more(&mut text, processes.len());
+    let (zero, share) = (bytes_text(*zero), census.share_percent());
+    let _ = writeln!(text, "{zero:>8}{zero_entries:>10}{share:>6.1} %      all");
+    unseen(&mut text, limits);
+    text
+}
+
+/// Returns the zero page in several processes as a line of a table over time, and before the first one the table's head.
+/// `time_s`: time since the first, in seconds.
+pub fn machine_line(census: &MachineCensus, time_s: f64, is_first: bool) -> String {
+    let MachineCensus { process_count, refused_count, zero, zero_entries, .. } = census;
+    let mut text = String::new();
+    if is_first {
+        text.push_str("    TIME    ZERO  MAPPINGS   SHARE  PROCESSES  NOT READ  LARGEST\n");
+    }
+    let largest = census
+        .processes
+        .first()
+        .map(|ZeroProcess { pid, command, zero, .. }| format!("{} in {command} ({pid})", bytes_text(*zero)));
+    let (zero, share) = (bytes_text(*zero), census.share_percent());
+    let _ = writeln!(
+        text,
+        "{time_s:>6.1} s{zero:>8}{zero_entries:>10}{share:>6.1} %{process_count:>11}{refused_count:>10}  {}",
+        largest.unwrap_or_default()
+    );
+    text
+}
+
+/// Returns the result of a command that was run as it is and with its memory populated.
+pub fn fixed_table(fixed: &Fixed) -> String {
+    let Fixed { before, after, comparison } = fixed;
+    let name = after.command.first().map_or("", String::as_str);
+    let runs: Vec<(&str, &Run)> = before.iter().map(|run| ("as it is", run)).chain([("populated", after)]).collect();
+    let kinds = if before.is_some() { "as it is, and with its memory populated" } else { "with its memory populated" };
+    let mut text = format!("{name}: {kinds}\n\n{:<12}ZERO PAGE  MAPPINGS   WALL TIME  EXIT CODE\n", "");
+    for (kind, run) in &runs {
+        let entries = if run.zero_entries_max == 0 { "–".into() } else { run.zero_entries_max.to_string() };
+        let (zero, time) = (bytes_text(run.zero_max), time_text(run.duration_ms));
+        let _ = writeln!(text, "{kind:<12}{zero:>9}{entries:>10}{time:>12}{:>11}", run.exit_code);
+    }
+    if let Some(Populated { size, calls, duration_ms, left_alone }) = &after.populated {
+        let (size, time) = (bytes_text(*size), time_text(*duration_ms));
+        let _ = writeln!(text, "\npopulated: {size} by {calls} calls, {time} of its time");
+        for LeftAlone { reason, count, size } in left_alone {
+            let ranges = if *count == 1 { "range" } else { "ranges" };
+            let _ = writeln!(text, "left alone: {} in {count} {ranges}: {reason}", bytes_text(*size));
+        }
+    }
+    let is_listed = |change: &Change| change.before.unwrap_or(0).max(change.after) >= LISTED_BYTES_MIN;
+    let changes: Vec<Change> = fixed.changes().into_iter().filter(is_listed).collect();
+    if !changes.is_empty() {
+        text.push_str("\nread from the zero page\n  BEFORE   AFTER  BUFFER\n");
+    }
+    for Change { name, before, after, first_read } in changes.iter().take(VARIABLES_MAX) {
+        let before = before.map_or("?".into(), bytes_text);
+        let _ = writeln!(text, "{before:>8}{:>8}  {name}", bytes_text(*after));
+        if let Some(place) = first_read {
+            let _ = writeln!(text, "{:18}first read by {place}", "");
+        }
+    }
+    more(&mut text, changes.len());
+    if let Some(Comparison { pairs, before, after, factor }) = comparison {
+        let row =
+            |[median, low, high]: [f64; 3]| format!("{} [{}, {}]", time_text(median), time_text(low), time_text(high));
+        let [median, low, high] = factor;
+        let _ = writeln!(text, "\nwall time, median of {} runs of each with a 95 % interval", pairs.len());
+        let _ = writeln!(text, "as it is    {}\npopulated   {}", row(*before), row(*after));
+        let _ = writeln!(text, "populated, it takes {median:.2} times as long [{low:.2}, {high:.2}]");
+    }
+    let mut lines: Vec<String> = Vec::new();
+    for line in runs.iter().flat_map(|(_, run)| &run.unseen) {
+        if !lines.contains(line) {
+            lines.push(line.clone());
+        }
+    }
+    unseen(&mut text, &lines);
+    let rest: u64 = after.buffers.iter().filter(|buffer| buffer.is_found).map(|buffer| buffer.zero).sum();
+    let is_populated = after.populated.is_some();
+    let is_another_end = before.as_ref().is_some_and(|before| before.exit_code != after.exit_code);
+    let verdict = match (after.verdict, before.as_ref().map(|before| before.verdict)) {
+        _ if is_another_end => "the runs ended with different exit codes, so they cannot be compared".into(),
+        _ if !is_populated => "not mended: no memory was populated; the lines above say why".into(),
+        (Verdict::Unknown, _) | (_, Some(Verdict::Unknown)) => {
+            "the zero page could not be seen, so what this changed is not known; the lines above say why".into()
+        }
+        (Verdict::Found, _) => format!(
+            "not mended: {} are still read from the zero page: memory that was left alone (above), given back to the kernel and read again, \
+             on the first thread's stack, or obtained by a 32-bit program",
+            bytes_text(rest)
+        ),
+        (Verdict::NotFound, Some(Verdict::Found)) => "mended: no buffer is read from the zero page any more".into(),
+        (Verdict::NotFound, Some(Verdict::NotFound)) => "nothing to mend: no buffer was read from the zero page".into(),
+        (Verdict::NotFound, None) => "no buffer is read from the zero page".to_string(),
     };
     let _ = writeln!(text, "\n{verdict}");
     text
@@ -233,11 +350,22 @@ pub(crate) fn fault_rates(samples: &[Sample], duration_ms: f64, count: usize) ->
     (0..count).map(|part| (total((part + 1) as f64 * step) - total(part as f64 * step)) * 1e3 / step).collect()
 }
 
+impl std::fmt::Display for CodePlace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let CodePlace { function, offset, path } = self;
+        match function {
+            Some(function) => write!(f, "{function}+{offset:#x} in {}", file_name(path)),
+            None => write!(f, "{offset:#x} in {}", file_name(path)),
+        }
+    }
+}
+
 impl std::fmt::Display for BufferName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             BufferName::Variable { name, path } => write!(f, "{name} in {}", file_name(path)),
             BufferName::Mapping { name } => name.fmt(f),
+            BufferName::Allocation { by } => write!(f, "obtained by {by}"),
         }
     }
 }
@@ -322,6 +450,8 @@ mod tests {
             zero_variables: Vec::new(),
             sees_zero: true,
             unseen: vec!["much".into()],
+            zero_runs: Vec::new(),
+            allocations: Vec::new(),
         };
         let text = table(&census, 80, false);
         let line = |start: &str| {

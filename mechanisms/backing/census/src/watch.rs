@@ -10,10 +10,12 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::buffers::{Buffer, Buffers, Limits};
-use crate::census::{Census, Names, Pages, Surveyor, unseen_by};
+use crate::census::{Allocation, Census, CodePlace, Names, Pages, Surveyor, unseen_by};
+use crate::faults::Faults;
+use crate::populate::{Fix, Populated};
 use crate::signals::CaughtSignals;
 use crate::speed::Speed;
-use crate::trace::{Event, Started, supervise};
+use crate::trace::{Event, Started, Supervision, supervise};
 use crate::{KernelInterface, PagesError, process};
 
 /// Maximum number of samples that are kept. When there are more, every other one is dropped.
@@ -34,6 +36,13 @@ pub struct RunOptions {
     /// Whether `ptrace(2)` is used, so that a census is taken as each process ends. Otherwise there are only samples,
     /// even if there is no period.
     pub is_traced: bool,
+    /// What is done where the command and its descendants obtain memory; `None`: they are not stopped there.
+    pub fix: Option<Fix>,
+    /// Whether page faults are recorded, to tell which instruction read each buffer first; with a fix also which call obtained
+    /// it.
+    pub is_explained: bool,
+    /// Whether the effect of the zero page on speed is measured at the end, if samples were taken and a buffer was found.
+    pub is_speed_measured: bool,
     /// Beginning of the measured time, counted from the command's start.
     pub from: Duration,
     /// End of the measured time; `None`: the command's end.
@@ -48,6 +57,9 @@ impl Default for RunOptions {
             interfaces: KernelInterface::ALL.into(),
             period: None,
             is_traced: true,
+            fix: None,
+            is_explained: false,
+            is_speed_measured: true,
             from: Duration::ZERO,
             until: None,
             limits: Limits::default(),
@@ -147,6 +159,13 @@ pub struct Run {
     pub unseen: Vec<String>,
     /// Whether a buffer was found beyond the limits.
     pub verdict: Verdict,
+    /// Largest number of bytes that were the zero page at one time, over all processes.
+    pub zero_max: u64,
+    /// Number of entries of page tables that led to the zero page at that time.
+    pub zero_entries_max: u64,
+    /// Memory that was populated, with [`Fix::Populate`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub populated: Option<Populated>,
 }
 
 /// Whether a command has read buffers from the zero page.
@@ -176,8 +195,9 @@ pub fn run(command: &[OsString], options: &RunOptions) -> Result<Run, PagesError
     let mut process = Command::new(&program);
     process.args(arguments);
     let (sender, events) = channel();
-    let is_traced = options.is_traced;
-    let supervisor = std::thread::spawn(move || supervise(process, is_traced, &sender));
+    let supervision =
+        Supervision { is_traced: options.is_traced, fix: options.fix, is_explained: options.is_explained };
+    let supervisor = std::thread::spawn(move || supervise(process, supervision, &sender));
     let failed = |error| PagesError::Start { program: program.to_string_lossy().into_owned(), error };
     let started = match events.recv() {
         Ok(Event::Started(started)) => started,
@@ -188,6 +208,9 @@ pub fn run(command: &[OsString], options: &RunOptions) -> Result<Run, PagesError
     let mut watcher = Watcher::new(started, options);
     watcher.run.command = command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let status = watcher.watch(&events).map_err(failed)?;
+    watcher.duration_ms = watcher.time_ms();
+    // The supervisor may go on until the command's descendants have ended; no event is handled any more.
+    drop(events);
     let _ = supervisor.join();
     drop(forwarder);
     Ok(watcher.finish(status))
@@ -201,6 +224,8 @@ struct Space {
     buffers: Buffers,
     /// First touches and bytes touched, as of the last census.
     touched: Option<[u64; 2]>,
+    /// Addresses that known functions have obtained.
+    allocations: Vec<Allocation>,
     /// Whether it shares its memory with another process that is watched anyway.
     is_shared: bool,
 }
@@ -225,6 +250,10 @@ struct Watcher {
     sample_step: usize,
     buffers: Buffers,
     refused: BTreeSet<String>,
+    /// Page faults, if they are recorded.
+    recorded: Option<Faults>,
+    /// Time from the command's start to its end, in milliseconds.
+    duration_ms: f64,
     /// The result so far.
     run: Run,
 }
@@ -236,10 +265,18 @@ impl Watcher {
                 "the command is not traced ({reason}): what it did after the last sample is missing, and so are programs that ran between two samples"
             )
         });
+        let unfixed = started.unfixed.as_ref().map(|reason| match options.fix {
+            Some(Fix::Populate) => format!("no memory is populated: {reason}"),
+            _ => format!("where the command obtains memory and gives it back: {reason}"),
+        });
+        let recorded = started.recorded.transpose();
+        let unrecorded = recorded.as_ref().err().map(|error| {
+            format!("which instruction read first: page faults cannot be recorded ({error}); kernel.perf_event_paranoid must be 2 or less")
+        });
         Watcher {
             main: started.pid,
             options: options.clone(),
-            is_traced: unseen.is_none(),
+            is_traced: started.untraced.is_none(),
             surveyor: Surveyor::new(&options.interfaces),
             start: Instant::now(),
             spaces: BTreeMap::from([(started.pid, Space { touched: Some([0; 2]), ..Space::default() })]),
@@ -251,10 +288,12 @@ impl Watcher {
             sample_step: 1,
             buffers: Buffers::default(),
             refused: BTreeSet::new(),
+            recorded: recorded.ok().flatten(),
+            duration_ms: 0.0,
             run: Run {
                 limits: options.limits,
                 period_ms: options.period.map(milliseconds),
-                unseen: unseen.into_iter().collect(),
+                unseen: unseen.into_iter().chain(unfixed).chain(unrecorded).collect(),
                 ..Run::default()
             },
         }
@@ -279,7 +318,10 @@ impl Watcher {
                 None => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             match event {
-                Ok(Event::Ended(status)) => return Ok(status),
+                Ok(Event::Ended(status, populated)) => {
+                    self.run.populated = populated.filter(|_| self.options.fix == Some(Fix::Populate));
+                    return Ok(status);
+                }
                 Ok(Event::Failed(error)) => return Err(error),
                 Ok(event) => self.event(event),
                 Err(RecvTimeoutError::Timeout) => {
@@ -316,9 +358,27 @@ impl Watcher {
                 }
                 drop(answer);
             }
+            Event::GivingBack { pid, thread, answer } => {
+                self.look(pid, thread, Names::ButStacks);
+                self.count();
+                drop(answer);
+            }
+            Event::Mapping { thread, answer } => {
+                // A supervisor that has ended does not wait any more.
+                let _ = answer.send(self.surveyor.allocators(thread));
+            }
+            Event::Mapped { pid, thread, range, address, answer } => {
+                // The call is before that address, and may be the last instruction of its function.
+                let place = self.surveyor.place(thread, address - 1);
+                let place = place.map(|place| CodePlace { offset: place.offset + 1, ..place });
+                let allocations = &mut self.spaces.entry(pid).or_default().allocations;
+                allocations.retain(|old| old.range.end <= range.start || range.end <= old.range.start);
+                allocations.extend(place.map(|place| Allocation { range, place }));
+                drop(answer);
+            }
             Event::Gone { pid } => self.close(pid, true),
             // `run` and `watch` handle these.
-            Event::Started(_) | Event::Failed(_) | Event::Ended(_) => {}
+            Event::Started(_) | Event::Failed(_) | Event::Ended(..) => {}
         }
     }
 
@@ -361,8 +421,14 @@ impl Watcher {
         if let Some(faults) = faults {
             self.faults.insert(pid, faults);
         }
+        if let Some(recorded) = &mut self.recorded {
+            recorded.update();
+        }
         let census = match self.surveyor.census(pid, task, names) {
-            Ok(census) => census,
+            Ok(census) => {
+                let space = self.spaces.get(&pid);
+                Census { allocations: space.map(|space| space.allocations.clone()).unwrap_or_default(), ..census }
+            }
             // It has ended, perhaps before its parent's fork was reported, or its end will be reported.
             Err(PagesError::NoProcess(_)) if pid != self.main => return self.close(pid, true),
             Err(PagesError::NoProcess(_) | PagesError::NoMemory(_)) => return,
@@ -380,6 +446,12 @@ impl Watcher {
         }
         if is_measured {
             let has_found = space.buffers.enter(&census, time_ms, &self.options.limits);
+            if let Some(recorded) = &self.recorded {
+                let surveyor = &mut self.surveyor;
+                space
+                    .buffers
+                    .explain(&census, |zero| surveyor.place(task, recorded.first_reader(pid, zero.into_iter())?));
+            }
             let zero_before = self.run.worst.as_ref().map_or(0, |worst| worst.total.zero);
             if has_found && census.total.zero > zero_before {
                 self.run.worst = Some(census.clone());
@@ -403,11 +475,14 @@ impl Watcher {
                 *passed = Some(counts);
             }
         }
+        let mut pages = Pages::default();
+        let censuses = self.spaces.values().filter_map(|space| space.census.as_ref());
+        censuses.for_each(|census| pages.add(&census.total));
+        if self.is_measured() && pages.zero > self.run.zero_max {
+            (self.run.zero_max, self.run.zero_entries_max) = (pages.zero, pages.zero_entries());
+        }
         let Run { samples, sample_count, .. } = &mut self.run;
         if sample_count.is_multiple_of(self.sample_step) {
-            let mut pages = Pages::default();
-            let censuses = self.spaces.values().filter_map(|space| space.census.as_ref());
-            censuses.for_each(|census| pages.add(&census.total));
             let process_count = self.spaces.len();
             samples.push(Sample { time_ms: milliseconds(now), process_count, pages, counts });
         }
@@ -443,7 +518,7 @@ impl Watcher {
     }
 
     fn finish(mut self, status: ExitStatus) -> Run {
-        let (end_ms, whole) = (self.time_ms(), self.counts());
+        let (end_ms, whole) = (self.duration_ms, self.counts());
         self.spaces.keys().copied().collect::<Vec<_>>().into_iter().for_each(|pid| self.close(pid, false));
         let from_ms = milliseconds(self.options.from);
         let until_ms = self.options.until.map_or(end_ms, |until| milliseconds(until).min(end_ms));
@@ -456,6 +531,9 @@ impl Watcher {
         }
         run.unseen.extend(self.refused);
         run.unseen.extend(self.surveyor.interface.and_then(unseen_by));
+        if let Some(lost_count) = self.recorded.map(|recorded| recorded.lost_count()).filter(|count| *count > 0) {
+            run.unseen.push(format!("which instruction read first: {lost_count} page faults were not recorded; a shorter --period records more"));
+        }
         if run.census.is_none() {
             run.unseen.push("the command's own process: it ended before its first sample".into());
         }
@@ -471,7 +549,7 @@ impl Watcher {
             Some(census) if census.sees_zero => Verdict::NotFound,
             _ => Verdict::Unknown,
         };
-        if let Some(buffer) = found.filter(|_| run.period_ms.is_some()) {
+        if let Some(buffer) = found.filter(|_| run.period_ms.is_some() && self.options.is_speed_measured) {
             match Speed::measure(buffer.zero, buffer.is_huge) {
                 Ok(speed) => run.speed = Some(speed),
                 Err(reason) => run.unseen.push(format!("how much faster it seems: {reason}")),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Memory that is present before it is used, and a check whether a buffer is: for C11 and C++11 (gcc and clang).
+ * Memory that is present before it is used, and functions that check a buffer and give it memory: for C11 and C++11 (gcc and clang).
  *
  *     struct dormouse_backing_options options = { 0 };
  *     options.size_bytes = 64 << 20;
@@ -10,7 +10,8 @@
  *     if (!pool)
  *         fprintf(stderr, "%s\n", dormouse_backing_why());
  *
- *     DORMOUSE_ASSERT_BACKED(samples, sizeof samples);                                  in a benchmark, before it measures
+ *     dormouse_pages_populate(samples, sizeof samples);                                 in a benchmark, before it measures
+ *     DORMOUSE_ASSERT_BACKED(samples, sizeof samples);
  *
  * The first access to each page of memory that was never written is a page fault. If it is only read, it is the system's one page of
  * zeroes, and a benchmark reads too fast. Shared memory that runs out later is a SIGBUS. This library allocates memory, enters it in the page
@@ -163,6 +164,19 @@ struct dormouse_pages_missing {
  * and errors of the kernel if its page table cannot be read.
  */
 int dormouse_pages_check(const void *buffer, size_t size_bytes, struct dormouse_pages_missing *missing);
+
+/*
+ * Gives each page that a buffer overlaps memory of its own, so that no access faults and none goes to the page of zeroes. The contents stay,
+ * and other threads may use the buffer during the call. The buffer may be static, on the heap or on a stack, or a mapping; in a shared
+ * mapping, the shared pages become present. Takes as long as the page faults of writing to the buffer would.
+ *
+ * Errors: -EACCES  some of it is read-only
+ *         -EFAULT  some of it is not mapped, or beyond the end of its file, or there is no free huge page
+ *         -ENOMEM  the machine or a memory control group of this process does not have enough memory, or the stack may not grow that far
+ *         -EINVAL  it does not end inside the address space
+ * and errors of the kernel. After -EACCES, -EINVAL and -ENOMEM, nothing has changed.
+ */
+int dormouse_pages_populate(void *buffer, size_t size_bytes);
 
 /* Calls dormouse_pages_check(). If it fails, prints the failure, with file and line, and aborts. */
 void dormouse_pages_assert(const void *buffer, size_t size_bytes, const char *file, unsigned line);

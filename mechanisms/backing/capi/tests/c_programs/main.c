@@ -167,6 +167,63 @@ static void check_buffers(void)
     dormouse_backing_destroy(pool);
 }
 
+/* Returns the bytes of this process's memory that are in pages of its own, and not those of a file: `RssAnon`. */
+static size_t own_bytes(void)
+{
+    FILE *file = fopen("/proc/self/status", "r");
+    assert(file != NULL);
+    char line[256];
+    size_t kib = 0;
+    while (fgets(line, sizeof line, file))
+        if (sscanf(line, "RssAnon: %zu", &kib) == 1)
+            break;
+    fclose(file);
+    return kib << 10;
+}
+
+/* Populates a buffer of which nothing is present, and returns how much memory this process has more. */
+static size_t populated_bytes(unsigned char *buffer, size_t size_bytes)
+{
+    unsigned char present = 0;
+    assert(mincore((void *)((uintptr_t)(buffer + size_bytes / 2) & -(uintptr_t)4096), 1, &present) == -1 || !(present & 1));
+    size_t before = own_bytes();
+    assert(dormouse_pages_populate(buffer, size_bytes) == 0);
+    size_t more = own_bytes() - before;
+    DORMOUSE_ASSERT_BACKED(buffer, size_bytes);
+    assert(faults_of_writing(buffer, size_bytes) == 0);
+    return more;
+}
+
+static size_t populated_on_the_stack(void)
+{
+    unsigned char samples[4 * MIB];
+    return populated_bytes(samples, sizeof samples);
+}
+
+static unsigned char frame[8 * MIB];
+
+static void check_populating(void)
+{
+    size_t edge = 64 << 10;
+    assert(populated_on_the_stack() >= 4 * MIB - edge);
+    assert(populated_bytes(frame, sizeof frame) >= 8 * MIB - edge);
+    unsigned char *table = (unsigned char *)calloc(16, MIB);
+    assert(table != NULL && populated_bytes(table + 5, 16 * MIB - 5) >= 16 * MIB - edge);
+    assert(table[4] == 0 && table[5] == 7);
+    free(table);
+    assert(dormouse_pages_populate(NULL, 0) == 0);
+
+    int prot = PROT_READ | PROT_WRITE;
+    unsigned char *mapped = (unsigned char *)mmap(NULL, 4 * MIB, prot, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert(mapped != MAP_FAILED && mprotect(mapped + MIB, MIB, PROT_READ) == 0 && munmap(mapped + 3 * MIB, MIB) == 0);
+    size_t before = own_bytes();
+    assert(dormouse_pages_populate(mapped, 2 * MIB) == -EACCES && strstr(dormouse_backing_why(), "read-only"));
+    assert(dormouse_pages_populate(mapped + 2 * MIB, 2 * MIB) == -EFAULT && strstr(dormouse_backing_why(), "nothing is mapped"));
+    assert(dormouse_pages_populate(mapped, SIZE_MAX) == -EINVAL);
+    assert(own_bytes() < before + edge);
+    assert(munmap(mapped, 3 * MIB) == 0);
+}
+
 static void check_locks(void)
 {
     struct dormouse_backing_options options = options_of(4 * 4096, DORMOUSE_BACKING_LOCK, 0);
@@ -192,6 +249,7 @@ int main(int argc, char **argv)
         return 0;
     }
     check_arguments();
+    check_populating();
     check_guard();
     for (unsigned huge = DORMOUSE_BACKING_HUGE_AS_CONFIGURED; huge <= DORMOUSE_BACKING_HUGE_PREFER; huge++) {
         check_pool(NULL, huge);

@@ -241,6 +241,8 @@ mod tests {
             zero_variables: Vec::new(),
             sees_zero: true,
             unseen: vec!["a < b".into()],
+            zero_runs: Vec::new(),
+            allocations: Vec::new(),
         }
     }
 

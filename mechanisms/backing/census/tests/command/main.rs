@@ -1,5 +1,8 @@
 //! The command `dormouse-pages`, which `dormouse pages` runs.
 
+mod explain;
+mod fix;
+mod machine;
 mod process;
 mod watch;
 

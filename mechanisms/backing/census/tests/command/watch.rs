@@ -400,6 +400,14 @@ fn if_ptrace_is_forbidden_only_samples_are_taken() {
     let report = text(&output.stderr);
     assert_eq!(output.status.code(), Some(9), "{report}");
     assert!(report.contains("not seen: the command is not traced (Operation not permitted"), "{report}");
+    // Nothing can be populated then, and the command runs as it is.
+    let output =
+        Command::new(dir.path().join("refused")).args([PAGES, "--fix", "--once", "--", "echo", "said"]).output();
+    let output = output.unwrap();
+    assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(0), "said\n"));
+    let report = text(&output.stderr);
+    assert!(report.contains("not seen: no memory is populated: the command is not traced"), "{report}");
+    assert!(report.ends_with("not mended: no memory was populated; the lines above say why\n"), "{report}");
 }
 
 #[test]
@@ -460,6 +468,16 @@ fn wrong_arguments_are_one_line_errors() {
         &["--watch", "--period", "10", "--", "true"],
         &["1", "--share", "5"],
         &["--watch", "--share", "101", "--", "true"],
+        &["--fix"],
+        &["--fix", "--watch", "--", "true"],
+        &["--once", "--", "true"],
+        &["--explain", "--", "true"],
+        &["--watch", "--explain", "--no-ptrace", "--", "true"],
+        &["--all", "1"],
+        &["--every", "1s", "1"],
+        &["--all", "--count", "1"],
+        &["--fix", "--compare", "5", "--", "true"],
+        &["--fix", "--html", "page.html", "--", "true"],
     ] {
         let output = dormouse(arguments).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
