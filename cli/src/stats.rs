@@ -233,7 +233,7 @@ impl StatsCommand {
         let mut reading = match &mut query.measure {
             Measure::Latency(latency) => {
                 // Conditions hold for pairs, not for single events.
-                latency.conditions = self.selection.conditions()?;
+                latency.conditions = self.selection.conditions(Some(&files))?;
                 if latency.key.is_empty() {
                     latency.found = self.found(&files, latency)?;
                 }

@@ -9,8 +9,8 @@ use anyhow::{Context, bail};
 use clap::Args;
 use dormouse_analysis::clocks::File;
 use dormouse_ctf::{ClassRef, Selection};
-use dormouse_filter::Filter;
-use dormouse_reader::{Bounds, Reading, TraceFiles};
+use dormouse_filter::{Filter, matches};
+use dormouse_reader::{Bounds, ProgramNames, Reading, TraceFiles};
 use dormouse_terminal::{parse_duration, say};
 
 use crate::patterns::{instead, unmatched};
@@ -48,7 +48,7 @@ pub(crate) struct SelectionOptions {
     /// Select events of this CPU
     #[arg(long, value_name = "CPU")]
     cpu: Vec<u64>,
-    /// Select events of processes whose name matches
+    /// Select events of programs of which a name matches, at whatever time they had it
     #[arg(long, value_name = "PATTERN")]
     process: Vec<String>,
     /// Correct the times of traces with FILE.json, which `dormouse clocks` writes
@@ -133,19 +133,19 @@ impl SelectionOptions {
         Ok(())
     }
 
-    /// Returns the conditions on values, each with the name of its option.
-    pub(crate) fn conditions(&self) -> anyhow::Result<Vec<(String, Filter)>> {
+    /// Returns the conditions on values, each with the name of its option. `files`: the traces, as far as they are known.
+    pub(crate) fn conditions(&self, files: Option<&TraceFiles>) -> anyhow::Result<Vec<(String, Filter)>> {
         let filter = |(option, text): (String, String)| {
             let filter = Filter::parse(&text).with_context(|| option.clone())?;
             Ok((option, filter))
         };
-        self.questions().map(filter).collect()
+        self.questions(files).map(filter).collect()
     }
 
     /// Returns the selection by event class and by values.
     fn selection(&self, files: &TraceFiles) -> anyhow::Result<Selection> {
         let mut filters = Vec::new();
-        for (option, filter) in self.conditions()? {
+        for (option, filter) in self.conditions(Some(files))? {
             // Each filter is checked by itself, so that an error names its option.
             Selection::new(Vec::new(), vec![filter.clone()], files.traces()).context(option)?;
             filters.push(filter);
@@ -156,18 +156,26 @@ impl SelectionOptions {
     /// Returns the selection for a trace to which event classes may still be added. It is not checked against the
     /// classes.
     pub(crate) fn selection_of_live(&self) -> anyhow::Result<Selection> {
-        let filters = self.conditions()?.into_iter().map(|(_, filter)| filter).collect();
+        let filters = self.conditions(None)?.into_iter().map(|(_, filter)| filter).collect();
         Ok(Selection::unchecked(self.events.clone(), filters))
     }
 
     /// Returns the options that were given, each with its filter expression.
-    fn questions(&self) -> impl Iterator<Item = (String, String)> {
+    fn questions(&self, files: Option<&TraceFiles>) -> impl Iterator<Item = (String, String)> {
         let number = |name: &str, numbers: &[u64]| {
             let each: Vec<_> = numbers.iter().map(|number| format!("{name} == {number}")).collect();
             (format!("--{name}"), each.join(" or "))
         };
-        let process = |name: &String| format!("process ~ \"{}\"", name.replace('\\', "\\\\").replace('"', "\\\""));
-        let processes: Vec<String> = self.process.iter().map(process).collect();
+        let quoted = |name: &String| format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\""));
+        let mut processes: Vec<String> =
+            self.process.iter().map(|name| format!("process ~ {}", quoted(name))).collect();
+        // A program that changes its name is wanted under all of its names.
+        let programs = files.filter(|_| !processes.is_empty()).map(TraceFiles::program_names).unwrap_or_default();
+        let has = |name: &String| self.process.iter().any(|pattern| matches(pattern.as_bytes(), name.as_bytes()));
+        for ProgramNames { pid, names } in programs.iter().filter(|program| program.names.iter().any(has)) {
+            let others = names.iter().filter(|name| !has(name));
+            processes.extend(others.map(|name| format!("pid == {pid} and process == {}", quoted(name))));
+        }
         let options = [
             number("pid", &self.pid),
             number("tid", &self.tid),

@@ -44,8 +44,11 @@ impl View {
         let mut options = Options { has_calls: true, ..Options::default() };
         options.found = found(&options, Vec::new())?;
         let name = pairs.first().map_or(name, |pair| &pair.name).to_string();
-        let asked =
-            Asked { name, conditions: self.selection.conditions()?, slowest: self.slowest.map(|max| max as usize) };
+        let asked = Asked {
+            name,
+            conditions: self.selection.conditions(Some(files))?,
+            slowest: self.slowest.map(|max| max as usize),
+        };
         let of_asked = match pairs.first() {
             None => options.clone(),
             Some(GivenPair { begin, end, .. }) => {

@@ -102,6 +102,53 @@ fn ids(dir: &Path, arguments: &[&str]) -> Vec<u64> {
     all.iter().filter_map(id).collect()
 }
 
+/// A program that renames itself is selected under each of its names, with all of its events; the program that its
+/// process was before `exec` is another one.
+#[test]
+fn a_program_is_selected_under_all_of_its_names() {
+    let mut trace = TraceBuilder::new();
+    let class = trace.class("http", "request", &[("id", FieldType::scalar(Kind::U64))]);
+    let stream = trace.stream(0);
+    let mut state = |ns, record| trace.state(ns, &record);
+    let joins = |process, vpid, name| StateRecord::Process {
+        process,
+        pid: vpid,
+        vpid,
+        name,
+        program: "/bin/x",
+        command_line: "",
+    };
+    state(0, joins(1, 12, "sh"));
+    state(0, joins(2, 13, "other"));
+    state(10 * MS, joins(3, 12, "srv"));
+    state(20 * MS, StateRecord::ProcessName { process: 3, name: "acceptor" });
+    state(30 * MS, StateRecord::ProcessName { process: 3, name: "srv \"2\"" });
+    for id in 0..40 {
+        let pid = if id % 2 == 0 { 12 } else { 13 };
+        trace.event(stream, id * MS + 1, pid, pid, class, &[Value::U64(id)]);
+    }
+    let trace = trace.finish();
+    let dir = tempfile::tempdir().expect("a directory");
+    std::fs::write(dir.path().join("metadata"), &trace.metadata).expect("metadata");
+    for (name, bytes) in ["state", "cpu_0"].into_iter().zip(&trace.streams) {
+        std::fs::write(dir.path().join(name), bytes).expect("a stream");
+    }
+    let even = |range: std::ops::Range<u64>| range.filter(|id| id % 2 == 0).collect::<Vec<_>>();
+    let cases = [
+        (vec!["srv"], even(10..40)),
+        (vec!["acceptor"], even(10..40)),
+        (vec!["srv*"], even(10..40)),
+        (vec!["sh"], even(0..10)),
+        (vec!["s*"], even(0..40)),
+        (vec!["sh", "acc*"], even(0..40)),
+        (vec!["other"], (0..40).filter(|id| id % 2 == 1).collect()),
+    ];
+    for (names, expected) in cases {
+        let arguments: Vec<&str> = names.iter().flat_map(|name| ["--process", name]).collect();
+        assert_eq!(ids(dir.path(), &arguments), expected, "{names:?}");
+    }
+}
+
 #[test]
 fn options_select_events() {
     let dir = trace();

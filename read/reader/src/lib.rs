@@ -68,5 +68,5 @@ pub use ordered_pool::OrderedPool;
 pub use parallel_formatter::ParallelFormatter;
 pub use parts::{Part, Parts};
 pub use reading::{Item, ReadSummary, Reading};
-pub use state::State;
+pub use state::{ProgramNames, State};
 pub use traces::{Events, TraceFiles};
