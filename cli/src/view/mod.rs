@@ -258,6 +258,9 @@ impl View {
         let columns = || self.columns(&files, selection);
         let is_within = self.during.is_some();
         let mut printer = Printer::new(format, clock, width, has_color, self.fields.clone(), is_within, columns);
+        if !self.follow && (is_within || format == Format::People) {
+            printer = printer.with_last_names(files.state().writers);
+        }
         // Classes of the session's state events are left out.
         let classes = files.traces().flat_map(ClassRef::all);
         let classes = classes.filter(|class| !class.is_state() && selection.may_want(class));
