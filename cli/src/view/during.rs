@@ -4,11 +4,11 @@ use anyhow::bail;
 use dormouse_abi::class::matches;
 use dormouse_analysis::during::{Asked, Chooser, Contents, Slice, Windows};
 use dormouse_analysis::timeline::{GivenPair, Options};
-use dormouse_ctf::{PairEnd, Selection, Trace};
+use dormouse_ctf::{PairEnd, Selection, Trace, Writers};
 use dormouse_print::{Look, SliceEnd, SliceHead, Within, pair_fields};
 use dormouse_reader::{Bounds, Item, Reading, TraceFiles};
 
-use super::printer::{Printer, utc_offset};
+use super::printer::{Printer, utc_offset, writer_of};
 use super::sink::Sink;
 use super::{CHUNK_BYTES, Format, Printed, View};
 use crate::pairing::{SURVEY_BYTES, survey};
@@ -20,6 +20,8 @@ struct Read<'f> {
     files: &'f TraceFiles,
     traces: Vec<&'f Trace>,
     streams: Vec<(&'f str, usize)>,
+    /// Last names of threads.
+    last: Writers,
     /// Keys of the slices that the names of the classes define.
     options: Options,
 }
@@ -60,7 +62,8 @@ impl View {
         };
         let traces: Vec<&Trace> = files.described().iter().collect();
         let streams: Vec<(&str, usize)> = files.names().zip(files.readers().map(|(trace, _)| trace)).collect();
-        let read = Read { files, traces, streams, options };
+        let last = files.state().writers;
+        let mut read = Read { files, traces, streams, last, options };
         of_asked
             .found
             .iter()
@@ -97,7 +100,7 @@ impl View {
             if format == Format::People && number > 1 {
                 text.push(b'\n');
             }
-            events += self.print_slice(&read, slice, number, (format, look), printer, &mut text, sink)?;
+            events += self.print_slice(&mut read, slice, number, (format, look), printer, &mut text, sink)?;
             if sink.is_over() {
                 break;
             }
@@ -127,7 +130,7 @@ impl View {
     #[allow(clippy::too_many_arguments)]
     fn print_slice(
         &self,
-        read: &Read<'_>,
+        read: &mut Read<'_>,
         slice: &Slice,
         number: u64,
         (format, look): (Format, Look<'_>),
@@ -135,7 +138,7 @@ impl View {
         text: &mut Vec<u8>,
         sink: &mut Sink<'_>,
     ) -> anyhow::Result<u64> {
-        let Read { files, traces, streams, options } = read;
+        let Read { files, traces, streams, last, options } = read;
         let reading = || {
             let bounds = Bounds::new(files, (slice.begin_ns, slice.end_ns()), None, None);
             Reading::new(files, Selection::unchecked(Vec::new(), Vec::new()), bounds)
@@ -145,7 +148,8 @@ impl View {
         while let Some(item) = first.next_item() {
             let Item::Wanted(event, writers) = item else { continue };
             if let Some(end) = windows.event(&event, &mut reader) {
-                ends[usize::from(end == PairEnd::End)] = SliceEnd::new(&writers.of(&event), pair_fields(&event));
+                let writer = writer_of(&event, writers, Some(last));
+                ends[usize::from(end == PairEnd::End)] = SliceEnd::new(&writer, pair_fields(&event));
             }
         }
         let worked = windows.finish();

@@ -106,7 +106,12 @@ Examples:
 field or context by its name, or fields.NAME and context.NAME; a.b and a[2] are parts of a field. An event that lacks a field that is compared \
 does not match, with or without `not`. docs/reading.md has the details.
 
---during NAME takes the slices that the names of classes define (`X_begin` to `X_end`), BEGIN..END any two classes; they are paired as in `dormouse stats --latency`. Each slice has its name, duration and fields, then its events: the time since its begin, the duration of what the event ends, and an indentation by what encloses it on its thread. The events are those of its thread if it is paired by thread. If it is paired by a key, they are those with the same values, and on each thread those within other slices whose begin has the same values. Its second line says which rule holds. --where and the options of process, thread and CPU select slices, as in stats; -e selects the events that are printed. Threads that belong to the slice without such events or slices are not found. In json each slice is an object with `slice`, `name`, `latency_ns`, `key`, `begin_fields`, `end_fields`, followed by its events, which have `slice`, `since_begin_ns`, `depth`, `ended` and `ended_ns` too.
+--during NAME takes the slices that the names of classes define (`X_begin` to `X_end`), BEGIN..END any two classes; they are paired as in `dormouse stats --latency`. Each slice has its \
+name, duration and fields, then its events: the time since its begin, the duration of what the event ends, and an indentation by what encloses it on its thread. If it is \
+paired by thread, the events are those of its thread. If it is paired by a key, they are those with the same values, and on each thread those within other slices whose \
+begin has the same values; what a thread does outside of these is not found. The third line says which rule holds. --where and the options of process, thread and CPU select \
+slices, as in stats; -e selects the events that are printed. In json each slice is an object with `slice`, `name`, `latency_ns`, `key`, `begin_fields`, `end_fields` and others, \
+followed by its events, which have `slice`, `since_begin_ns`, `depth`, `ended` and `ended_ns` too.
 
 --follow reads the directory of one trace repeatedly, and prints new events: those in complete packets, which a session writes when they are full and when a \
 program ends. Events are held back until every stream has a later time. A stream that has been silent for --delay is not waited for: if it has earlier events after all, they \
@@ -253,6 +258,9 @@ impl View {
         let columns = || self.columns(&files, selection);
         let is_within = self.during.is_some();
         let mut printer = Printer::new(format, clock, width, has_color, self.fields.clone(), is_within, columns);
+        if !self.follow && (is_within || format == Format::People) {
+            printer = printer.with_last_names(files.state().writers);
+        }
         // Classes of the session's state events are left out.
         let classes = files.traces().flat_map(ClassRef::all);
         let classes = classes.filter(|class| !class.is_state() && selection.may_want(class));

@@ -1,5 +1,6 @@
 //! Formats events as text.
 
+use dormouse_ctf::select::Writer;
 use dormouse_ctf::{Event, Notice, Writers};
 use dormouse_print::{ClockFormat, Formatter, LineFormat, Lines, People, Within};
 
@@ -10,6 +11,15 @@ pub(super) struct Printer {
     /// Formats events for babeltrace's format, and notices for all formats.
     formatter: Formatter<'static>,
     other: Option<Other>,
+    /// Last names of threads, for events of threads that have no name yet.
+    last: Option<Writers>,
+}
+
+/// Returns the writer of an event: a thread that has no name yet has its last one in `last`.
+pub(super) fn writer_of<'a>(event: &Event<'a>, writers: &'a mut Writers, last: Option<&'a mut Writers>) -> Writer<'a> {
+    let writer = writers.of(event);
+    let thread = writer.thread.or_else(|| last?.of(event).thread);
+    Writer { thread, ..writer }
 }
 
 enum Other {
@@ -42,7 +52,13 @@ impl Printer {
             Format::Logfmt => lines(LineFormat::Logfmt),
             Format::Csv => lines(LineFormat::Csv(columns())),
         };
-        Printer { formatter: Formatter::new(clock, utc_offset()), other }
+        Printer { formatter: Formatter::new(clock, utc_offset()), other, last: None }
+    }
+
+    /// Gives threads their last names, for people and in slices, before the trace says them: the session owner looks at names
+    /// only from time to time.
+    pub(super) fn with_last_names(self, last: Writers) -> Printer {
+        Printer { last: Some(last), ..self }
     }
 
     /// Announces the names of the event classes that can be printed.
@@ -63,7 +79,7 @@ impl Printer {
     pub(super) fn event(&mut self, event: &Event<'_>, writers: &mut Writers, out: &mut Vec<u8>) {
         match &mut self.other {
             None => self.formatter.event(event, out),
-            Some(Other::People(people)) => people.event(event, &writers.of(event), out),
+            Some(Other::People(people)) => people.event(event, &writer_of(event, writers, self.last.as_mut()), out),
             Some(Other::Lines(lines)) => lines.event(event, &writers.of(event), out),
         }
     }
@@ -76,10 +92,11 @@ impl Printer {
         within: &Within<'_>,
         out: &mut Vec<u8>,
     ) {
+        let writer = writer_of(event, writers, self.last.as_mut());
         match &mut self.other {
             None => self.formatter.event(event, out),
-            Some(Other::People(people)) => people.event_within(event, &writers.of(event), within, out),
-            Some(Other::Lines(lines)) => lines.event_within(event, &writers.of(event), within, out),
+            Some(Other::People(people)) => people.event_within(event, &writer, within, out),
+            Some(Other::Lines(lines)) => lines.event_within(event, &writer, within, out),
         }
     }
 

@@ -27,8 +27,9 @@ fn trace() -> TempDir {
     let read = trace.class("libc", "read", &[("fd", scalar(Kind::I32)), ("duration_ns", scalar(Kind::U64))]);
     let (process, pid, vpid, name) = (1, 12, 12, "shop");
     trace.state(0, &StateRecord::Process { process, pid, vpid, name, program: "/bin/x", command_line: "" });
-    for (vtid, name) in [(13, "worker-1"), (14, "worker-2")] {
-        trace.state(1, &StateRecord::ThreadName { process, vtid, name });
+    // The second name is recorded after all events.
+    for (time, vtid, name) in [(1, 13, "worker-1"), (100 * MS, 14, "worker-2")] {
+        trace.state(time, &StateRecord::ThreadName { process, vtid, name });
     }
     let streams = [trace.stream(0), trace.stream(1)];
     let number = Value::U64;
@@ -99,6 +100,19 @@ fn a_request_has_the_events_of_all_its_threads() {
     }
     let (text, ..) = view(&trace, &["--during", "shop:serve", "--slowest", "1"]);
     assert!(text.contains("  the events of its thread from begin to end\n") && text.contains("libc:read"), "{text}");
+}
+
+/// People see the last name of a thread on all its lines, programs the one of the time.
+#[test]
+fn threads_have_names_from_their_first_event_on() {
+    let trace = trace();
+    let (text, ..) = view(&trace, &["--format", "people", "-e", "shop:*"]);
+    assert_eq!(text.lines().filter(|line| line.contains(" 14 worker-2 ")).count(), 3, "{text}");
+    let (text, ..) = view(&trace, &["--during", "shop:request", "--where", "id == 1"]);
+    assert!(text.lines().any(|line| line.contains("→ worker-2 (thread 14) of shop (12)")), "{text}");
+    assert_eq!(text.lines().filter(|line| line.contains(" 14 worker-2 ")).count(), 4, "{text}");
+    let (text, ..) = view(&trace, &["--format", "json", "--tid", "14"]);
+    assert!(text.lines().count() == 4 && !text.contains("worker-2"), "{text}");
 }
 
 #[test]

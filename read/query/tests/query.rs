@@ -411,10 +411,11 @@ fn named_queries_run_and_can_be_shown() {
     let (code, out, err) = query(&[libc.to_str().unwrap(), "--named", "io-by-file", "--rows", "2"]);
     let told = "dormouse: rows that are not shown: 1; --rows 3 shows all\n";
     assert_eq!((code, out.lines().count(), err.as_str()), (0, 3, told));
-    assert_eq!(named(&libc, "mutex-contention"), ["app,7,abc,3,2,2,4.00 µs,2.00 µs,2.00 µs,5.00 µs,2.00 µs"]);
+    let contention = "app,7,abc,3,2,2,4.00 µs,2.00 µs,2.00 µs,app (8),5.00 µs,2.00 µs,app (8)";
+    assert_eq!(named(&libc, "mutex-contention"), [contention]);
     assert_eq!(
         named(&libc, "mutex-waits"),
-        ["app,7,abc,8,9,1,2.00 µs,2.00 µs,2000", "app,7,abc,9,8,1,2.00 µs,2.00 µs,2000"]
+        ["app,7,abc,8,app,9,worker,1,2.00 µs,2.00 µs,2000", "app,7,abc,9,worker,8,app,1,2.00 µs,2.00 µs,2000"]
     );
     assert_eq!(
         named(&libc, "rwlock-waits"),
@@ -434,7 +435,8 @@ fn named_queries_run_and_can_be_shown() {
         named(&http, "classes-by-second"),
         ["2023-11-14T22:13:20Z,http:begin,4000", "2023-11-14T22:13:20Z,http:end,4000"]
     );
-    assert!(named(&http, "threads")[0].starts_with("web,12,20,4000,1,2023-11-14T22:13:20Z,"));
+    assert!(named(&http, "threads")[0].starts_with("web,12,20,,4000,1,2023-11-14T22:13:20Z,"));
+    assert!(named(&libc, "threads").iter().any(|row| row.starts_with("app,7,9,worker,")));
     let (code, _, err) = query(&[http.to_str().unwrap(), "--named", "alloc-leaks"]);
     assert_eq!((code, err.contains("`dormouse record --libc -- COMMAND` records it")), (2, true), "{err}");
     let (code, _, err) = query(&[http.to_str().unwrap(), "--named", "alloc-leak"]);

@@ -634,7 +634,7 @@ impl Sink for FoundSink<'_, '_> {
             && end.ns.abs_diff(end.begin_ns) == self.found.asked.duration
             && end.ns >= self.ns;
         if let Some(event) = end.event.filter(|_| is_it && self.found.end.is_none()) {
-            // Those of a call are fields of its begin.
+            // The begin of a call is the same event.
             let mut fields = if end.is_call { Fields::default() } else { self.found.fields(event) };
             end.doubt.iter().for_each(|doubt| fields.event(doubt.text()));
             self.found.end = Some(fields);

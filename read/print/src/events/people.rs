@@ -8,6 +8,7 @@
 //! their own have it behind the thread id. An event of a slice ([`Within`]) is indented by its depth, behind the duration of what
 //! it ends.
 
+use dormouse_abi::class::matches;
 use dormouse_abi::page::CPU_UNKNOWN;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
@@ -184,7 +185,8 @@ impl<'a> People<'a> {
         put_fields(&self.cells, &mut line, width);
         let of_event = event.class.full_name.as_str();
         // Most names say it already: `shop:serve_end` ends `shop:serve`.
-        let is_plain = |ended: &str| of_event.starts_with(ended) || ended.contains(of_event);
+        let is_end = |ended: &str| ended.split_once("..").is_some_and(|(_, end)| matches(end, of_event));
+        let is_plain = |ended: &str| of_event.starts_with(ended) || is_end(ended);
         if let Some((ended, _)) = within.and_then(|within| within.ended).filter(|(ended, _)| !is_plain(ended)) {
             line.put(Ink::Time, &format!(" ends {}", printable(ended.as_bytes())));
         }

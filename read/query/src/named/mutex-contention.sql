@@ -17,10 +17,10 @@ select process, pid, to_hex(lock::bigint) as mutex,
        duration_text(sum(duration_ns) filter (where is_wait)) as waited,
        duration_text(quantile(duration_ns, 0.99) filter (where is_wait)) as p99_wait,
        duration_text(max(duration_ns) filter (where is_wait)) as longest_wait,
-       first_value(thread order by duration_ns desc) filter (where is_wait) as longest_waiter,
+       first_value(thread order by duration_ns desc, tid) filter (where is_wait) as longest_waiter,
        duration_text(sum(duration_ns) filter (where not is_wait)) as held,
        duration_text(max(duration_ns) filter (where not is_wait)) as longest_hold,
-       first_value(thread order by duration_ns desc) filter (where not is_wait) as longest_holder /*+, host*/
+       first_value(thread order by duration_ns desc, tid) filter (where not is_wait) as longest_holder /*+, host*/
 from slices
 group by process, pid, lock /*+, host*/
 having count(distinct tid) > 1

@@ -161,6 +161,7 @@ pub fn write_libc(dir: &Path) {
     event(8, close, &[Value::I32(3), Value::I64(0)]);
     event(8, write, &moved(1, 7));
     // All rows have the last name.
+    builder.state(1_000_000, &StateRecord::ThreadName { process: 1, vtid: 9, name: "worker" });
     builder.state(1_000_000, &StateRecord::ProcessName { process: 1, name: "app" });
     builder.finish().closed().write(dir);
 }

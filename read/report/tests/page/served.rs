@@ -154,6 +154,7 @@ fn options() -> Options {
         pairs: vec!["msg:sent..msg:received".parse().unwrap()],
         key: vec!["id".into()],
         counters: vec![("app:tick".into(), "id".into())],
+        has_calls: true,
         ..Options::default()
     }
 }
@@ -589,6 +590,95 @@ fn items_read_again_equal_the_first_reading() {
     let all = Part::Time { begin: 0, end: u64::MAX, is_cpu: false, step: 1 };
     let (_, rows) = taken(&little.part(all).unwrap());
     assert_eq!(rows.iter().flat_map(|(_, entries)| entries).map(|entry| entry[3]).sum::<u64>(), 80_004);
+}
+
+/// Calls with one event, at their return, are drawn from their begin, in the report and in both readings of a served page. On a
+/// CPU no two of them overlap in one row, although they come in the order of their returns.
+#[test]
+fn calls_are_drawn_from_their_begin_to_their_return() {
+    let mut random = dormouse_testing::random(17);
+    let mut builder = TraceBuilder::new();
+    let read = [("fd", FieldType::scalar(Kind::I32)), ("duration_ns", FieldType::scalar(Kind::U64))];
+    let read = builder.class("libc", "read", &read);
+    let serve = ["serve_begin", "serve_end"].map(|name| builder.class("app", name, &[]));
+    // Classes that the options name.
+    ["sent", "received"]
+        .iter()
+        .for_each(|name| _ = builder.class("msg", name, &[("id", FieldType::scalar(Kind::U64))]));
+    let cpus = [0, 1].map(|cpu| builder.stream(cpu));
+    // Time, thread, class, and duration of each event; begin and duration of each call, by thread.
+    let (mut events, mut calls) = (vec![(0, 7, serve[0], 0), (1, 7, serve[1], 0)], [Vec::new(), Vec::new()]);
+    for thread in [0, 1] {
+        let (mut at, tid) = (10 + thread as u64, 7 + thread as u32);
+        for number in 0..2500 {
+            // No two events of a thread have one time: they can be in two streams.
+            at += 1 + random(3000) as u64;
+            if number % 10 == 0 {
+                events.push((at, tid, serve[0], 0));
+            }
+            let longest = if random(100) == 0 { 400_000 } else { 2000 };
+            let duration = 1 + random(longest) as u64;
+            calls[thread].push((at, duration));
+            at += duration;
+            events.push((at, tid, read, duration));
+            if number % 10 == 9 {
+                at += 1;
+                events.push((at, tid, serve[1], 0));
+            }
+        }
+    }
+    events.sort_by_key(|(at, ..)| *at);
+    for (index, (at, tid, class, duration)) in events.into_iter().enumerate() {
+        let values = [CtfValue::I32(3), CtfValue::U64(duration)];
+        let values = if class == read { &values[..] } else { &[] };
+        let cpu = cpus[random(2)];
+        builder.event(cpu, at, 7, tid, class, values);
+        if index % 500 == 499 {
+            cpus.iter().for_each(|cpu| builder.packet(*cpu, 0, 0));
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    builder.finish().write(dir.path());
+    let files = Arc::new(TraceFiles::open(dir.path()).unwrap());
+    let is_nested =
+        |rows: &Rows| rows.iter().all(|(_, entries)| entries.windows(2).all(|two| two[0][0] + two[0][1] <= two[1][0]));
+    let (head, rows) = of_page(&gathered(&files, &options_of(&files)));
+    let name = head["names"].as_array().unwrap().iter().position(|name| name == "libc:read").unwrap() as u64;
+    let of_calls = |rows: &Rows, is_cpu: u64| -> BTreeSet<(u64, u64, u64)> {
+        let rows = rows.iter().filter(|(row, _)| row[0] == is_cpu && row[4] == 1);
+        let entries = rows.flat_map(|(row, entries)| entries.iter().map(|entry| (row[1], entry)));
+        let named = entries.filter(|(_, entry)| entry[2] == name && entry[3] == 1);
+        named.map(|(of, entry)| (if is_cpu == 1 { entry[5] - 1 } else { of }, entry[0], entry[1])).collect()
+    };
+    // The numbers of the threads in the page.
+    let number = |tid: u64| head["threads"].as_array().unwrap().iter().position(|of| of["tid"] == tid).unwrap() as u64;
+    let all = |thread: usize| calls[thread].iter().map(move |(begin, duration)| (thread, *begin, *duration));
+    let expected: BTreeSet<(u64, u64, u64)> =
+        all(0).chain(all(1)).map(|(thread, begin, duration)| (number(7 + thread as u64), begin, duration)).collect();
+    assert!(is_nested(&rows));
+    assert!([0, 1].into_iter().all(|is_cpu| of_calls(&rows, is_cpu) == expected));
+    let [much, little] = [MUCH, LITTLE].map(|memory| served(&files, memory, 8 << 20, false));
+    assert!(much.resolution() == 0 && little.resolution() > 0, "{}", little.resolution());
+    let span = calls.iter().flatten().map(|(begin, duration)| begin + duration).max().unwrap();
+    for turn in 0..60 {
+        let begin = random(span as usize) as u64;
+        let (end, is_cpu) = (begin + random(2_000_000) as u64, turn % 2 == 0);
+        let part = Part::Time { begin, end, is_cpu, step: 1 };
+        let [found, again] = [&much, &little].map(|served| taken(&served.part(part).unwrap()).1);
+        assert_eq!(found, again, "{part:?}");
+        assert!(is_nested(&found), "{part:?}");
+        let within = |(_, at, duration): &&(u64, u64, u64)| *at <= end && at + duration >= begin;
+        let expected: BTreeSet<_> = expected.iter().filter(within).copied().collect();
+        assert_eq!(of_calls(&found, u64::from(is_cpu)), expected, "{part:?}");
+        for (thread, begin, duration) in expected.iter().take(2).copied() {
+            let asked = Asked { thread: thread as u32, name: name as u32, is_slice: true, begin, duration };
+            let [fields, again] = [&much, &little].map(|served| served.fields(&asked).unwrap());
+            assert!(fields.is_some() && fields == again, "{asked:?}");
+            let fields = String::from_utf8(fields.unwrap()).unwrap();
+            assert_eq!(fields.matches("\0fd\0").count(), 1, "{fields}");
+            assert!(!fields.contains("no end"), "{fields}");
+        }
+    }
 }
 
 /// A search finds the items that have the value, whether they are kept or read again.
