@@ -13,6 +13,7 @@
 //!                      lock            a word for each CPU, `lock add`
 //!                      static, pointer-array, contiguous, offset-table, interlaced
 //!                                      a word for each CPU, by a restartable sequence; the five allocators
+//!                      relative        the words of interlaced, whose handles are distances from the first of them
 //!                      segregated      interlaced, and only objects of one size share lines; for subsystems only
 //!                   WAY_of_32          the same schemes in memory for 32 CPUs, most of which do not exist
 //! ```
@@ -24,6 +25,7 @@
 
 use std::cell::Cell;
 use std::process::ExitCode;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
@@ -39,7 +41,7 @@ const COUNT: usize = 4_096;
 const ADJACENT: usize = 8;
 /// Sizes of the subsystems' objects, in bytes. Each object starts with a counter.
 const SIZES_BYTES: [usize; 4] = [8, 16, 24, 32];
-/// Number of objects of the subsystems: as many as fit in a static area. The table of handles has each of them twice.
+/// Number of objects of the subsystems: as many as fit in a stride of the pools. The table of handles has each of them twice.
 const OBJECT_COUNT: usize = COUNT / 2;
 
 /// A way of counting.
@@ -179,7 +181,7 @@ impl Way for ThreadLocal {
 }
 
 /// A counter of a scheme.
-type Object<S> = <<S as Scheme>::View as View>::Object;
+type Object<S> = <<S as Scheme>::View as View>::Handle;
 
 /// An allocator, its counters, and the view that computes their addresses.
 struct Bed<S: Scheme> {
@@ -202,10 +204,11 @@ impl<S: Scheme> Bed<S> {
         let cpu_count = possible_cpus().max(cpu_count_min);
         let mut memory = S::new(cpu_count, Room::Own { is_lazy: false }).ok_or("no memory for the counters")?;
         let sizes = sizes_bytes.iter().cycle().take(count);
-        let objects: Option<Vec<_>> = sizes.map(|size_bytes| memory.alloc(*size_bytes)).collect();
+        let view = memory.view();
+        let objects: Option<Vec<_>> = sizes.map(|size_bytes| Some(view.handle(memory.alloc(*size_bytes)?))).collect();
         let objects = objects.ok_or("no room for the counters")?.repeat(COUNT / count);
         let objects = objects.into_boxed_slice().try_into().map_err(|_| "another number of objects")?;
-        let bed = Bed { view: memory.view(), objects, count, cpu_count, _memory: memory };
+        let bed = Bed { view, objects, count, cpu_count, _memory: memory };
         bed.assure_backed();
         Ok(bed)
     }
@@ -274,7 +277,16 @@ macro_rules! bedded {
     )+};
 }
 
-bedded!(StaticAreas, PointerArray, Contiguous, OffsetTable, Interlaced, Segregated);
+bedded!(
+    StaticAreas<WORDS>,
+    StaticAreas<OF_MANY>,
+    StaticAreas<SIZES>,
+    PointerArray,
+    Contiguous,
+    OffsetTable,
+    Interlaced,
+    Segregated
+);
 
 fn bed<S: Bedded>(kind: usize) -> &'static Bed<S> {
     S::beds()[kind].get().expect("made before the first loop")
@@ -311,6 +323,47 @@ impl<S: Bedded, const KIND: usize> Way for Sections<S, KIND> {
 
     fn sum() -> u64 {
         bed::<S>(KIND).sum()
+    }
+}
+
+/// The words of `interlaced`, found by their distance from the first one: one instruction more before each section.
+struct Relative {
+    first: NonNull<u8>,
+    sections: Sections<Interlaced, WORDS>,
+}
+
+// SAFETY: an address in memory that belongs to no thread.
+unsafe impl Send for Relative {}
+// SAFETY: nothing changes through a shared reference.
+unsafe impl Sync for Relative {}
+
+impl Way for Relative {
+    type Handle = usize;
+
+    fn handles() -> &'static [usize; COUNT] {
+        static HANDLES: OnceLock<Box<[usize; COUNT]>> = OnceLock::new();
+        HANDLES.get_or_init(|| {
+            let address = |object: Object<Interlaced>| object.into_raw().addr().get();
+            let objects = <Sections<Interlaced, WORDS>>::handles();
+            Box::new(objects.map(|object| address(object) - address(objects[0])))
+        })
+    }
+
+    fn ready() -> Relative {
+        let first = <Sections<Interlaced, WORDS>>::handles()[0].into_raw();
+        // Hidden from the compiler, so that it adds the distance to it in each iteration.
+        Relative { first: std::hint::black_box(first), sections: Sections::ready() }
+    }
+
+    #[inline(always)]
+    fn add(&self, distance: usize) {
+        // SAFETY: the distance of another object in the stride of CPU 0, which all of them share.
+        self.sections.add(dormouse_percpu::Object::from_raw(unsafe { self.first.add(distance) }));
+    }
+
+    /// The sum of `interlaced` has these additions.
+    fn sum() -> u64 {
+        0
     }
 }
 
@@ -468,12 +521,12 @@ impl Ways {
         }
     }
 
-    /// Adds a scheme's words, for the machine's CPUs and for [`MANY`].
-    fn add_scheme<S: Bedded>(&mut self, way: &str) -> Result<(), String> {
+    /// Adds a scheme's words: `S` for the machine's CPUs, and `M`, the same with memory of its own, for [`MANY`].
+    fn add_scheme<S: Bedded, M: Bedded>(&mut self, way: &str) -> Result<(), String> {
         make::<S>(Kind::Words)?;
-        make::<S>(Kind::OfMany)?;
+        make::<M>(Kind::OfMany)?;
         self.add::<Sections<S, WORDS>>(way, &words::<Sections<S, WORDS>>());
-        self.add::<Sections<S, OF_MANY>>(&format!("{way}_of_{MANY}"), &words::<Sections<S, OF_MANY>>());
+        self.add::<Sections<M, OF_MANY>>(&format!("{way}_of_{MANY}"), &words::<Sections<M, OF_MANY>>());
         Ok(())
     }
 
@@ -509,12 +562,13 @@ fn prepare(ways: &mut Ways) -> Result<(), String> {
     let _ = RSEQ.set(rseq);
     LOCKED.set(Bed::new(Kind::Words)?).map_err(|_| "made twice".to_string())?;
     ways.add::<Locked>("lock", &words::<Locked>());
-    ways.add_scheme::<StaticAreas>("static")?;
-    ways.add_scheme::<PointerArray>("pointer-array")?;
-    ways.add_scheme::<Contiguous>("contiguous")?;
-    ways.add_scheme::<OffsetTable>("offset-table")?;
-    ways.add_scheme::<Interlaced>("interlaced")?;
-    ways.add_sizes::<StaticAreas>("static")?;
+    ways.add_scheme::<StaticAreas<WORDS>, StaticAreas<OF_MANY>>("static")?;
+    ways.add_scheme::<PointerArray, PointerArray>("pointer-array")?;
+    ways.add_scheme::<Contiguous, Contiguous>("contiguous")?;
+    ways.add_scheme::<OffsetTable, OffsetTable>("offset-table")?;
+    ways.add_scheme::<Interlaced, Interlaced>("interlaced")?;
+    ways.add::<Relative>("relative", &words::<Relative>());
+    ways.add_sizes::<StaticAreas<SIZES>>("static")?;
     ways.add_sizes::<Interlaced>("interlaced")?;
     ways.add_sizes::<Segregated>("segregated")
 }
