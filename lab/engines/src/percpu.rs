@@ -15,6 +15,7 @@
 //!                                      a word for each CPU, by a restartable sequence; the five allocators
 //!                      relative        the words of interlaced, whose handles are distances from the first of them
 //!                      segregated      interlaced, and only objects of one size share lines; for subsystems only
+//!                      few-sets, all-sets   contiguous, in huge pages: the same lines but for their sets; for random only
 //!                   WAY_of_32          the same schemes in memory for 32 CPUs, most of which do not exist
 //! ```
 //! Each addition is an event. It has arrived if the sum of all words includes it.
@@ -29,9 +30,11 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
+use dormouse_backing::{Huge, MemoryOptions, PrivatePool};
 use dormouse_lab_harness::{Case, Engine, Loop, opaque, report};
 use dormouse_lab_schemes::{
-    Contiguous, Interlaced, OffsetTable, PointerArray, Room, Scheme, Segregated, StaticAreas, View,
+    AllSets, Contiguous, FewSets, Given, Interlaced, OffsetTable, PointerArray, Room, Scheme, Segregated, StaticAreas,
+    View,
 };
 use dormouse_percpu::{Rseq, possible_cpus};
 
@@ -198,11 +201,12 @@ impl<S: Scheme> Bed<S> {
     fn new(kind: Kind) -> Result<Bed<S>, String> {
         let (cpu_count_min, count, sizes_bytes): (_, _, &[usize]) = match kind {
             Kind::Words => (0, COUNT, &[8]),
-            Kind::OfMany => (MANY, COUNT, &[8]),
+            Kind::OfMany | Kind::Huge => (MANY, COUNT, &[8]),
             Kind::Sizes => (0, OBJECT_COUNT, &SIZES_BYTES),
         };
         let cpu_count = possible_cpus().max(cpu_count_min);
-        let mut memory = S::new(cpu_count, Room::Own { is_lazy: false }).ok_or("no memory for the counters")?;
+        let room = if kind == Kind::Huge { huge_pages(cpu_count)? } else { Room::Own { is_lazy: false } };
+        let mut memory = S::new(cpu_count, room).ok_or("no memory for the counters")?;
         let sizes = sizes_bytes.iter().cycle().take(count);
         let view = memory.view();
         let objects: Option<Vec<_>> = sizes.map(|size_bytes| Some(view.handle(memory.alloc(*size_bytes)?))).collect();
@@ -244,7 +248,7 @@ impl<S: Scheme> Bed<S> {
 }
 
 /// Content of a bed.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// Words, for the machine's CPUs.
     Words,
@@ -252,15 +256,28 @@ enum Kind {
     OfMany,
     /// Objects of subsystems, for the machine's CPUs.
     Sizes,
+    /// Words in huge pages, for [`MANY`] CPUs.
+    Huge,
 }
 
 const WORDS: usize = Kind::Words as usize;
 const OF_MANY: usize = Kind::OfMany as usize;
 const SIZES: usize = Kind::Sizes as usize;
+const HUGE: usize = Kind::Huge as usize;
+const KINDS: usize = 4;
 
 /// A scheme that has beds, one for each kind.
 trait Bedded: Scheme {
-    fn beds() -> &'static [OnceLock<Bed<Self>>; 3];
+    fn beds() -> &'static [OnceLock<Bed<Self>>; KINDS];
+}
+
+/// Returns memory in huge pages alone, which lives as long as the engine.
+fn huge_pages(cpu_count: u32) -> Result<Room, String> {
+    let size_bytes = FewSets::size_bytes(COUNT, cpu_count);
+    let memory = PrivatePool::new(size_bytes, MemoryOptions::new().huge(Huge::Require));
+    let memory = std::mem::ManuallyDrop::new(memory.map_err(|error| error.to_string())?);
+    // SAFETY: a new mapping, of zeroes, which starts at a page and is never unmapped, and which nothing else refers to.
+    Ok(Room::Given(unsafe { Given::new(memory.base(), memory.size_bytes()) }))
 }
 
 /// Number of CPUs that kernels were configured for when the paper was written, on machines with four.
@@ -269,8 +286,8 @@ const MANY: u32 = 32;
 macro_rules! bedded {
     ($($scheme:ty),+) => {$(
         impl Bedded for $scheme {
-            fn beds() -> &'static [OnceLock<Bed<$scheme>>; 3] {
-                static BEDS: [OnceLock<Bed<$scheme>>; 3] = [const { OnceLock::new() }; 3];
+            fn beds() -> &'static [OnceLock<Bed<$scheme>>; KINDS] {
+                static BEDS: [OnceLock<Bed<$scheme>>; KINDS] = [const { OnceLock::new() }; KINDS];
                 &BEDS
             }
         }
@@ -285,7 +302,9 @@ bedded!(
     Contiguous,
     OffsetTable,
     Interlaced,
-    Segregated
+    Segregated,
+    FewSets,
+    AllSets
 );
 
 fn bed<S: Bedded>(kind: usize) -> &'static Bed<S> {
@@ -530,6 +549,16 @@ impl Ways {
         Ok(())
     }
 
+    /// Adds the cases that compare sets of a cache, if there are huge pages for both.
+    fn add_sets(&mut self) -> Result<(), String> {
+        make::<FewSets>(Kind::Huge).and_then(|()| make::<AllSets>(Kind::Huge))?;
+        type Few = Sections<FewSets, HUGE>;
+        type All = Sections<AllSets, HUGE>;
+        self.add::<Few>("few-sets", &[("random", random::<Few>, 1)]);
+        self.add::<All>("all-sets", &[("random", random::<All>, 1)]);
+        Ok(())
+    }
+
     /// Adds a scheme's objects of subsystems.
     fn add_sizes<S: Bedded>(&mut self, way: &str) -> Result<(), String> {
         make::<S>(Kind::Sizes)?;
@@ -540,13 +569,17 @@ impl Ways {
 
 static SUMS: OnceLock<Vec<fn() -> u64>> = OnceLock::new();
 
+/// Reason why there are no huge pages.
+static NO_HUGE_PAGES: OnceLock<String> = OnceLock::new();
+
 fn verify() -> Result<u64, String> {
     let sum = SUMS.get().map_or(0, |sums| sums.iter().map(|sum| sum()).sum());
     let how = match RSEQ.get() {
         Some(_) => "restartable sequences",
         None => "no restartable sequences here, so only atomics and thread-local words were measured",
     };
-    report(sum, 0, how)
+    let without = NO_HUGE_PAGES.get().map(|why| format!("; no cases of few and all sets: {why}")).unwrap_or_default();
+    report(sum, 0, &format!("{how}{without}"))
 }
 
 fn make<S: Bedded>(kind: Kind) -> Result<(), String> {
@@ -570,7 +603,11 @@ fn prepare(ways: &mut Ways) -> Result<(), String> {
     ways.add::<Relative>("relative", &words::<Relative>());
     ways.add_sizes::<StaticAreas<SIZES>>("static")?;
     ways.add_sizes::<Interlaced>("interlaced")?;
-    ways.add_sizes::<Segregated>("segregated")
+    ways.add_sizes::<Segregated>("segregated")?;
+    if let Err(why) = ways.add_sets() {
+        let _ = NO_HUGE_PAGES.set(why);
+    }
+    Ok(())
 }
 
 fn main() -> ExitCode {

@@ -115,7 +115,7 @@ pub(super) fn run_percpu(options: &RunOptions, host: &Host) -> Result<Experiment
 }
 
 /// Name, numerator and denominator of each ratio.
-const RATIOS: [(&str, &str, &str); 18] = [
+const RATIOS: [(&str, &str, &str); 19] = [
     ("rseq_add_vs_thread_local", "hot.interlaced", "hot.thread-local"),
     ("rseq_add_vs_atomic", "hot.interlaced", "hot.atomic"),
     ("rseq_add_vs_atomic_all_threads", "hot.interlaced.all-threads", "hot.atomic.all-threads"),
@@ -130,6 +130,7 @@ const RATIOS: [(&str, &str, &str); 18] = [
     ("relative_vs_interlaced_all_threads", "random.relative.all-threads", "random.interlaced.all-threads"),
     ("interlaced_of_32_vs_interlaced", "random.interlaced.of-32", "random.interlaced"),
     ("interlaced_of_32_vs_interlaced_all_threads", "random.interlaced.of-32.all-threads", "random.interlaced.all-threads"),
+    ("few_sets_vs_all_sets", "random.few-sets", "random.all-sets"),
     ("interlaced_vs_pointer_array_of_32", "random.interlaced.of-32", "random.pointer-array.of-32"),
     ("interlaced_eight_cold_vs_pointer_array", "eight.interlaced.L2", "eight.pointer-array.L2"),
     ("rseq_add_vs_thread_local_crate", "hot.interlaced", "hot.thread-local-crate"),

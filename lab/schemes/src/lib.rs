@@ -8,12 +8,18 @@
 //!   OffsetTable    object + table[cpu]                 │ a₀ b₀ c₀ │ a₁ b₁ c₁ │          one table for all
 //!   Contiguous     object + (cpu << shift of object)   │ a₀ . │ a₁ . │ b₀ . │ b₁ . │    whole cache lines
 //!   PointerArray   object[cpu]                         │ a[] │ a₀ . │ a₁ . │ b[] │ …    whole cache lines, and an array
+//!   FewSets        as Contiguous                       │ a₀ . │ a₁ . │ b₀ . │ b₁ . │ . │ . │    a line free after each group
+//!   AllSets        as Contiguous                       │ a₀ . │ a₁ . │ . │ b₀ . │ b₁ . │ . │    the same, one line further each
 //! ```
 //!
 //! In `Interlaced`, the objects of one CPU share cache lines with one another and none with another CPU's; in
 //! `Segregated`, only objects of one size do. These two and `OffsetTable` use the memory of the product's pool;
-//! `Interlaced` and `OffsetTable` differ by the computation of the address alone. In the last two, every copy has its
-//! own cache lines, which are cut off the front of one mapping.
+//! `Interlaced` and `OffsetTable` differ by the computation of the address alone. In `Contiguous` and `PointerArray`, every
+//! copy has its own cache lines, which are cut off the front of one mapping.
+//!
+//! `FewSets` and `AllSets` take the same memory, as many lines of it, and the same instructions. A CPU's copies are a
+//! power of two apart in the one, so that they share few sets of a cache, and one line further in the other, so that they
+//! are in all sets. That holds of physical addresses in huge pages only.
 //!
 //! `StaticAreas` are Linux's of 2003 (2.5.69, `asm-generic/percpu.h`, `setup_per_cpu_areas`): the linker gives each
 //! variable an address in one section. At boot the section is copied for each CPU, one copy after another in whole cache
@@ -27,7 +33,7 @@
 //! # Limits
 //! * [`OBJECT_COUNT_MAX`] objects, of [`CACHE_LINE`] bytes at most.
 //! * On machines with several memory nodes, the strides of a pool prefer their CPUs' nodes; the memory of static areas
-//!   and of the last two schemes is on the node that first touched it.
+//!   and of the last four schemes is on the node that first touched it.
 
 #[cfg(target_arch = "x86_64")]
 mod arch;
@@ -454,6 +460,13 @@ pub struct ContiguousView {
 /// Bits of a [`Contiguous`] handle that contain the shift between copies. They are free because copies are whole lines.
 const SHIFT_BITS: usize = CACHE_LINE - 1;
 
+impl Contiguous {
+    /// Returns the handle of an object whose copies are from `first` on, a line each.
+    fn place(first: *mut u8) -> Option<Place> {
+        NonNull::new(first.wrapping_add(CACHE_LINE.trailing_zeros() as usize)).map(Place)
+    }
+}
+
 impl Scheme for Contiguous {
     type View = ContiguousView;
 
@@ -466,8 +479,7 @@ impl Scheme for Contiguous {
         if size_bytes > CACHE_LINE {
             return None;
         }
-        let at = self.memory.cut(self.cpu_count as usize * CACHE_LINE)?;
-        NonNull::new(at.wrapping_add(CACHE_LINE.trailing_zeros() as usize)).map(Place)
+        Contiguous::place(self.memory.cut(self.cpu_count as usize * CACHE_LINE)?)
     }
 
     fn view(&self) -> ContiguousView {
@@ -496,6 +508,59 @@ impl View for ContiguousView {
         // SAFETY: the object belongs to the view's memory, which is alive, and only critical sections on its CPU write
         // a word, as the caller guarantees. The shift instruction uses the lowest six bits of its count.
         unsafe { rseq.add_by_stride(first, object.addr().get() as u32, self.cpu_count, n) }
+    }
+}
+
+/// Objects of [`Contiguous`] whose copies for a CPU are in few sets of a cache.
+pub type FewSets = Spaced<0>;
+/// Objects of [`Contiguous`] whose copies for a CPU are in all sets of a cache.
+pub type AllSets = Spaced<1>;
+
+/// Groups of objects, as many as an object has lines, with room for one object more. Each object of a group is `TURN` lines
+/// further from the one before than its own size.
+pub struct Spaced<const TURN: usize> {
+    memory: Mapping,
+    cpu_count: u32,
+    count: usize,
+    group: *mut u8,
+}
+
+// SAFETY: an address in memory that belongs to no thread.
+unsafe impl<const TURN: usize> Send for Spaced<TURN> {}
+// SAFETY: nothing changes through a shared reference.
+unsafe impl<const TURN: usize> Sync for Spaced<TURN> {}
+
+impl<const TURN: usize> Spaced<TURN> {
+    /// Returns the number of bytes that `count` objects for `cpu_count` CPUs take.
+    pub fn size_bytes(count: usize, cpu_count: u32) -> usize {
+        let lines = (cpu_count as usize).next_power_of_two();
+        count.div_ceil(lines) * (lines + 1) * lines * CACHE_LINE
+    }
+}
+
+impl<const TURN: usize> Scheme for Spaced<TURN> {
+    type View = ContiguousView;
+
+    fn new(cpu_count: u32, room: Room) -> Option<Spaced<TURN>> {
+        let memory = Mapping::new(Self::size_bytes(OBJECT_COUNT_MAX, cpu_count), room)?;
+        Some(Spaced { memory, cpu_count, count: 0, group: core::ptr::null_mut() })
+    }
+
+    fn alloc(&mut self, size_bytes: usize) -> Option<Place> {
+        if size_bytes > CACHE_LINE {
+            return None;
+        }
+        let lines = (self.cpu_count as usize).next_power_of_two();
+        let index = self.count % lines;
+        if index == 0 {
+            self.group = self.memory.cut(Self::size_bytes(lines, self.cpu_count))?;
+        }
+        self.count += 1;
+        Contiguous::place(self.group.wrapping_add(index * (lines + TURN) * CACHE_LINE))
+    }
+
+    fn view(&self) -> ContiguousView {
+        ContiguousView { cpu_count: self.cpu_count }
     }
 }
 

@@ -79,6 +79,38 @@ fn objects_of_different_sizes_share_lines_unless_they_are_segregated() {
     assert!(small.intersection(&large).count() >= 31, "{small:?} {large:?}");
 }
 
+/// Returns the huge pages, the lines, and the sets of a cache that the words of a CPU have.
+fn places<S: Scheme>(cpu: u32) -> [std::collections::BTreeSet<usize>; 3] {
+    const SETS: usize = 1_024;
+    const HUGE_PAGE_BYTES: usize = 2 << 20;
+    let layout = std::alloc::Layout::from_size_align(8 * HUGE_PAGE_BYTES, HUGE_PAGE_BYTES).unwrap();
+    // SAFETY: the size is not zero.
+    let base = unsafe { std::alloc::alloc_zeroed(layout) };
+    assert!(!base.is_null());
+    // SAFETY: zeroes from the start of a page, which nothing else refers to and which are never freed.
+    let given = unsafe { Given::new(base, layout.size()) };
+    let mut memory = S::new(32, Room::Given(given)).unwrap();
+    let mut places = [const { std::collections::BTreeSet::new() }; 3];
+    for _ in 0..4_096 {
+        let object = memory.alloc(8).unwrap();
+        let at = word(memory.view(), object, cpu).as_ptr().addr() - base.addr();
+        let line = at / CACHE_LINE;
+        [at / HUGE_PAGE_BYTES, line, line % SETS].into_iter().zip(&mut places).for_each(|(place, of)| {
+            of.insert(place);
+        });
+    }
+    places
+}
+
+#[test]
+fn few_and_all_sets_differ_by_their_sets_alone() {
+    for cpu in [0, 1, 31] {
+        let ([pages, lines, sets], [few_pages, few_lines, few_sets]) = (places::<AllSets>(cpu), places::<FewSets>(cpu));
+        assert_eq!((&pages, lines.len()), (&few_pages, few_lines.len()));
+        assert_eq!((pages.len(), lines.len(), sets.len(), few_sets.len()), (5, 4_096, 1_024, 32));
+    }
+}
+
 /// Moves the calling thread to the next CPU that the process may use.
 fn move_on(allowed: &libc::cpu_set_t, cpu: &mut usize) {
     loop {
@@ -184,6 +216,8 @@ for_every_scheme!(
     static_areas StaticAreasOfCopies StaticAreasOfAdditions 1,
     pointer_array PointerArray PointerArray 8,
     contiguous Contiguous Contiguous 8,
+    few_sets FewSets FewSets 8,
+    all_sets AllSets AllSets 8,
     offset_table OffsetTable OffsetTable 1,
     interlaced Interlaced Interlaced 1,
     segregated Segregated Segregated 1
