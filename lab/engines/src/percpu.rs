@@ -16,6 +16,7 @@
 //!                      relative        the words of interlaced, whose handles are distances from the first of them
 //!                      segregated      interlaced, and only objects of one size share lines; for subsystems only
 //!                      few-sets, all-sets   contiguous, in huge pages: the same lines but for their sets; for random only
+//!                      counter-32, counter-1024   a `PerCpuCounter` of that threshold, whose sum one load approximates; for hot only
 //!                   WAY_of_32          the same schemes in memory for 32 CPUs, most of which do not exist
 //! ```
 //! Each addition is an event. It has arrived if the sum of all words includes it.
@@ -36,7 +37,7 @@ use dormouse_lab_schemes::{
     AllSets, Contiguous, FewSets, Given, Interlaced, OffsetTable, PointerArray, Room, Scheme, Segregated, StaticAreas,
     View,
 };
-use dormouse_percpu::{Rseq, possible_cpus};
+use dormouse_percpu::{Area, PerCpu, PerCpuCounter, PerCpuCounterShared, PerCpuCounterSlot, Rseq, possible_cpus};
 
 /// Number of counters in a working set.
 const COUNT: usize = 4_096;
@@ -423,6 +424,58 @@ impl Way for Locked {
     }
 }
 
+/// A counter with an approximation, as Linux has for `vm_enough_memory`: what a CPU has counted is added to the common
+/// word whenever it reaches `THRESHOLD`.
+struct Approximate<const THRESHOLD: u64>(&'static PerCpuCounter, Rseq);
+
+impl<const THRESHOLD: u64> Approximate<THRESHOLD> {
+    /// Returns the counter, which lives as long as the engine.
+    fn counter() -> &'static PerCpuCounter {
+        static COUNTERS: Mutex<Vec<(u64, &PerCpuCounter)>> = Mutex::new(Vec::new());
+        let mut counters = COUNTERS.lock().expect("nothing panics in it");
+        if let Some((_, counter)) = counters.iter().find(|(threshold, _)| *threshold == THRESHOLD) {
+            return counter;
+        }
+        const SLOT: usize = size_of::<PerCpuCounterShared>();
+        let stride_shift = (SLOT + size_of::<PerCpuCounterSlot>()).next_power_of_two().ilog2();
+        let size_bytes = (possible_cpus() as usize) << stride_shift;
+        let memory = std::mem::ManuallyDrop::new(PrivatePool::new(size_bytes, MemoryOptions::new()).expect("memory"));
+        // SAFETY: zeroes, which are valid for a counter, and which are never unmapped; nothing else refers to them.
+        let area = unsafe { Area::new(memory.base(), stride_shift, possible_cpus()) };
+        // SAFETY: zeroes are valid shared words, and no other handle overlaps them.
+        let shared = unsafe { PerCpu::<PerCpuCounterShared>::new(0) };
+        // SAFETY: zeroes are a valid slot, behind the shared words.
+        let slot = unsafe { PerCpu::<PerCpuCounterSlot>::new(SLOT) };
+        let counter = PerCpuCounter::new(area, slot, shared, THRESHOLD).expect("aligned, and inside the strides");
+        counters.push((THRESHOLD, Box::leak(Box::new(counter))));
+        counters[counters.len() - 1].1
+    }
+}
+
+impl<const THRESHOLD: u64> Way for Approximate<THRESHOLD> {
+    type Handle = u32;
+
+    fn handles() -> &'static [u32; COUNT] {
+        &NUMBERS
+    }
+
+    fn ready() -> Approximate<THRESHOLD> {
+        Approximate(Self::counter(), rseq())
+    }
+
+    #[inline(always)]
+    fn add(&self, _: u32) {
+        self.0.add(Some(self.1), 1);
+    }
+
+    /// Returns the sum, or 0 if the approximation is further from it than the counter promises.
+    fn sum() -> u64 {
+        let (sum, approximate) = (Self::counter().sum(), Self::counter().approximate());
+        let is_near = sum.abs_diff(approximate) <= Self::counter().error_max(possible_cpus().into(), 0);
+        if is_near { sum as u64 } else { 0 }
+    }
+}
+
 /// A multiplier whose high bits make a good random number (P. L'Ecuyer, "Tables of linear congruential generators", 1999).
 const MULTIPLIER: u64 = 2_862_933_555_777_941_757;
 
@@ -601,6 +654,8 @@ fn prepare(ways: &mut Ways) -> Result<(), String> {
     ways.add_scheme::<OffsetTable, OffsetTable>("offset-table")?;
     ways.add_scheme::<Interlaced, Interlaced>("interlaced")?;
     ways.add::<Relative>("relative", &words::<Relative>());
+    ways.add::<Approximate<32>>("counter-32", &[("hot", hot::<Approximate<32>>, 1)]);
+    ways.add::<Approximate<1024>>("counter-1024", &[("hot", hot::<Approximate<1024>>, 1)]);
     ways.add_sizes::<StaticAreas<SIZES>>("static")?;
     ways.add_sizes::<Interlaced>("interlaced")?;
     ways.add_sizes::<Segregated>("segregated")?;

@@ -115,10 +115,12 @@ pub(super) fn run_percpu(options: &RunOptions, host: &Host) -> Result<Experiment
 }
 
 /// Name, numerator and denominator of each ratio.
-const RATIOS: [(&str, &str, &str); 19] = [
+const RATIOS: [(&str, &str, &str); 21] = [
     ("rseq_add_vs_thread_local", "hot.interlaced", "hot.thread-local"),
     ("rseq_add_vs_atomic", "hot.interlaced", "hot.atomic"),
     ("rseq_add_vs_atomic_all_threads", "hot.interlaced.all-threads", "hot.atomic.all-threads"),
+    ("counter_32_vs_atomic_all_threads", "hot.counter-32.all-threads", "hot.atomic.all-threads"),
+    ("counter_1024_vs_atomic_all_threads", "hot.counter-1024.all-threads", "hot.atomic.all-threads"),
     ("rseq_add_vs_lock", "hot.interlaced", "hot.lock"),
     ("interlaced_vs_pointer_array", "random.interlaced", "random.pointer-array"),
     ("interlaced_vs_static", "random.interlaced", "random.static"),
