@@ -6,6 +6,7 @@ mod doctor;
 mod flight_recorder;
 mod install;
 mod output;
+mod percpu;
 mod query;
 mod reader;
 mod relay_write;

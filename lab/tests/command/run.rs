@@ -267,6 +267,16 @@ fn assert_imv_cases(experiment: &Experiment, report: &Report) {
             has(&format!("value.variable.{width}{pressure}.16-sites"));
         }
     }
+    for tool in ["c-static-branch", "c-armed", "c-variable"] {
+        has(&format!("branch.{tool}"));
+        has(&format!("branch.{tool}.16-sites"));
+    }
+    ["value.c-immediate-value.i32.16-sites", "value.c-variable.i32.16-sites"].into_iter().for_each(has);
+    assert!(experiment.notes.iter().any(|note| note.starts_with("dormouse in C: ")), "{:#?}", experiment.notes);
+    if cfg!(target_arch = "x86_64") {
+        ["branch.c-jump", "branch.c-jump.16-sites"].into_iter().for_each(has);
+        ratios.extend(["c_branch_hot_vs_global", "c_armed_vs_jump", "c_armed_1_site_vs_jump", "c_value_hot_vs_global"]);
+    }
     for sites in ["", ".100-sites", ".1000-sites"] {
         has(&format!("update.static-branch{sites}"));
         if RunOptions::new(true).cpus.len() > 1 {
