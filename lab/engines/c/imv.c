@@ -8,6 +8,9 @@
  *   variable         a test of a flag
  *   value_i32        imv_read(), added to a sum
  *   global_i32       a relaxed load of a variable, added to a sum
+ *   move5, move7, move8   mov of a constant in as many bytes, added to one of four sums; x86-64
+ *   aligned8              the same as a patched value is: in an aligned word, with prefixes before it
+ *   load                  a load of a variable in their place
  *   ..._16           16 of them in a row, each of another key, value or variable
  */
 #include <stdbool.h>
@@ -85,13 +88,30 @@ LAB_REPEAT(jump, NOTHING, JUMP(a))
 LAB_LOOP(jump_16, NOTHING, EACH_OF_16(JUMP))
 #endif
 
+#if defined(__x86_64__)
+/* 16 instructions that put a number into %eax, and additions to four sums in turn. */
+#define CONSTANT ".long 7\n\t"
+#define TO_FOUR_SUMS(put)                                                                                              \
+    put "add %%eax, %%ecx\n\t" put "add %%eax, %%edx\n\t" put "add %%eax, %%esi\n\t" put "add %%eax, %%edi\n\t"
+#define PUT_16(put)                                                                                                    \
+    __asm__ volatile(TO_FOUR_SUMS(put) TO_FOUR_SUMS(put) TO_FOUR_SUMS(put) TO_FOUR_SUMS(put)                           \
+                     : : [variable] "m"(global_a.number) : "eax", "ecx", "edx", "esi", "edi", "cc")
+LAB_LOOP(move5_16, NOTHING, PUT_16(".byte 0xb8\n\t" CONSTANT))
+LAB_LOOP(move7_16, NOTHING, PUT_16(".byte 0x40, 0xc7, 0xc0\n\t" CONSTANT))
+LAB_LOOP(move8_16, NOTHING, PUT_16(".byte 0x3e, 0x40, 0xc7, 0xc0\n\t" CONSTANT))
+LAB_LOOP(aligned8_16, NOTHING, PUT_16(".balign 8, 0x3e\n\t.byte 0x3e, 0x40, 0xc7, 0xc0\n\t" CONSTANT))
+LAB_LOOP(load_16, NOTHING, PUT_16("mov %[variable], %%eax\n\t"))
+#endif
+
 static const struct dormouse_lab_case cases[] = {
     { "empty", empty, 0 },           { "branch", branch, 0 },           { "armed", armed, 0 },
     { "variable", variable, 0 },     { "empty_16", empty_16, 0 },       { "branch_16", branch_16, 0 },
     { "armed_16", armed_16, 0 },     { "variable_16", variable_16, 0 }, { "value_i32_16", value_i32_16, 0 },
     { "global_i32_16", global_i32_16, 0 },
 #if defined(__x86_64__)
-    { "jump", jump, 0 },             { "jump_16", jump_16, 0 },
+    { "jump", jump, 0 },             { "jump_16", jump_16, 0 },         { "move5_16", move5_16, 0 },
+    { "move7_16", move7_16, 0 },     { "move8_16", move8_16, 0 },       { "aligned8_16", aligned8_16, 0 },
+    { "load_16", load_16, 0 },
 #endif
 };
 

@@ -146,6 +146,15 @@ fn costs(engines: &[Engine], walks: &[(&'static str, Walk)], has_two: bool, is_q
                     "variable" => ("branch", variable),
                     "value" => ("value", value),
                     "global" => ("value", variable),
+                    "constant" => ("value", "constant"),
+                    "move5" => ("encoding", "mov-5-bytes"),
+                    "move7" => ("encoding", "mov-7-bytes"),
+                    "move8" => ("encoding", "mov-8-bytes"),
+                    "aligned8" => ("encoding", "mov-8-bytes-aligned"),
+                    "load" => ("encoding", "load"),
+                    "chainvalue" => ("chain", value),
+                    "chainglobal" => ("chain", variable),
+                    "chainconstant" => ("chain", "constant"),
                     _ => continue,
                 };
                 let is_called = sites == "1000";
@@ -251,7 +260,7 @@ fn footprint() -> Result<Vec<Measurement>, String> {
 }
 
 /// Name, numerator and denominator of each ratio.
-const RATIOS: [(&str, &str, &str); 19] = [
+const RATIOS: [(&str, &str, &str); 24] = [
     ("branch_hot_vs_global", "branch.static-branch.16-sites", "branch.variable.16-sites"),
     ("branch_hot_1_site_vs_global", "branch.static-branch", "branch.variable"),
     ("branch_cold_vs_global", "branch.static-branch.L2.16-sites", "branch.variable.L2.16-sites"),
@@ -262,6 +271,11 @@ const RATIOS: [(&str, &str, &str); 19] = [
     ("branch_hot_vs_static_keys", "branch.static-branch.16-sites", "branch.static-keys.16-sites"),
     ("branch_cold_vs_static_keys", "branch.static-branch.L2.16-sites", "branch.static-keys.L2.16-sites"),
     ("value_hot_vs_global", "value.immediate-value.i32.16-sites", "value.variable.i32.16-sites"),
+    ("value_hot_vs_constant", "value.immediate-value.i32.16-sites", "value.constant.i32.16-sites"),
+    ("constant_hot_vs_global", "value.constant.i32.16-sites", "value.variable.i32.16-sites"),
+    ("mov_8_bytes_aligned_vs_5", "encoding.mov-8-bytes-aligned.16-sites", "encoding.mov-5-bytes.16-sites"),
+    ("mov_5_bytes_vs_load", "encoding.mov-5-bytes.16-sites", "encoding.load.16-sites"),
+    ("value_chain_vs_global", "chain.immediate-value.i32.16-sites", "chain.variable.i32.16-sites"),
     ("value_cold_vs_global", "value.immediate-value.i32.L2.16-sites", "value.variable.i32.L2.16-sites"),
     ("c_branch_hot_vs_global", "branch.c-static-branch.16-sites", "branch.c-variable.16-sites"),
     ("c_armed_vs_jump", "branch.c-armed.16-sites", "branch.c-jump.16-sites"),

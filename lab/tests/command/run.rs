@@ -271,10 +271,19 @@ fn assert_imv_cases(experiment: &Experiment, report: &Report) {
         has(&format!("branch.{tool}"));
         has(&format!("branch.{tool}.16-sites"));
     }
+    for tool in ["constant", "immediate-value", "variable"] {
+        has(&format!("value.{tool}.i32.16-sites"));
+        has(&format!("chain.{tool}.i32.16-sites"));
+    }
+    ratios.extend(["value_hot_vs_constant", "constant_hot_vs_global", "value_chain_vs_global"]);
     ["value.c-immediate-value.i32.16-sites", "value.c-variable.i32.16-sites"].into_iter().for_each(has);
     assert!(experiment.notes.iter().any(|note| note.starts_with("dormouse in C: ")), "{:#?}", experiment.notes);
     if cfg!(target_arch = "x86_64") {
         ["branch.c-jump", "branch.c-jump.16-sites"].into_iter().for_each(has);
+        for way in ["mov-5-bytes", "mov-7-bytes", "mov-8-bytes", "mov-8-bytes-aligned", "load"] {
+            has(&format!("encoding.{way}.16-sites"));
+        }
+        ratios.extend(["mov_8_bytes_aligned_vs_5", "mov_5_bytes_vs_load"]);
         ratios.extend(["c_branch_hot_vs_global", "c_armed_vs_jump", "c_armed_1_site_vs_jump", "c_value_hot_vs_global"]);
     }
     for sites in ["", ".100-sites", ".1000-sites"] {
