@@ -15,10 +15,13 @@
 //!   updates   a key with 1, 100, 1,000 sites, enabled and disabled;                         the same rounds
 //!               alone, or while another thread runs through its sites
 //!   c-…       gates and values of C; an armed gate beside an unconditional jump             the same rounds as costs
+//!   updates of a value that a thread reads: its throughput, and the times of batches of reads  rounds, in turn
 //!   peer      the crate static_keys: costs and updates
 //! ```
 //! Markers are before and after the system call in user code; the paper's are in the kernel. The peer's documentation
 //! forbids changing keys while other threads run, so it is not measured with another thread.
+
+mod updates;
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -224,6 +227,9 @@ pub(super) fn run_imv(options: &RunOptions, host: &Host) -> Result<Experiment, L
     ] {
         parts.push(plan.measure(&mut engines, rounds, of)?);
     }
+    if has_two {
+        parts.push(updates::measure(options)?);
+    }
 
     let found = engines.finish(host, &mut notes)?;
     let (emitted, right) = (found[0].emitted, found[0].arrived.unwrap_or(0));
@@ -240,6 +246,7 @@ pub(super) fn run_imv(options: &RunOptions, host: &Host) -> Result<Experiment, L
     }
     if has_two {
         experiment.measurements.push(exact("wrong-answers.static-branch", "answers", (emitted - right) as f64));
+        experiment.measurements.push(exact("wrong-answers.immediate-value", "answers", 0.0));
     }
     Ok(experiment)
 }
@@ -260,7 +267,7 @@ fn footprint() -> Result<Vec<Measurement>, String> {
 }
 
 /// Name, numerator and denominator of each ratio.
-const RATIOS: [(&str, &str, &str); 24] = [
+const RATIOS: [(&str, &str, &str); 27] = [
     ("branch_hot_vs_global", "branch.static-branch.16-sites", "branch.variable.16-sites"),
     ("branch_hot_1_site_vs_global", "branch.static-branch", "branch.variable"),
     ("branch_cold_vs_global", "branch.static-branch.L2.16-sites", "branch.variable.L2.16-sites"),
@@ -281,6 +288,9 @@ const RATIOS: [(&str, &str, &str); 24] = [
     ("c_armed_vs_jump", "branch.c-armed.16-sites", "branch.c-jump.16-sites"),
     ("c_armed_1_site_vs_jump", "branch.c-armed", "branch.c-jump"),
     ("c_value_hot_vs_global", "value.c-immediate-value.i32.16-sites", "value.c-variable.i32.16-sites"),
+    ("reads_at_10_updates_vs_idle", "reads.10-a-second", "reads.idle"),
+    ("reads_at_1000_updates_vs_idle", "reads.1000-a-second", "reads.idle"),
+    ("reads_at_100000_updates_vs_idle", "reads.100000-a-second", "reads.idle"),
     ("update_1000_sites_vs_1", "update.static-branch.1000-sites", "update.static-branch"),
     ("update_1000_busy_vs_idle", "update.static-branch.1000-sites.busy", "update.static-branch.1000-sites"),
     ("update_1_vs_static_keys", "update.static-branch", "update.static-keys"),

@@ -16,7 +16,8 @@
 //!   toggle_N               a key with N sites is enabled and disabled, and the answer of one of its gates is checked each time
 //!   toggled_N              the gates of that key, one after the other
 //! ```
-//! With `footprint` as its first argument, it prints the footprint of one site as JSON.
+//! With `footprint` as its first argument, it prints the footprint of one site as JSON; with `updates`, the figures of a
+//! reader while another thread changes its value.
 //!
 //! `TYPE` is `u8`, `u16`, `i32` or `u64`. Every variable has a cache line of its own, and variables that are read one
 //! after another are not adjacent in memory.
@@ -110,6 +111,8 @@ macro_rules! each_of_16 {
         $each!(J);
     };
 }
+
+mod updates;
 
 macro_rules! statics {
     ($module:ident: $type:ty = $new:expr; $($name:ident)*) => {
@@ -510,8 +513,13 @@ fn verify() -> Result<u64, String> {
     report(RIGHT.load(Ordering::Relaxed), 0, &format!("{patched} of {sites} sites are as they should be; {how}"))
 }
 
-fn print_footprint() -> ExitCode {
-    match footprint::counts().and_then(|counts| serde_json::to_string(&counts).map_err(|error| error.to_string())) {
+fn footprint_as_json() -> Result<String, String> {
+    serde_json::to_string(&footprint::counts()?).map_err(|error| error.to_string())
+}
+
+/// Prints an answer.
+fn print(answer: Result<String, String>) -> ExitCode {
+    match answer {
         Ok(text) => {
             println!("{text}");
             ExitCode::SUCCESS
@@ -524,8 +532,11 @@ fn print_footprint() -> ExitCode {
 }
 
 fn main() -> ExitCode {
-    if std::env::args().nth(1).is_some_and(|word| word == "footprint") {
-        return print_footprint();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.split_first().map(|(first, rest)| (first.as_str(), rest)) {
+        Some(("footprint", _)) => return print(footprint_as_json()),
+        Some(("updates", rest)) => return print(updates::run(rest)),
+        _ => {}
     }
     // Nothing sets them, but the compiler must not know.
     black_box(&FLAG);
