@@ -5,6 +5,7 @@ mod compare;
 mod doctor;
 mod flight_recorder;
 mod install;
+mod merge;
 mod output;
 mod percpu;
 mod query;
