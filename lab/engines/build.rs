@@ -1,7 +1,9 @@
-//! Generates functions with a tracepoint, a branch or nothing each, for cases that run over many of them.
+//! Generates functions with a tracepoint, a branch or nothing each, for cases that run over many of them, and compiles the
+//! engines in C.
 
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Number of functions of each kind.
 const SITES: usize = 1_000;
@@ -23,6 +25,7 @@ const GATE_PADDING: &str = "\".skip 20\", \".balign 16\"";
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
+    compile_c();
     let is_x86_64 = std::env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64");
     let empty = |number: usize, padding: &str| {
         let naked = || EMPTY_X86_64.replace("NUMBER", &number.to_string()).replace("PADDING", padding);
@@ -48,6 +51,66 @@ fn main() {
         gates += &toggled(count);
     }
     write("imv_sites.rs", &gates);
+}
+
+/// Engines in C: the program, and its sources in `c/`.
+const IN_C: [(&str, &[&str]); 2] =
+    [("dormouse-lab-engine-percpu-c", &["percpu", "percpu_called"]), ("dormouse-lab-engine-imv-c", &["imv"])];
+
+/// Returns the words that pkg-config prints, or `None` if it does not know the package.
+fn pkg_config(arguments: &[&str]) -> Option<Vec<String>> {
+    let output = Command::new("pkg-config").args(arguments).output().ok().filter(|output| output.status.success())?;
+    Some(String::from_utf8_lossy(&output.stdout).split_whitespace().map(String::from).collect())
+}
+
+/// Returns the version of librseq, the compiler's options for its headers, and its archive, if all of it is installed. The
+/// shared library would have to be linked before libc, in which it looks for the registration.
+fn librseq() -> Option<(String, Vec<String>, PathBuf)> {
+    let archive = Path::new(&pkg_config(&["--variable=libdir", "librseq"])?.concat()).join("librseq.a");
+    let version = pkg_config(&["--modversion", "librseq"])?.concat();
+    archive.is_file().then_some((version, pkg_config(&["--cflags", "librseq"])?, archive))
+}
+
+/// Compiles the engines in C, as optimised as a program usually is, and with librseq if it is installed. Without a compiler
+/// their programs only say so.
+fn compile_c() {
+    println!("cargo::rustc-check-cfg=cfg(has_c_compiler)");
+    println!("cargo::rerun-if-env-changed=PKG_CONFIG_PATH");
+    let librseq = librseq();
+    let version = librseq.as_ref().map_or("", |(version, ..)| version);
+    println!("cargo::rustc-env=LAB_LIBRSEQ_VERSION={version}");
+    let directory = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo tells where to write"));
+    let source = |name: &str| Path::new("c").join(name).with_extension("c");
+    let headers = ["c", "../harness/include", "../../record/abi/include"]
+        .map(PathBuf::from)
+        .into_iter()
+        .chain(["imv", "percpu"].map(|name| Path::new("../../mechanisms").join(name).join("include")));
+    let headers: Vec<PathBuf> = headers.collect();
+    headers.iter().for_each(|header| println!("cargo::rerun-if-changed={}", header.display()));
+    if Command::new("cc").arg("--version").output().is_err() {
+        return;
+    }
+    for (program, sources) in IN_C {
+        for name in sources {
+            let object = directory.join(name).with_extension("o");
+            let mut command = Command::new("cc");
+            command
+                .args(["-std=gnu17", "-O2", "-g1", "-fPIE", "-Wall", "-Wextra", "-c", "-o"])
+                .arg(&object)
+                .arg(source(name));
+            headers.iter().for_each(|header| _ = command.arg("-I").arg(header));
+            if let Some((_, options, _)) = &librseq {
+                command.args(options).arg("-DLAB_LIBRSEQ");
+            }
+            let status = command.status().expect("the compiler that has just run");
+            assert!(status.success(), "{command:?}");
+            println!("cargo::rustc-link-arg-bin={program}={}", object.display());
+        }
+    }
+    if let Some((.., archive)) = &librseq {
+        println!("cargo::rustc-link-arg-bin={}={}", IN_C[0].0, archive.display());
+    }
+    println!("cargo::rustc-cfg=has_c_compiler");
 }
 
 fn if_taken(condition: &str) -> String {

@@ -78,6 +78,15 @@ impl Engines {
         Ok(())
     }
 
+    /// Adds an engine that may be missing. Returns a note if it is.
+    pub(crate) fn add_if_built(
+        &mut self,
+        what: &str,
+        start: impl FnMut(&Path) -> Result<Start, LabError> + 'static,
+    ) -> Option<String> {
+        self.add(start).err().map(|error| format!("{what} not available: {error}"))
+    }
+
     /// Adds an experiment's peers, if they are wanted, in all their modes. Returns notes: the version of each, or the
     /// reason why it is missing.
     pub(crate) fn add_peers(&mut self, experiment: &str) -> Vec<String> {

@@ -10,7 +10,7 @@
 //!     ▼                                   ▼
 //!   statistics ───────────────────────▶ result ◀── lab/machine: facts, disturbances, the machine's effect on figures
 //!                                         ├─▶ report, paper, grid     for readers
-//!                                         └─▶ compare                 with another result
+//!                                         └─▶ compare, merge          with another result
 //! ```
 //! An engine is a process of its own, pinned, which times its own loops; all engines use one harness,
 //! `dormouse-lab-harness`. `lab/METHODOLOGY.md` says what figures mean, and `lab/BIAS.md` how they may mislead.
@@ -24,6 +24,7 @@ pub mod engines;
 #[path = "../experiments/mod.rs"]
 pub mod experiments;
 pub mod grid;
+pub mod merge;
 pub mod paper;
 mod plan;
 pub mod report;
@@ -36,7 +37,7 @@ pub use dormouse_lab_machine::{Host, Neighbours, doctor, host, neighbours, probe
 use dormouse_lab_statistics::intervals;
 pub use dormouse_lab_statistics::{self as statistics, Labels, Measurement, Ratio, SCHEMA};
 pub use experiments::EXPERIMENTS;
-pub use result::{Experiment, Judged, Report, Verdict};
+pub use result::{Elsewhere, Experiment, Judged, Report, Verdict};
 
 /// Reason why an experiment could not be run.
 #[derive(Debug, thiserror::Error)]

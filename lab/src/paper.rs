@@ -17,7 +17,7 @@
 use serde::Deserialize;
 
 use crate::grid::{Grid, interval, number};
-use crate::result::{Judged, Verdict};
+use crate::result::{Elsewhere, Judged, Verdict};
 use crate::statistics::{ROUNDS_MIN, measurement, ratio};
 use crate::{Experiment, Measurement};
 
@@ -188,9 +188,9 @@ fn verdict([low, high]: [f64; 2], [from, to]: [f64; 2]) -> Verdict {
 type Lack = (Verdict, String);
 
 /// Returns the rounds of a sum. An exact measurement has its value in every round.
-fn sum(experiment: &Experiment, terms: &[Term]) -> Result<Measurement, Lack> {
+fn sum(measurements: &[Measurement], terms: &[Term]) -> Result<Measurement, Lack> {
     let found = |(factor, name): &Term| {
-        let measurement = experiment.measurements.iter().find(|m| m.name == *name);
+        let measurement = measurements.iter().find(|m| m.name == *name);
         measurement.map(|m| (*factor, m)).ok_or_else(|| (Verdict::NotMeasured, name.clone()))
     };
     let terms = terms.iter().map(found).collect::<Result<Vec<_>, Lack>>()?;
@@ -214,12 +214,12 @@ impl Expression {
     }
 
     /// Returns the value of the sum or ratio: median with interval, mean and standard deviation.
-    fn value(&self, experiment: &Experiment) -> Result<Measurement, Lack> {
-        let of = sum(experiment, &self.of)?;
+    fn value(&self, measurements: &[Measurement]) -> Result<Measurement, Lack> {
+        let of = sum(measurements, &self.of)?;
         if self.to.is_empty() {
             return Ok(of);
         }
-        let to = sum(experiment, &self.to)?;
+        let to = sum(measurements, &self.to)?;
         let by_zero =
             || (Verdict::CannotBeTold, "the divisor cannot be distinguished from zero, or is negative".to_string());
         if of.is_exact && to.is_exact {
@@ -237,16 +237,31 @@ impl Expression {
         Ok(Measurement { median: ratio.value, ci95: ratio.ci95, mean, stddev, ..Measurement::default() })
     }
 
-    /// Formats a cell of a table: the median, or, if the paper has an error, mean and standard deviation of the rounds.
-    fn cell(&self, experiment: &Experiment, has_error: bool, rate: f64) -> String {
-        let factor = if self.to.is_empty() { rate } else { 1.0 };
-        let Ok(value) = self.value(experiment) else { return "–".into() };
+    /// Returns the value on this machine, or, if this machine has not measured it, on the first other one that has, with
+    /// that machine. No value is of measurements of two machines.
+    fn value_of<'a>(&self, experiment: &'a Experiment) -> (Result<Measurement, Lack>, Option<&'a Elsewhere>) {
+        let here = self.value(&experiment.measurements);
+        if !matches!(here, Err((Verdict::NotMeasured, _))) {
+            return (here, None);
+        }
+        let there = experiment.elsewhere.iter().map(|there| (self.value(&there.measurements), Some(there)));
+        let mut told = there.filter(|(value, _)| !matches!(value, Err((Verdict::NotMeasured, _))));
+        told.next().unwrap_or((here, None))
+    }
+
+    /// Formats a cell of a table: the median, or, if the paper has an error, mean and standard deviation of the rounds. A
+    /// value of another machine has that machine's mark. `rate` returns the factor for measurements of one machine.
+    fn cell(&self, experiment: &Experiment, has_error: bool, rate: impl Fn(&[Measurement]) -> f64) -> String {
+        let (Ok(value), there) = self.value_of(experiment) else { return "–".into() };
+        let measurements = there.map_or(&experiment.measurements, |there| &there.measurements);
+        let factor = if self.to.is_empty() { rate(measurements) } else { 1.0 };
         let median = value.median * factor;
-        match value.ci95 {
+        let text = match value.ci95 {
             _ if has_error => format!("{} ± {}", number(value.mean * factor), number(value.stddev * factor)),
             Some(_) => number(median),
             None => interval_text(median, None, value.is_exact),
-        }
+        };
+        there.map_or(text.clone(), |there| format!("{text} ({})", there.mark))
     }
 }
 
@@ -265,9 +280,12 @@ impl Paper {
         toml::from_str(text)
     }
 
-    /// Returns citation, title, machine and text of the paper in one line.
-    pub fn heading(&self) -> String {
-        format!("{}: {}. {}. Lines are those of {}.", self.cite, self.title, self.machine, self.lines)
+    /// Returns citation, title, machine and text of the paper in one line, and the machines of marked rows.
+    pub fn heading(&self, experiment: &Experiment) -> String {
+        let marked = experiment.elsewhere.iter();
+        let marked = marked.map(|there| format!(" Rows marked {} were measured on {}.", there.mark, there.machine));
+        let marked: String = marked.collect();
+        format!("{}: {}. {}. Lines are those of {}.{marked}", self.cite, self.title, self.machine, self.lines)
     }
 
     /// Judges every statement at every place, by the measurements of an experiment.
@@ -304,7 +322,9 @@ impl Paper {
         let ratio = ratio.at(place);
         judged.ratio = ratio.text.replace(" / ", " ÷ ");
         judged.range = range_text.clone();
-        (judged.verdict, judged.why) = match ratio.value(experiment) {
+        let (value, there) = ratio.value_of(experiment);
+        judged.mark = there.map(|there| there.mark.clone()).unwrap_or_default();
+        (judged.verdict, judged.why) = match value {
             Ok(Measurement { median, ci95, is_exact, .. }) => {
                 let ci95 = if is_exact { Some([median; 2]) } else { ci95 };
                 (judged.value, judged.ci95, judged.is_exact) = (Some(median), ci95, is_exact);
@@ -323,18 +343,20 @@ impl Paper {
 
     /// Returns the paper's tables, with figures of this machine.
     pub fn tables(&self, experiment: &Experiment) -> Vec<Grid> {
-        let rate = experiment.measurements.iter().find_map(Measurement::tsc_rate);
-        self.table.iter().map(|table| table.grid(experiment, rate)).collect()
+        self.table.iter().map(|table| table.grid(experiment)).collect()
     }
 }
 
+/// Returns the cycles of the timestamp counter per nanosecond of the machine with these measurements, if known.
+fn rate(measurements: &[Measurement]) -> Option<f64> {
+    measurements.iter().find_map(Measurement::tsc_rate)
+}
+
 impl Table {
-    fn grid(&self, experiment: &Experiment, rate: Option<f64>) -> Grid {
-        let (rate, unit) = match (self.unit.as_str(), rate) {
-            ("cycles", Some(rate)) => (rate, "cycles"),
-            ("cycles", None) => (1.0, "ns here, cycles there"),
-            (unit, _) => (1.0, unit),
-        };
+    fn grid(&self, experiment: &Experiment) -> Grid {
+        let is_in_cycles = self.unit == "cycles" && rate(&experiment.measurements).is_some();
+        let unit = if self.unit == "cycles" && !is_in_cycles { "ns here, cycles there" } else { &self.unit };
+        let factor = |of: &[Measurement]| if is_in_cycles { rate(of).unwrap_or(f64::NAN) } else { 1.0 };
         let mut head = vec!["line".to_string(), format!("{} ({unit})", self.title)];
         for (index, column) in self.columns.iter().enumerate() {
             // A column without figures of the paper is left out.
@@ -346,7 +368,7 @@ impl Table {
             let mut cells = vec![row.line.clone(), row.text.clone()];
             for column in 0..self.columns.len() {
                 let there = row.paper.get(column).cloned().unwrap_or_default();
-                let here = row.here.get(column).map(|here| here.cell(experiment, there.contains('±'), rate));
+                let here = row.here.get(column).map(|here| here.cell(experiment, there.contains('±'), factor));
                 cells.extend([there, here.unwrap_or_default()]);
             }
             cells
@@ -366,7 +388,8 @@ pub fn grid(judged: &[Judged]) -> Grid {
                 row = ["", &format!("  {}", one.place), "", ""].map(String::from).to_vec();
             }
             let here = one.value.map(|value| interval_text(value, one.ci95, one.is_exact));
-            row.extend([here.unwrap_or_else(|| one.why.clone()), one.verdict.to_string()]);
+            let verdict = if one.mark.is_empty() { String::new() } else { format!(" ({})", one.mark) };
+            row.extend([here.unwrap_or_else(|| one.why.clone()), format!("{}{verdict}", one.verdict)]);
             rows.push(row);
         }
     }

@@ -30,6 +30,20 @@ pub struct Experiment {
     /// Notes for the reader.
     #[serde(default)]
     pub notes: Vec<String>,
+    /// Measurements of other machines. What they say stands where this machine has measured nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub elsewhere: Vec<Elsewhere>,
+}
+
+/// Measurements of another machine.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Elsewhere {
+    /// Letter by which its rows are marked.
+    pub mark: String,
+    /// Machine that was measured on, and when.
+    pub machine: String,
+    /// Its measurements.
+    pub measurements: Vec<Measurement>,
 }
 
 /// Verdict of this machine's figures on a statement.
@@ -82,6 +96,9 @@ pub struct Judged {
     pub is_exact: bool,
     /// Verdict on the statement.
     pub verdict: Verdict,
+    /// Mark of the machine whose measurements have decided; empty for this one.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub mark: String,
     /// Reason for the verdict.
     pub why: String,
 }

@@ -183,6 +183,7 @@ const RULES: [Rule; 58] = [
             "dormouse-lab-harness",
             "dormouse-lab-rings",
             "dormouse-lab-schemes",
+            "dormouse-lab-statistics",
             "dormouse-percpu",
             "dormouse-relay-chain",
             "dormouse-vring",

@@ -202,7 +202,7 @@ impl<S: Scheme> Counters<S> {
     #[inline(always)]
     fn add(&self, rseq: Rseq, counter: Object<S>, n: u64) {
         // SAFETY: an object of this scheme, with a word on every CPU that only critical sections on that CPU write.
-        while !unsafe { self.view.add(rseq, counter, n) } {}
+        while !unsafe { self.view.add(rseq, self.view.handle(counter), n) } {}
     }
 
     #[inline(always)]
@@ -211,7 +211,7 @@ impl<S: Scheme> Counters<S> {
         let mut cpu = 0;
         while cpu < self.cpu_count {
             // SAFETY: the scheme's object and one of its CPUs.
-            let word = unsafe { self.view.address(counter, cpu) };
+            let word = unsafe { self.view.address(self.view.handle(counter), cpu) };
             // SAFETY: a word of the scheme, which only critical sections write.
             sum = sum.wrapping_add(unsafe { AtomicU64::from_ptr(word) }.load(Ordering::Relaxed));
             cpu += 1;
@@ -238,19 +238,20 @@ fn crossings_of<S: Scheme>() -> u64 {
     counters.classes.iter().map(|class| counters.sum(*class)).sum()
 }
 
-/// A way of accounting: its name, and the functions that prepare the counters, account for a block, and sum up all
-/// blocks.
+/// A way of accounting: its name, and the functions that prepare the counters, that prepare a further process, that
+/// account for a block, and that sum up all blocks.
 struct Way {
     name: &'static [u8],
     prepare: fn() -> bool,
+    attach: fn(),
     account: Account,
     crossings: fn() -> u64,
 }
 
 const WAYS: [Way; 7] = [
-    Way { name: b"none", prepare: || true, account: account_none, crossings: || 0 },
-    Way { name: b"atomic", prepare: || true, account: account_atomic, crossings: crossings_atomic },
-    of::<StaticAreas>(b"static"),
+    Way { name: b"none", prepare: || true, attach: || (), account: account_none, crossings: || 0 },
+    Way { name: b"atomic", prepare: || true, attach: || (), account: account_atomic, crossings: crossings_atomic },
+    of::<StaticAreas<0>>(b"static"),
     of::<PointerArray>(b"pointer-array"),
     of::<Contiguous>(b"contiguous"),
     of::<OffsetTable>(b"offset-table"),
@@ -258,7 +259,8 @@ const WAYS: [Way; 7] = [
 ];
 
 const fn of<S: Scheme>(name: &'static [u8]) -> Way {
-    Way { name, prepare: Counters::<S>::prepare, account: account_of::<S>, crossings: crossings_of::<S> }
+    let attach = || Counters::<S>::of_all().view.attach();
+    Way { name, prepare: Counters::<S>::prepare, attach, account: account_of::<S>, crossings: crossings_of::<S> }
 }
 
 fn variable(name: &CStr) -> Option<&'static CStr> {
@@ -504,7 +506,11 @@ fn prepare(ledger: &Ledger, way: &Way) -> Result<(), c_int> {
         ledger.is_ready.store(1, Ordering::Release);
     }
     // (P) pairs with the store above. Descendants of the first process always find the counters ready.
-    if ledger.is_ready.load(Ordering::Acquire) == 1 { Ok(()) } else { Err(libc::EAGAIN) }
+    if ledger.is_ready.load(Ordering::Acquire) != 1 {
+        return Err(libc::EAGAIN);
+    }
+    (way.attach)();
+    Ok(())
 }
 
 fn start() -> Option<()> {

@@ -11,7 +11,7 @@
 //! ```
 //! [`run_split`] and [`run_packed`] pass items through a queue of each kind. [`run`] takes any two sides that were made
 //! of a [`Memory`]'s views. One thread alternates between a call of the driver and a call of the device, so the counts
-//! are exact and repeatable.
+//! are exact and repeatable. [`run_timed`] gives each side a clock, and the next step to the side whose clock is behind.
 //!
 //! # What is counted
 //! Each side has a cache that never evicts. A line that a side accesses and does not have comes from the other side (a
@@ -21,7 +21,7 @@
 //!
 //! # Limits
 //! The model leaves out the contents of buffers, indirect tables, each side's own memory, prefetchers, evicted lines,
-//! and caches that two CPUs share. It gives counts, not times: the cost of a transfer depends on the machine.
+//! and caches that two CPUs share. It gives counts; its times are of the cost of a transfer that [`Pace`] assumes.
 //!
 //! # Source
 //! D. Sorin, M. Hill, D. Wood, *A Primer on Memory Consistency and Cache Coherence*, for MESI and MOESI; the message of Venkatesh Srinivas's
@@ -31,13 +31,13 @@ mod protocol;
 mod workload;
 
 use core::cell::{Cell, RefCell};
-use core::ops::AddAssign;
+use core::ops::{AddAssign, Sub};
 use core::sync::atomic::Ordering;
 
 use dormouse_abi::vring::RingLayout;
 
 pub use protocol::{Moves, Protocol};
-pub use workload::{Schedule, Workload, run, run_packed, run_split};
+pub use workload::{Pace, Schedule, Timed, Workload, run, run_packed, run_split, run_timed};
 
 use dormouse_vring::{Area, Bus, RingError, Word, packed, split};
 use protocol::Caches;
@@ -83,6 +83,19 @@ impl Tally {
     /// Moves that the accesses caused under a protocol.
     pub const fn moves(&self, protocol: Protocol) -> Moves {
         self.moves[protocol as usize]
+    }
+}
+
+impl Sub for Tally {
+    type Output = Tally;
+
+    fn sub(self, before: Tally) -> Tally {
+        Tally {
+            loads: self.loads - before.loads,
+            stores: self.stores - before.stores,
+            modifies: self.modifies - before.modifies,
+            moves: core::array::from_fn(|index| self.moves[index] - before.moves[index]),
+        }
     }
 }
 
@@ -181,6 +194,8 @@ impl Part {
 pub struct Memory {
     parts: [RefCell<Part>; 3],
     fences: [Cell<u64>; 2],
+    /// Accesses of each side since they were taken last.
+    recent: [Cell<Tally>; 2],
 }
 
 impl Memory {
@@ -209,7 +224,7 @@ impl Memory {
     }
 
     fn new(len: [usize; 3]) -> Memory {
-        Memory { parts: len.map(Part::new), fences: Default::default() }
+        Memory { parts: len.map(Part::new), fences: Default::default(), recent: Default::default() }
     }
 
     /// One side's access to the memory.
@@ -244,6 +259,11 @@ impl Memory {
         self.parts[area as usize].borrow().lines[index].tallies[side as usize]
     }
 
+    /// Takes the accesses of a side since they were taken last.
+    fn take_recent(&self, side: Side) -> Tally {
+        self.recent[side as usize].take()
+    }
+
     /// Accesses since the last [`Memory::reset`].
     pub fn counts(&self) -> Counts {
         let mut counts = Counts { fences: self.fences.each_ref().map(Cell::get), ..Counts::default() };
@@ -266,7 +286,13 @@ pub struct View<'a> {
 impl View<'_> {
     fn access<T>(&self, area: Area, offset: usize, is_store: bool, then: impl FnOnce(&mut [u8]) -> T) -> T {
         let mut part = self.memory.parts[area as usize].borrow_mut();
-        part.lines[offset / LINE_BYTES].access(self.side, is_store);
+        let line = &mut part.lines[offset / LINE_BYTES];
+        let before = line.tallies[self.side as usize];
+        line.access(self.side, is_store);
+        let recent = &self.memory.recent[self.side as usize];
+        let mut sum = recent.get();
+        sum += line.tallies[self.side as usize] - before;
+        recent.set(sum);
         then(&mut part.bytes[offset..])
     }
 }

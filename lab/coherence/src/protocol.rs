@@ -1,4 +1,4 @@
-use core::ops::AddAssign;
+use core::ops::{AddAssign, Sub};
 
 use super::Side;
 
@@ -49,6 +49,20 @@ impl Moves {
     /// Lines that came from the other side.
     pub const fn transfers(&self) -> u64 {
         self.load_misses + self.store_misses
+    }
+}
+
+impl Sub for Moves {
+    type Output = Moves;
+
+    fn sub(self, before: Moves) -> Moves {
+        Moves {
+            load_misses: self.load_misses - before.load_misses,
+            store_misses: self.store_misses - before.store_misses,
+            upgrades: self.upgrades - before.upgrades,
+            write_backs: self.write_backs - before.write_backs,
+            fills: self.fills - before.fills,
+        }
     }
 }
 

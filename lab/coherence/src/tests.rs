@@ -353,3 +353,49 @@ proptest! {
         }
     }
 }
+
+/// Returns the times of the paper's two rings, without and with a shadow.
+fn timed(pace: Pace) -> [Timed; 2] {
+    let workload = Workload { items: 16_384, features: Features::default(), ..Workload::default() };
+    let size = workload.size;
+    let run_on = |memory: &Memory, driver: View<'_>, device: View<'_>, is_read_back: bool| {
+        if is_read_back {
+            let mut driver =
+                PlainDriver::<_, false>::new(ReadBack::driver(driver, size), size, workload.features).unwrap();
+            let mut device = split::Device::new(ReadBack::device(device, size), size, workload.features).unwrap();
+            run_timed(memory, &mut driver, &mut device, &workload, pace).unwrap()
+        } else {
+            let mut driver = PlainDriver::<_, false>::new(driver, size, workload.features).unwrap();
+            let mut device = split::Device::new(device, size, workload.features).unwrap();
+            run_timed(memory, &mut driver, &mut device, &workload, pace).unwrap()
+        }
+    };
+    [true, false].map(|is_read_back| {
+        let memory = Memory::split(size).unwrap();
+        let [driver, device] = Side::ALL.map(|side| memory.view(side));
+        run_on(&memory, driver, device, is_read_back)
+    })
+}
+
+#[test]
+fn a_side_that_waits_longer_finds_more_buffers_in_a_row() {
+    let pace = |transfer_ns| Pace { protocol: Protocol::Mesi, word_ns: 0.5, transfer_ns, stores_wait: false };
+    let [near, far] = [timed(pace(28.0)), timed(pace(160.0))];
+    for (near, far) in near.iter().zip(&far) {
+        let lines = |of: &Timed| of.counts.transfers_per_item(Protocol::Mesi);
+        assert!(far.burst > 2.0 * near.burst && lines(far) < lines(near), "{near:?} {far:?}");
+        // Fewer lines for each buffer, so it does not take as many times as long as a line does.
+        assert!(far.ns > near.ns && far.ns < 160.0 / 28.0 * near.ns, "{near:?} {far:?}");
+    }
+}
+
+#[test]
+fn where_stores_wait_for_lines_a_shadow_saves_little_or_nothing() {
+    let pace = Pace { protocol: Protocol::Mesi, word_ns: 0.5, transfer_ns: 160.0, stores_wait: true };
+    let [without, with] = timed(pace);
+    assert!((0.9..1.1).contains(&(with.ns / without.ns)), "{without:?} {with:?}");
+    assert!(without.ns > timed(Pace { stores_wait: false, ..pace })[0].ns);
+    // Lines that take no time leave the loads, of which a shadow saves some.
+    let [without, with] = timed(Pace { transfer_ns: 0.0, ..pace });
+    assert!(with.ns < without.ns, "{without:?} {with:?}");
+}

@@ -2,7 +2,7 @@ use dormouse_vring::{
     Chain, Completion, DeviceSide, DriverSide, Features, NoMemory, RingError, Segment, packed, split,
 };
 
-use super::{Counts, Memory, Side};
+use super::{Counts, Memory, Moves, Protocol, Side, Tally};
 
 /// How far the driver runs ahead of the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -113,6 +113,87 @@ pub fn run(
         back = producer.back;
     }
     Ok(Counts { items: workload.items, ..memory.counts() })
+}
+
+/// Times of a model with a clock for each side.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Pace {
+    /// Protocol that moves the lines.
+    pub protocol: Protocol,
+    /// Time of an access to a word, in ns.
+    pub word_ns: f64,
+    /// Time that a load waits for a line of the other side, in ns.
+    pub transfer_ns: f64,
+    /// Whether stores wait as well, as they do where the CPU's buffer for them is full.
+    pub stores_wait: bool,
+}
+
+impl Pace {
+    /// Returns the time of a side's accesses, in ns.
+    fn of(self, tally: Tally) -> f64 {
+        let Moves { load_misses, store_misses, upgrades, .. } = tally.moves(self.protocol);
+        let awaited = load_misses + if self.stores_wait { store_misses + upgrades } else { 0 };
+        // A step without an access takes time too.
+        (tally.loads + tally.stores).max(1) as f64 * self.word_ns + awaited as f64 * self.transfer_ns
+    }
+}
+
+/// Counts of a run with clocks.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Timed {
+    /// Accesses and moves.
+    pub counts: Counts,
+    /// Time of a buffer, in ns.
+    pub ns: f64,
+    /// Buffers that the device finds in a row.
+    pub burst: f64,
+}
+
+/// Runs a workload like [`run`], but each side has a clock, and the side whose clock is behind takes the next step. So a
+/// side that waits for lines lets the other get ahead.
+///
+/// # Errors
+/// The protocol violation that one side finds in the other's writes.
+pub fn run_timed(
+    memory: &Memory,
+    driver: &mut impl DriverSide,
+    device: &mut impl DeviceSide,
+    workload: &Workload,
+    pace: Pace,
+) -> Result<Timed, RingError> {
+    driver.disarm_interrupt();
+    device.disarm_notification();
+    let mut producer = Producer { driver, workload, phase: Phase::Take, sent: 0, back: 0, batch: 0, is_armed: false };
+    let mut consumer = Consumer { device, workload, phase: Phase::Take, chain: Chain::default(), batch: 0 };
+    let warm_up = 2 * u64::from(workload.size);
+    for side in Side::ALL {
+        memory.take_recent(side);
+    }
+    let (mut clocks, mut begun, mut bursts, mut is_idle) = ([0.0_f64; 2], 0.0, 0_u64, true);
+    let mut is_counted = false;
+    while producer.back < warm_up + workload.items {
+        let side = if clocks[0] <= clocks[1] { Side::Driver } else { Side::Device };
+        if side == Side::Driver {
+            producer.step()?;
+        } else {
+            let was_take = consumer.phase == Phase::Take;
+            consumer.step()?;
+            if was_take {
+                let is_found = consumer.phase == Phase::Give;
+                bursts += u64::from(is_counted && is_found && is_idle);
+                is_idle = !is_found;
+            }
+        }
+        clocks[side as usize] += pace.of(memory.take_recent(side));
+        if !is_counted && producer.back >= warm_up {
+            is_counted = true;
+            begun = clocks[0];
+            memory.reset();
+        }
+    }
+    let counts = Counts { items: workload.items, ..memory.counts() };
+    let items = workload.items as f64;
+    Ok(Timed { counts, ns: (clocks[0] - begun) / items, burst: items / bursts.max(1) as f64 })
 }
 
 /// Next step of a side.

@@ -13,7 +13,10 @@
 //!                      lock            a word for each CPU, `lock add`
 //!                      static, pointer-array, contiguous, offset-table, interlaced
 //!                                      a word for each CPU, by a restartable sequence; the five allocators
+//!                      relative        the words of interlaced, whose handles are distances from the first of them
 //!                      segregated      interlaced, and only objects of one size share lines; for subsystems only
+//!                      few-sets, all-sets   contiguous, in huge pages: the same lines but for their sets; for random only
+//!                      counter-32, counter-1024   a `PerCpuCounter` of that threshold, whose sum one load approximates; for hot only
 //!                   WAY_of_32          the same schemes in memory for 32 CPUs, most of which do not exist
 //! ```
 //! Each addition is an event. It has arrived if the sum of all words includes it.
@@ -24,14 +27,17 @@
 
 use std::cell::Cell;
 use std::process::ExitCode;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
+use dormouse_backing::{Huge, MemoryOptions, PrivatePool};
 use dormouse_lab_harness::{Case, Engine, Loop, opaque, report};
 use dormouse_lab_schemes::{
-    Contiguous, Interlaced, OffsetTable, PointerArray, Room, Scheme, Segregated, StaticAreas, View,
+    AllSets, Contiguous, FewSets, Given, Interlaced, OffsetTable, PointerArray, Room, Scheme, Segregated, StaticAreas,
+    View,
 };
-use dormouse_percpu::{Rseq, possible_cpus};
+use dormouse_percpu::{Area, PerCpu, PerCpuCounter, PerCpuCounterShared, PerCpuCounterSlot, Rseq, possible_cpus};
 
 /// Number of counters in a working set.
 const COUNT: usize = 4_096;
@@ -39,7 +45,7 @@ const COUNT: usize = 4_096;
 const ADJACENT: usize = 8;
 /// Sizes of the subsystems' objects, in bytes. Each object starts with a counter.
 const SIZES_BYTES: [usize; 4] = [8, 16, 24, 32];
-/// Number of objects of the subsystems: as many as fit in a static area. The table of handles has each of them twice.
+/// Number of objects of the subsystems: as many as fit in a stride of the pools. The table of handles has each of them twice.
 const OBJECT_COUNT: usize = COUNT / 2;
 
 /// A way of counting.
@@ -179,7 +185,7 @@ impl Way for ThreadLocal {
 }
 
 /// A counter of a scheme.
-type Object<S> = <<S as Scheme>::View as View>::Object;
+type Object<S> = <<S as Scheme>::View as View>::Handle;
 
 /// An allocator, its counters, and the view that computes their addresses.
 struct Bed<S: Scheme> {
@@ -196,16 +202,18 @@ impl<S: Scheme> Bed<S> {
     fn new(kind: Kind) -> Result<Bed<S>, String> {
         let (cpu_count_min, count, sizes_bytes): (_, _, &[usize]) = match kind {
             Kind::Words => (0, COUNT, &[8]),
-            Kind::OfMany => (MANY, COUNT, &[8]),
+            Kind::OfMany | Kind::Huge => (MANY, COUNT, &[8]),
             Kind::Sizes => (0, OBJECT_COUNT, &SIZES_BYTES),
         };
         let cpu_count = possible_cpus().max(cpu_count_min);
-        let mut memory = S::new(cpu_count, Room::Own { is_lazy: false }).ok_or("no memory for the counters")?;
+        let room = if kind == Kind::Huge { huge_pages(cpu_count)? } else { Room::Own { is_lazy: false } };
+        let mut memory = S::new(cpu_count, room).ok_or("no memory for the counters")?;
         let sizes = sizes_bytes.iter().cycle().take(count);
-        let objects: Option<Vec<_>> = sizes.map(|size_bytes| memory.alloc(*size_bytes)).collect();
+        let view = memory.view();
+        let objects: Option<Vec<_>> = sizes.map(|size_bytes| Some(view.handle(memory.alloc(*size_bytes)?))).collect();
         let objects = objects.ok_or("no room for the counters")?.repeat(COUNT / count);
         let objects = objects.into_boxed_slice().try_into().map_err(|_| "another number of objects")?;
-        let bed = Bed { view: memory.view(), objects, count, cpu_count, _memory: memory };
+        let bed = Bed { view, objects, count, cpu_count, _memory: memory };
         bed.assure_backed();
         Ok(bed)
     }
@@ -241,7 +249,7 @@ impl<S: Scheme> Bed<S> {
 }
 
 /// Content of a bed.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// Words, for the machine's CPUs.
     Words,
@@ -249,15 +257,28 @@ enum Kind {
     OfMany,
     /// Objects of subsystems, for the machine's CPUs.
     Sizes,
+    /// Words in huge pages, for [`MANY`] CPUs.
+    Huge,
 }
 
 const WORDS: usize = Kind::Words as usize;
 const OF_MANY: usize = Kind::OfMany as usize;
 const SIZES: usize = Kind::Sizes as usize;
+const HUGE: usize = Kind::Huge as usize;
+const KINDS: usize = 4;
 
 /// A scheme that has beds, one for each kind.
 trait Bedded: Scheme {
-    fn beds() -> &'static [OnceLock<Bed<Self>>; 3];
+    fn beds() -> &'static [OnceLock<Bed<Self>>; KINDS];
+}
+
+/// Returns memory in huge pages alone, which lives as long as the engine.
+fn huge_pages(cpu_count: u32) -> Result<Room, String> {
+    let size_bytes = FewSets::size_bytes(COUNT, cpu_count);
+    let memory = PrivatePool::new(size_bytes, MemoryOptions::new().huge(Huge::Require));
+    let memory = std::mem::ManuallyDrop::new(memory.map_err(|error| error.to_string())?);
+    // SAFETY: a new mapping, of zeroes, which starts at a page and is never unmapped, and which nothing else refers to.
+    Ok(Room::Given(unsafe { Given::new(memory.base(), memory.size_bytes()) }))
 }
 
 /// Number of CPUs that kernels were configured for when the paper was written, on machines with four.
@@ -266,15 +287,26 @@ const MANY: u32 = 32;
 macro_rules! bedded {
     ($($scheme:ty),+) => {$(
         impl Bedded for $scheme {
-            fn beds() -> &'static [OnceLock<Bed<$scheme>>; 3] {
-                static BEDS: [OnceLock<Bed<$scheme>>; 3] = [const { OnceLock::new() }; 3];
+            fn beds() -> &'static [OnceLock<Bed<$scheme>>; KINDS] {
+                static BEDS: [OnceLock<Bed<$scheme>>; KINDS] = [const { OnceLock::new() }; KINDS];
                 &BEDS
             }
         }
     )+};
 }
 
-bedded!(StaticAreas, PointerArray, Contiguous, OffsetTable, Interlaced, Segregated);
+bedded!(
+    StaticAreas<WORDS>,
+    StaticAreas<OF_MANY>,
+    StaticAreas<SIZES>,
+    PointerArray,
+    Contiguous,
+    OffsetTable,
+    Interlaced,
+    Segregated,
+    FewSets,
+    AllSets
+);
 
 fn bed<S: Bedded>(kind: usize) -> &'static Bed<S> {
     S::beds()[kind].get().expect("made before the first loop")
@@ -314,6 +346,47 @@ impl<S: Bedded, const KIND: usize> Way for Sections<S, KIND> {
     }
 }
 
+/// The words of `interlaced`, found by their distance from the first one: one instruction more before each section.
+struct Relative {
+    first: NonNull<u8>,
+    sections: Sections<Interlaced, WORDS>,
+}
+
+// SAFETY: an address in memory that belongs to no thread.
+unsafe impl Send for Relative {}
+// SAFETY: nothing changes through a shared reference.
+unsafe impl Sync for Relative {}
+
+impl Way for Relative {
+    type Handle = usize;
+
+    fn handles() -> &'static [usize; COUNT] {
+        static HANDLES: OnceLock<Box<[usize; COUNT]>> = OnceLock::new();
+        HANDLES.get_or_init(|| {
+            let address = |object: Object<Interlaced>| object.into_raw().addr().get();
+            let objects = <Sections<Interlaced, WORDS>>::handles();
+            Box::new(objects.map(|object| address(object) - address(objects[0])))
+        })
+    }
+
+    fn ready() -> Relative {
+        let first = <Sections<Interlaced, WORDS>>::handles()[0].into_raw();
+        // Hidden from the compiler, so that it adds the distance to it in each iteration.
+        Relative { first: std::hint::black_box(first), sections: Sections::ready() }
+    }
+
+    #[inline(always)]
+    fn add(&self, distance: usize) {
+        // SAFETY: the distance of another object in the stride of CPU 0, which all of them share.
+        self.sections.add(dormouse_percpu::Object::from_raw(unsafe { self.first.add(distance) }));
+    }
+
+    /// The sum of `interlaced` has these additions.
+    fn sum() -> u64 {
+        0
+    }
+}
+
 /// Bed of the way `lock`. It is separate, because a word must be written by critical sections or by locked
 /// instructions, never by both.
 static LOCKED: OnceLock<Bed<Interlaced>> = OnceLock::new();
@@ -348,6 +421,58 @@ impl Way for Locked {
 
     fn sum() -> u64 {
         locked().sum()
+    }
+}
+
+/// A counter with an approximation, as Linux has for `vm_enough_memory`: what a CPU has counted is added to the common
+/// word whenever it reaches `THRESHOLD`.
+struct Approximate<const THRESHOLD: u64>(&'static PerCpuCounter, Rseq);
+
+impl<const THRESHOLD: u64> Approximate<THRESHOLD> {
+    /// Returns the counter, which lives as long as the engine.
+    fn counter() -> &'static PerCpuCounter {
+        static COUNTERS: Mutex<Vec<(u64, &PerCpuCounter)>> = Mutex::new(Vec::new());
+        let mut counters = COUNTERS.lock().expect("nothing panics in it");
+        if let Some((_, counter)) = counters.iter().find(|(threshold, _)| *threshold == THRESHOLD) {
+            return counter;
+        }
+        const SLOT: usize = size_of::<PerCpuCounterShared>();
+        let stride_shift = (SLOT + size_of::<PerCpuCounterSlot>()).next_power_of_two().ilog2();
+        let size_bytes = (possible_cpus() as usize) << stride_shift;
+        let memory = std::mem::ManuallyDrop::new(PrivatePool::new(size_bytes, MemoryOptions::new()).expect("memory"));
+        // SAFETY: zeroes, which are valid for a counter, and which are never unmapped; nothing else refers to them.
+        let area = unsafe { Area::new(memory.base(), stride_shift, possible_cpus()) };
+        // SAFETY: zeroes are valid shared words, and no other handle overlaps them.
+        let shared = unsafe { PerCpu::<PerCpuCounterShared>::new(0) };
+        // SAFETY: zeroes are a valid slot, behind the shared words.
+        let slot = unsafe { PerCpu::<PerCpuCounterSlot>::new(SLOT) };
+        let counter = PerCpuCounter::new(area, slot, shared, THRESHOLD).expect("aligned, and inside the strides");
+        counters.push((THRESHOLD, Box::leak(Box::new(counter))));
+        counters[counters.len() - 1].1
+    }
+}
+
+impl<const THRESHOLD: u64> Way for Approximate<THRESHOLD> {
+    type Handle = u32;
+
+    fn handles() -> &'static [u32; COUNT] {
+        &NUMBERS
+    }
+
+    fn ready() -> Approximate<THRESHOLD> {
+        Approximate(Self::counter(), rseq())
+    }
+
+    #[inline(always)]
+    fn add(&self, _: u32) {
+        self.0.add(Some(self.1), 1);
+    }
+
+    /// Returns the sum, or 0 if the approximation is further from it than the counter promises.
+    fn sum() -> u64 {
+        let (sum, approximate) = (Self::counter().sum(), Self::counter().approximate());
+        let is_near = sum.abs_diff(approximate) <= Self::counter().error_max(possible_cpus().into(), 0);
+        if is_near { sum as u64 } else { 0 }
     }
 }
 
@@ -468,12 +593,22 @@ impl Ways {
         }
     }
 
-    /// Adds a scheme's words, for the machine's CPUs and for [`MANY`].
-    fn add_scheme<S: Bedded>(&mut self, way: &str) -> Result<(), String> {
+    /// Adds a scheme's words: `S` for the machine's CPUs, and `M`, the same with memory of its own, for [`MANY`].
+    fn add_scheme<S: Bedded, M: Bedded>(&mut self, way: &str) -> Result<(), String> {
         make::<S>(Kind::Words)?;
-        make::<S>(Kind::OfMany)?;
+        make::<M>(Kind::OfMany)?;
         self.add::<Sections<S, WORDS>>(way, &words::<Sections<S, WORDS>>());
-        self.add::<Sections<S, OF_MANY>>(&format!("{way}_of_{MANY}"), &words::<Sections<S, OF_MANY>>());
+        self.add::<Sections<M, OF_MANY>>(&format!("{way}_of_{MANY}"), &words::<Sections<M, OF_MANY>>());
+        Ok(())
+    }
+
+    /// Adds the cases that compare sets of a cache, if there are huge pages for both.
+    fn add_sets(&mut self) -> Result<(), String> {
+        make::<FewSets>(Kind::Huge).and_then(|()| make::<AllSets>(Kind::Huge))?;
+        type Few = Sections<FewSets, HUGE>;
+        type All = Sections<AllSets, HUGE>;
+        self.add::<Few>("few-sets", &[("random", random::<Few>, 1)]);
+        self.add::<All>("all-sets", &[("random", random::<All>, 1)]);
         Ok(())
     }
 
@@ -487,13 +622,17 @@ impl Ways {
 
 static SUMS: OnceLock<Vec<fn() -> u64>> = OnceLock::new();
 
+/// Reason why there are no huge pages.
+static NO_HUGE_PAGES: OnceLock<String> = OnceLock::new();
+
 fn verify() -> Result<u64, String> {
     let sum = SUMS.get().map_or(0, |sums| sums.iter().map(|sum| sum()).sum());
     let how = match RSEQ.get() {
         Some(_) => "restartable sequences",
         None => "no restartable sequences here, so only atomics and thread-local words were measured",
     };
-    report(sum, 0, how)
+    let without = NO_HUGE_PAGES.get().map(|why| format!("; no cases of few and all sets: {why}")).unwrap_or_default();
+    report(sum, 0, &format!("{how}{without}"))
 }
 
 fn make<S: Bedded>(kind: Kind) -> Result<(), String> {
@@ -509,14 +648,21 @@ fn prepare(ways: &mut Ways) -> Result<(), String> {
     let _ = RSEQ.set(rseq);
     LOCKED.set(Bed::new(Kind::Words)?).map_err(|_| "made twice".to_string())?;
     ways.add::<Locked>("lock", &words::<Locked>());
-    ways.add_scheme::<StaticAreas>("static")?;
-    ways.add_scheme::<PointerArray>("pointer-array")?;
-    ways.add_scheme::<Contiguous>("contiguous")?;
-    ways.add_scheme::<OffsetTable>("offset-table")?;
-    ways.add_scheme::<Interlaced>("interlaced")?;
-    ways.add_sizes::<StaticAreas>("static")?;
+    ways.add_scheme::<StaticAreas<WORDS>, StaticAreas<OF_MANY>>("static")?;
+    ways.add_scheme::<PointerArray, PointerArray>("pointer-array")?;
+    ways.add_scheme::<Contiguous, Contiguous>("contiguous")?;
+    ways.add_scheme::<OffsetTable, OffsetTable>("offset-table")?;
+    ways.add_scheme::<Interlaced, Interlaced>("interlaced")?;
+    ways.add::<Relative>("relative", &words::<Relative>());
+    ways.add::<Approximate<32>>("counter-32", &[("hot", hot::<Approximate<32>>, 1)]);
+    ways.add::<Approximate<1024>>("counter-1024", &[("hot", hot::<Approximate<1024>>, 1)]);
+    ways.add_sizes::<StaticAreas<SIZES>>("static")?;
     ways.add_sizes::<Interlaced>("interlaced")?;
-    ways.add_sizes::<Segregated>("segregated")
+    ways.add_sizes::<Segregated>("segregated")?;
+    if let Err(why) = ways.add_sets() {
+        let _ = NO_HUGE_PAGES.set(why);
+    }
+    Ok(())
 }
 
 fn main() -> ExitCode {

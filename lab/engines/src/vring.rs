@@ -17,11 +17,12 @@
 //! notifications and enable them again, both ends check after each publishing whether the other wants a notification,
 //! and none is sent.
 
+mod ring_memory;
+
 use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use dormouse_abi::vring::RingLayout;
 use dormouse_lab_harness::ring::{self, DeviceEnd, DriverEnd, Kind, LEN, Ring, SIZE};
 use dormouse_lab_harness::{Case, Engine, Seat, opaque, seat};
 use dormouse_lab_rings::{AdaptiveDevice, AdaptiveDriver, PlainDevice, PlainDriver, ReadBack};
@@ -29,6 +30,7 @@ use dormouse_vring::{
     AreaLocation, Areas, Bus, Chain, DeviceSide, Direct, DriverSide, Features, NoMemory, RingError, Segment, packed,
     split,
 };
+use ring_memory::{memory, split_bus};
 
 /// An end that publishes in batches, or each buffer by itself. If `IS_ASKING`, it asks after publishing whether the
 /// other end wants a notification, and a driver enables notifications when it has taken all buffers, until it takes the
@@ -251,27 +253,6 @@ extern "C" fn empty(iterations: u64, first: u64) {
     for number in first..first.wrapping_add(iterations) {
         opaque(number);
     }
-}
-
-/// A pair of cache lines of a ring's memory.
-#[repr(align(128))]
-struct Lines(#[expect(dead_code, reason = "reached by address")] [AtomicU64; 16]);
-
-/// Returns memory that lasts as long as the engine.
-fn memory(bytes: usize) -> *mut u8 {
-    let lines: Vec<Lines> =
-        (0..bytes.div_ceil(size_of::<Lines>())).map(|_| Lines([const { AtomicU64::new(0) }; 16])).collect();
-    dormouse_lab_harness::assure_backed("a ring's memory", &lines);
-    lines.leak().as_mut_ptr().cast()
-}
-
-fn split_bus() -> Result<Direct, RingError> {
-    let base = memory(RingLayout { size: SIZE.into() }.size_bytes());
-    let areas = split::contiguous(base, SIZE.into())?;
-    // SAFETY: memory of the layout's size, which is never freed, consists of atomics, and belongs to this ring alone.
-    let bus = unsafe { Direct::new(areas) };
-    split::init(&bus, SIZE.into())?;
-    Ok(bus)
 }
 
 /// Returns a bus whose areas each have lines of their own.

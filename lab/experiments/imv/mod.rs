@@ -14,10 +14,14 @@
 //!   bytes     of code and data of one gate, value or variable                               counted in the machine code
 //!   updates   a key with 1, 100, 1,000 sites, enabled and disabled;                         the same rounds
 //!               alone, or while another thread runs through its sites
+//!   c-…       gates and values of C; an armed gate beside an unconditional jump             the same rounds as costs
+//!   updates of a value that a thread reads: its throughput, and the times of batches of reads  rounds, in turn
 //!   peer      the crate static_keys: costs and updates
 //! ```
 //! Markers are before and after the system call in user code; the paper's are in the kernel. The peer's documentation
 //! forbids changing keys while other threads run, so it is not measured with another thread.
+
+mod updates;
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -33,6 +37,9 @@ use crate::plan::{self, Axis, Plan, Slot, Turn, slot};
 use crate::{Experiment, Host, LabError, Measurement, RunOptions};
 
 const ENGINE: &str = "dormouse-lab-engine-imv";
+const ENGINE_IN_C: &str = "dormouse-lab-engine-imv-c";
+/// Name of the engine in C.
+const IN_C: &str = "dormouse-c";
 const PEER: &str = "static-keys";
 
 /// Environment variable with the size of the buffer of the paper's loop.
@@ -125,7 +132,11 @@ fn costs(engines: &[Engine], walks: &[(&'static str, Walk)], has_two: bool, is_q
     let mut plan = Plan::new(AXES);
     for (engine, running) in engines.iter().enumerate() {
         let is_ours = engine == 0;
-        let (of, branch) = if is_ours { ("none", "static-branch") } else { (PEER, PEER) };
+        let [of, branch, variable, value] = match running.description().name.as_str() {
+            IN_C => ["c-none", "c-static-branch", "c-variable", "c-immediate-value"],
+            PEER => [PEER; 4],
+            _ => ["none", "static-branch", "variable", "immediate-value"],
+        };
         for (pressure, walk) in [("hot", Walk::None)].iter().chain(walks) {
             for case in &running.description().cases {
                 let shape = SHAPES.iter().find_map(|shape| Some((case.strip_suffix(shape.0)?, *shape)));
@@ -133,9 +144,20 @@ fn costs(engines: &[Engine], walks: &[(&'static str, Walk)], has_two: bool, is_q
                 let (what, of_type) = stem.split_once('_').unwrap_or((stem, ""));
                 let (state, tool) = match what {
                     "branch" => ("branch", branch),
-                    "variable" => ("branch", "variable"),
-                    "value" => ("value", "immediate-value"),
-                    "global" => ("value", "variable"),
+                    "armed" => ("branch", "c-armed"),
+                    "jump" => ("branch", "c-jump"),
+                    "variable" => ("branch", variable),
+                    "value" => ("value", value),
+                    "global" => ("value", variable),
+                    "constant" => ("value", "constant"),
+                    "move5" => ("encoding", "mov-5-bytes"),
+                    "move7" => ("encoding", "mov-7-bytes"),
+                    "move8" => ("encoding", "mov-8-bytes"),
+                    "aligned8" => ("encoding", "mov-8-bytes-aligned"),
+                    "load" => ("encoding", "load"),
+                    "chainvalue" => ("chain", value),
+                    "chainglobal" => ("chain", variable),
+                    "chainconstant" => ("chain", "constant"),
                     _ => continue,
                 };
                 let is_called = sites == "1000";
@@ -189,7 +211,10 @@ pub(super) fn run_imv(options: &RunOptions, host: &Host) -> Result<Experiment, L
         command.env(MEMORY_BYTES, memory.to_string());
         Ok((command, count))
     })?;
-    let mut notes = engines.add_peers("imv");
+    let wrong_in_c = |_, _| "gates of C answered wrongly".into();
+    let in_c = engines.add_if_built("the engine in C", move |dir| engines::of_ours(ENGINE_IN_C, dir, wrong_in_c));
+    let has_c = in_c.is_none();
+    let mut notes: Vec<String> = in_c.into_iter().chain(engines.add_peers("imv")).collect();
     let walks = plan::walks_or_note(host, &mut notes);
     let (has_two, runs) = (options.cpus.len() > 1, RUNS[usize::from(options.is_quick)]);
     let mut loops = Plan::new(AXES);
@@ -202,6 +227,9 @@ pub(super) fn run_imv(options: &RunOptions, host: &Host) -> Result<Experiment, L
     ] {
         parts.push(plan.measure(&mut engines, rounds, of)?);
     }
+    if has_two {
+        parts.push(updates::measure(options)?);
+    }
 
     let found = engines.finish(host, &mut notes)?;
     let (emitted, right) = (found[0].emitted, found[0].arrived.unwrap_or(0));
@@ -209,6 +237,7 @@ pub(super) fn run_imv(options: &RunOptions, host: &Host) -> Result<Experiment, L
         "dormouse: a key enabled and disabled {emitted} times, its gates answered rightly {right} times; {}",
         found[0].text
     ));
+    notes.extend(found.get(1).filter(|_| has_c).map(|found| format!("dormouse in C: {}", found.text)));
     notes.push(format!("the loop's buffer that no cache holds has {} MiB", memory >> 20));
     let mut experiment = plan::experiment("imv", parts, &RATIOS, notes, host);
     match footprint() {
@@ -217,6 +246,7 @@ pub(super) fn run_imv(options: &RunOptions, host: &Host) -> Result<Experiment, L
     }
     if has_two {
         experiment.measurements.push(exact("wrong-answers.static-branch", "answers", (emitted - right) as f64));
+        experiment.measurements.push(exact("wrong-answers.immediate-value", "answers", 0.0));
     }
     Ok(experiment)
 }
@@ -237,7 +267,7 @@ fn footprint() -> Result<Vec<Measurement>, String> {
 }
 
 /// Name, numerator and denominator of each ratio.
-const RATIOS: [(&str, &str, &str); 15] = [
+const RATIOS: [(&str, &str, &str); 27] = [
     ("branch_hot_vs_global", "branch.static-branch.16-sites", "branch.variable.16-sites"),
     ("branch_hot_1_site_vs_global", "branch.static-branch", "branch.variable"),
     ("branch_cold_vs_global", "branch.static-branch.L2.16-sites", "branch.variable.L2.16-sites"),
@@ -248,7 +278,19 @@ const RATIOS: [(&str, &str, &str); 15] = [
     ("branch_hot_vs_static_keys", "branch.static-branch.16-sites", "branch.static-keys.16-sites"),
     ("branch_cold_vs_static_keys", "branch.static-branch.L2.16-sites", "branch.static-keys.L2.16-sites"),
     ("value_hot_vs_global", "value.immediate-value.i32.16-sites", "value.variable.i32.16-sites"),
+    ("value_hot_vs_constant", "value.immediate-value.i32.16-sites", "value.constant.i32.16-sites"),
+    ("constant_hot_vs_global", "value.constant.i32.16-sites", "value.variable.i32.16-sites"),
+    ("mov_8_bytes_aligned_vs_5", "encoding.mov-8-bytes-aligned.16-sites", "encoding.mov-5-bytes.16-sites"),
+    ("mov_5_bytes_vs_load", "encoding.mov-5-bytes.16-sites", "encoding.load.16-sites"),
+    ("value_chain_vs_global", "chain.immediate-value.i32.16-sites", "chain.variable.i32.16-sites"),
     ("value_cold_vs_global", "value.immediate-value.i32.L2.16-sites", "value.variable.i32.L2.16-sites"),
+    ("c_branch_hot_vs_global", "branch.c-static-branch.16-sites", "branch.c-variable.16-sites"),
+    ("c_armed_vs_jump", "branch.c-armed.16-sites", "branch.c-jump.16-sites"),
+    ("c_armed_1_site_vs_jump", "branch.c-armed", "branch.c-jump"),
+    ("c_value_hot_vs_global", "value.c-immediate-value.i32.16-sites", "value.c-variable.i32.16-sites"),
+    ("reads_at_10_updates_vs_idle", "reads.10-a-second", "reads.idle"),
+    ("reads_at_1000_updates_vs_idle", "reads.1000-a-second", "reads.idle"),
+    ("reads_at_100000_updates_vs_idle", "reads.100000-a-second", "reads.idle"),
     ("update_1000_sites_vs_1", "update.static-branch.1000-sites", "update.static-branch"),
     ("update_1000_busy_vs_idle", "update.static-branch.1000-sites.busy", "update.static-branch.1000-sites"),
     ("update_1_vs_static_keys", "update.static-branch", "update.static-keys"),

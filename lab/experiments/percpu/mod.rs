@@ -9,6 +9,7 @@
 //!   SHAPE.WAY[.L2][.of-32][.all-threads]   cases of the engine, which lists them: `lab/engines/src/percpu.rs`;
 //!              L2, L3: after a walk that drives the counters out; of-32: memory for 32 CPUs, most of which do not exist;
 //!              all-threads: a thread on every CPU of the run
+//!   c-…        the same from C: inline, as calls, and librseq if the engine was built with it (`lab/engines/c/percpu.c`)
 //!   peers      thread-local-crate, fast-counter: a thread's and a shard's word, as crates offer them
 //!   account    a build whose every malloc and free crosses two counters of all its processes: share of its time, and its time
 //! ```
@@ -28,6 +29,7 @@ use crate::plan::{self, Axis, Plan, Slot, Turn, slot};
 use crate::{Experiment, Host, LabError, RunOptions};
 
 const ENGINE: &str = "dormouse-lab-engine-percpu";
+const ENGINE_IN_C: &str = "dormouse-lab-engine-percpu-c";
 
 /// Axes of names: `random.interlaced.all-threads`.
 const AXES: &[Axis] = &[
@@ -75,7 +77,8 @@ fn costs(engines: &[Engine], walks: &[(&'static str, Walk)], cpus: usize, is_qui
                     for case in &running.description().cases {
                         let way = case.strip_prefix(shape).and_then(|rest| rest.strip_prefix('_'));
                         let Some(way) = way else { continue };
-                        let (state, tool) = (format!("empty-{shape}"), if engine == 0 { "none" } else { way });
+                        let name = &running.description().name;
+                        let (state, tool) = (format!("empty-{shape}"), if engine == 0 { "none" } else { name });
                         let base = add(&format!("empty_{shape}"), &[("state", &state), ("tool", tool)], None);
                         match way.split_once("_of_") {
                             None => add(case, &[("state", shape), ("tool", way)], base),
@@ -98,7 +101,9 @@ pub(super) fn run_percpu(options: &RunOptions, host: &Host) -> Result<Experiment
     let mut engines = Engines::new(options)?;
     let wrong = |sum: u64, emitted: u64| format!("the counters' sum is {sum} after {emitted} additions");
     engines.add(move |dir| engines::of_ours(ENGINE, dir, wrong))?;
-    let mut notes = engines.add_peers("percpu");
+    let in_c = engines.add_if_built("the engine in C", move |dir| engines::of_ours(ENGINE_IN_C, dir, wrong));
+    let has_c = in_c.is_none();
+    let mut notes: Vec<String> = in_c.into_iter().chain(engines.add_peers("percpu")).collect();
     let walks = plan::walks_or_note(host, &mut notes);
     let mut parts = plan::warm_and_cold(&mut engines, "percpu", options.rounds(12, 80), |engines, is_cold| {
         costs(&engines.all, &walks, cpus.len(), options.is_quick, is_cold)
@@ -107,6 +112,9 @@ pub(super) fn run_percpu(options: &RunOptions, host: &Host) -> Result<Experiment
     let found = engines.finish(host, &mut notes)?;
     let (count, text) = (found[0].emitted, &found[0].text);
     notes.push(format!("dormouse: {count} additions, and so much is the counters' sum; {text}"));
+    if let Some(found) = found.get(1).filter(|_| has_c) {
+        notes.push(format!("dormouse in C: {} additions; {}", found.emitted, found.text));
+    }
     match account::measure(options, &mut notes) {
         Err(LabError::Peer(why)) => notes.push(format!("a build's accounting not available: {why}")),
         measurements => parts.push(Experiment { measurements: measurements?, ..Experiment::default() }),
@@ -115,16 +123,33 @@ pub(super) fn run_percpu(options: &RunOptions, host: &Host) -> Result<Experiment
 }
 
 /// Name, numerator and denominator of each ratio.
-const RATIOS: [(&str, &str, &str); 14] = [
+const RATIOS: [(&str, &str, &str); 26] = [
     ("rseq_add_vs_thread_local", "hot.interlaced", "hot.thread-local"),
     ("rseq_add_vs_atomic", "hot.interlaced", "hot.atomic"),
     ("rseq_add_vs_atomic_all_threads", "hot.interlaced.all-threads", "hot.atomic.all-threads"),
+    ("counter_32_vs_atomic_all_threads", "hot.counter-32.all-threads", "hot.atomic.all-threads"),
+    ("counter_1024_vs_atomic_all_threads", "hot.counter-1024.all-threads", "hot.atomic.all-threads"),
+    ("c_this_cpu_vs_atomic", "hot.c-this-cpu", "hot.c-atomic"),
+    ("c_this_cpu_vs_librseq", "hot.c-this-cpu", "hot.c-librseq"),
+    ("c_this_cpu_vs_librseq_random", "random.c-this-cpu", "random.c-librseq"),
+    ("c_called_vs_inline", "hot.c-called", "hot.c-this-cpu"),
+    ("c_counter_32_vs_librseq", "hot.c-counter-32", "hot.c-librseq"),
     ("rseq_add_vs_lock", "hot.interlaced", "hot.lock"),
     ("interlaced_vs_pointer_array", "random.interlaced", "random.pointer-array"),
     ("interlaced_vs_static", "random.interlaced", "random.static"),
     ("interlaced_vs_thread_local", "random.interlaced", "random.thread-local"),
     ("interlaced_vs_atomic", "random.interlaced", "random.atomic"),
     ("interlaced_vs_atomic_all_threads", "random.interlaced.all-threads", "random.atomic.all-threads"),
+    // One instruction more, with the same words; and the same instructions, with other words.
+    ("relative_vs_interlaced", "random.relative", "random.interlaced"),
+    ("relative_vs_interlaced_all_threads", "random.relative.all-threads", "random.interlaced.all-threads"),
+    ("interlaced_of_32_vs_interlaced", "random.interlaced.of-32", "random.interlaced"),
+    (
+        "interlaced_of_32_vs_interlaced_all_threads",
+        "random.interlaced.of-32.all-threads",
+        "random.interlaced.all-threads",
+    ),
+    ("few_sets_vs_all_sets", "random.few-sets", "random.all-sets"),
     ("interlaced_vs_pointer_array_of_32", "random.interlaced.of-32", "random.pointer-array.of-32"),
     ("interlaced_eight_cold_vs_pointer_array", "eight.interlaced.L2", "eight.pointer-array.L2"),
     ("rseq_add_vs_thread_local_crate", "hot.interlaced", "hot.thread-local-crate"),

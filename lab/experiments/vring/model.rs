@@ -5,10 +5,13 @@
 //!   model.RING.1.avail-loads                          words of the ring that the device reads which the driver loads, per buffer
 //!   model.RING.1.SIDE.loads, stores                   for the paper's two rings: words, of the ring's memory only
 //!   model.RING.1.SIDE.load-misses, store-misses[.migratory]     lines that came for them
+//!   model.RING.1.near-ns, far-ns[.waiting, .migratory]          ns of a buffer by clocks, where a line takes 28 or 160 ns, by MESI;
+//!                                                                 `waiting`: stores wait for lines too
+//!   model.RING.1.near-burst, far-burst[.waiting, .migratory]    buffers that the device finds in a row meanwhile
 //! ```
 //! Devices are those of `dormouse_vring`. MESI and MOESI move the same lines; in `migratory`, a read takes a line over.
 
-use dormouse_lab_coherence::{Counts, Memory, Protocol, Side, Workload, run, run_packed};
+use dormouse_lab_coherence::{Counts, Memory, Pace, Protocol, Side, Timed, Workload, run, run_packed, run_timed};
 use dormouse_lab_rings::{PlainDriver, ReadBack};
 use dormouse_vring::{Area, Bus, Features, RingError, split};
 
@@ -55,6 +58,53 @@ fn run_on<const IS_PLAIN: bool>(memory: &Memory, ways: [impl Bus; 2], of: &Workl
     }
 }
 
+/// Time of an access to a word in the model with clocks, in ns: what the paper's rings take here, for about as many words.
+const WORD_NS: f64 = 0.5;
+/// Time that a line takes, in ns, and how names have it: as measured between near and between far CPUs.
+const DISTANCES: [(&str, f64); 2] = [("near", 28.0), ("far", 160.0)];
+
+/// Runs one of the paper's rings with clocks.
+fn timed(has_shadow: bool, pace: Pace) -> Result<Timed, RingError> {
+    let of = Workload { items: 16_384, features: Features::default(), ..Workload::default() };
+    let memory = Memory::split(of.size)?;
+    let [driver, device] = Side::ALL.map(|side| memory.view(side));
+    if has_shadow {
+        return timed_on(&memory, [driver, device], &of, pace);
+    }
+    timed_on(&memory, [ReadBack::driver(driver, of.size), ReadBack::device(device, of.size)], &of, pace)
+}
+
+fn timed_on(memory: &Memory, ways: [impl Bus; 2], of: &Workload, pace: Pace) -> Result<Timed, RingError> {
+    let [driver, device] = ways;
+    let mut driver = PlainDriver::<_, false>::new(driver, of.size, of.features)?;
+    let mut device = split::Device::new(device, of.size, of.features)?;
+    run_timed(memory, &mut driver, &mut device, of, pace)
+}
+
+/// Returns the times of the paper's rings by clocks.
+fn times() -> Vec<Measurement> {
+    let mut all = Vec::new();
+    for ((ring, has_shadow), (distance, transfer_ns)) in
+        PAPERS.into_iter().zip([false, true]).flat_map(|ring| DISTANCES.map(|distance| (ring, distance)))
+    {
+        for (protocol, stores_wait, end) in [
+            (Protocol::Mesi, false, ""),
+            (Protocol::Mesi, true, ".waiting"),
+            (Protocol::Migratory, false, ".migratory"),
+        ] {
+            let pace = Pace { protocol, word_ns: WORD_NS, transfer_ns, stores_wait };
+            // The size is the model's own, so there is no error.
+            let Ok(Timed { ns, burst, .. }) = timed(has_shadow, pace) else { continue };
+            for (what, unit, value) in [("ns", "ns", ns), ("burst", "buffers", burst)] {
+                let labels = labels(&[("state", "model"), ("tool", ring), ("batch", "1")]);
+                let name = format!("model.{ring}.1.{distance}-{what}{end}");
+                all.push(Measurement { labels, ..Measurement::exact(&name, unit, value) });
+            }
+        }
+    }
+    all
+}
+
 /// Returns all counts.
 pub(super) fn counts() -> Vec<Measurement> {
     let mut all = Vec::new();
@@ -91,6 +141,7 @@ pub(super) fn counts() -> Vec<Measurement> {
             }
         }
     }
+    all.extend(times());
     all
 }
 
@@ -109,6 +160,11 @@ mod tests {
         for shadowed in ["shadow", "shadow-flags", "shadow-private", "in-order"] {
             assert_eq!(of(&format!("{shadowed}.1.avail-loads")), 0.0, "{shadowed}");
         }
+        // By clocks: where lines stay with both sides, a shadow saves hardly any time; where reads take them over, most of it.
+        let ratio = |what: &str| of(&format!("shadow.1.{what}")) / of(&format!("noshadow.1.{what}"));
+        let ratios = ["near-ns", "far-ns", "near-ns.waiting", "far-ns.waiting"].map(ratio);
+        assert!(ratios.iter().all(|ratio| (0.9..1.02).contains(ratio)), "{ratios:?}");
+        assert!(["near-ns.migratory", "far-ns.migratory"].map(ratio).iter().all(|ratio| *ratio < 0.5));
         assert!(of("noshadow.1.avail-loads") > 2.0);
         assert!(of("noshadow-flags.1.avail-loads") > of("noshadow.1.avail-loads"));
         let sides = SIDES.map(|side| of(&format!("shadow.1.{side}.load-misses")));

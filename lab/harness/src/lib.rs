@@ -48,6 +48,7 @@ use std::process::ExitCode;
 use serde::{Deserialize, Serialize};
 
 pub use backed::{assure_backed, assure_backed_raw};
+pub use c::CCase;
 pub use clock::cycles_per_ns;
 pub use counters::{Counters, counters};
 pub use loops::{align, opaque, scattered};

@@ -2,18 +2,29 @@
 //! it with.
 //!
 //! ```text
-//!   StaticAreas    base + offset + (cpu << shift)      │ a₀ b₀ c₀ │ a₁ b₁ c₁ │          one area, for ever
+//!   StaticAreas    variable + table[cpu]               │ a₀ b₀ c₀ │ a₁ b₁ c₁ │          variable and table at link-time addresses
 //!   Interlaced     object + (cpu << shift)             │ a₀ b₀ c₀ │ a₁ b₁ c₁ │          the product's pool
 //!   Segregated     object + (cpu << shift)             │ a₀ a′₀ . │ a₁ a′₁ . │ b₀ … │   same formula, a block for each size
 //!   OffsetTable    object + table[cpu]                 │ a₀ b₀ c₀ │ a₁ b₁ c₁ │          one table for all
 //!   Contiguous     object + (cpu << shift of object)   │ a₀ . │ a₁ . │ b₀ . │ b₁ . │    whole cache lines
 //!   PointerArray   object[cpu]                         │ a[] │ a₀ . │ a₁ . │ b[] │ …    whole cache lines, and an array
+//!   FewSets        as Contiguous                       │ a₀ . │ a₁ . │ b₀ . │ b₁ . │ . │ . │    a line free after each group
+//!   AllSets        as Contiguous                       │ a₀ . │ a₁ . │ . │ b₀ . │ b₁ . │ . │    the same, one line further each
 //! ```
 //!
 //! In `Interlaced`, the objects of one CPU share cache lines with one another and none with another CPU's; in
-//! `Segregated`, only objects of one size do. All but the last two use the memory of the product's pool; `StaticAreas`,
-//! `Interlaced` and `OffsetTable` differ by the computation of the address alone. In the last two, every copy has its
-//! own cache lines, which are cut off the front of one mapping.
+//! `Segregated`, only objects of one size do. These two and `OffsetTable` use the memory of the product's pool;
+//! `Interlaced` and `OffsetTable` differ by the computation of the address alone. In `Contiguous` and `PointerArray`, every
+//! copy has its own cache lines, which are cut off the front of one mapping.
+//!
+//! `FewSets` and `AllSets` take the same memory, as many lines of it, and the same instructions. A CPU's copies are a
+//! power of two apart in the one, so that they share few sets of a cache, and one line further in the other, so that they
+//! are in all sets. That holds of physical addresses in huge pages only.
+//!
+//! `StaticAreas` are Linux's of 2003 (2.5.69, `asm-generic/percpu.h`, `setup_per_cpu_areas`): the linker gives each
+//! variable an address in one section. At boot the section is copied for each CPU, one copy after another in whole cache
+//! lines, and `__per_cpu_offset[cpu]` is the distance from the section to the CPU's copy. An access loads the CPU's
+//! number, its distance, and the word.
 //!
 //! Each scheme adds to an object's first word in one restartable sequence, which computes the address itself (x86-64;
 //! on other architectures, the address is computed first). Objects are never freed, and nothing here calls malloc,
@@ -21,15 +32,17 @@
 //!
 //! # Limits
 //! * [`OBJECT_COUNT_MAX`] objects, of [`CACHE_LINE`] bytes at most.
-//! * On machines with several memory nodes, the strides of a pool prefer their CPUs' nodes; the memory of the last two
-//!   schemes is on the node that first touched it.
+//! * On machines with several memory nodes, the strides of a pool prefer their CPUs' nodes; the memory of static areas
+//!   and of the last four schemes is on the node that first touched it.
 
 #[cfg(target_arch = "x86_64")]
 mod arch;
 mod mapping;
 
 use core::alloc::Layout;
+use core::cell::UnsafeCell;
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use dormouse_percpu::{Object, Pool, PoolOptions, Region, Rseq};
 use mapping::Mapping;
@@ -58,16 +71,24 @@ pub trait Scheme: Sized + Send + Sync + 'static {
     fn view(&self) -> Self::View;
 }
 
-/// Computes an address from a word's handle and a CPU's number.
+/// Computes an address from an object's handle and a CPU's number.
 pub trait View: Copy + Send + Sync + 'static {
-    /// Handle of a word.
+    /// An object, the same in all processes that have the memory at one address.
     type Object: Copy + Send + Sync + 'static;
+    /// What a process's code has of an object: usually the object itself.
+    type Handle: Copy + Send + Sync + 'static;
+
+    /// Prepares this process for a view that another process has made of memory that both have at one address.
+    fn attach(self) {}
+
+    /// Returns an object's handle in this process.
+    fn handle(self, object: Self::Object) -> Self::Handle;
 
     /// Returns the address of a CPU's copy of an object.
     ///
     /// # Safety
     /// The object must belong to the view's memory. That memory must be alive and have `cpu`.
-    unsafe fn address(self, object: Self::Object, cpu: u32) -> *mut u64;
+    unsafe fn address(self, object: Self::Handle, cpu: u32) -> *mut u64;
 
     /// Adds `n`, wrapping, to the word of the CPU that the thread runs on. Returns false after an abort: nothing has
     /// been added.
@@ -75,7 +96,7 @@ pub trait View: Copy + Send + Sync + 'static {
     /// # Safety
     /// The object must belong to the view's memory, which must be alive. Only critical sections on its CPU may write a
     /// word.
-    unsafe fn add(self, rseq: Rseq, object: Self::Object, n: u64) -> bool;
+    unsafe fn add(self, rseq: Rseq, object: Self::Handle, n: u64) -> bool;
 }
 
 fn pool(options: &PoolOptions, room: Room) -> Option<Pool> {
@@ -120,6 +141,11 @@ impl Scheme for Interlaced {
 
 impl View for InterlacedView {
     type Object = Object;
+    type Handle = Object;
+
+    fn handle(self, object: Object) -> Object {
+        object
+    }
 
     #[inline(always)]
     unsafe fn address(self, object: Object, cpu: u32) -> *mut u64 {
@@ -204,65 +230,128 @@ impl Strides {
     }
 }
 
-/// One area at a fixed address.
-pub struct StaticAreas {
-    strides: Strides,
-    base: *mut u8,
+/// Number of link-time areas. A program uses each for one [`StaticAreas`] at a time.
+const AREA_COUNT: usize = 3;
+/// Size of an area in bytes: enough for [`OBJECT_COUNT_MAX`] words. As that of a kernel's section, it is no power of two.
+const AREA_BYTES: usize = OBJECT_COUNT_MAX * WORD + 10 * CACHE_LINE;
+/// Maximum number of CPUs of an area: that of Linux on x86-64.
+const AREA_CPUS_MAX: usize = 8_192;
+
+/// A section with variables. Only its address is used: its content is copied for each CPU, and then it is not needed.
+#[repr(align(64))]
+struct Area(UnsafeCell<[u8; AREA_BYTES]>);
+
+// SAFETY: nothing reads or writes it.
+unsafe impl Sync for Area {}
+
+static AREAS: [Area; AREA_COUNT] = [const { Area(UnsafeCell::new([0; AREA_BYTES])) }; AREA_COUNT];
+
+/// Returns the link-time address of a section.
+#[inline(always)]
+fn section(area: usize) -> *mut u8 {
+    AREAS[area].0.get().cast()
 }
 
-// SAFETY: an address in memory that belongs to no thread.
-unsafe impl Send for StaticAreas {}
-// SAFETY: nothing changes through a shared reference.
-unsafe impl Sync for StaticAreas {}
+/// Distance of each CPU's copy from the section, in bytes, for each area.
+static PER_CPU_OFFSETS: [[AtomicUsize; AREA_CPUS_MAX]; AREA_COUNT] =
+    [const { [const { AtomicUsize::new(0) }; AREA_CPUS_MAX] }; AREA_COUNT];
 
-/// View of [`StaticAreas`].
+/// Whether an area is in use.
+static IS_USED: [AtomicBool; AREA_COUNT] = [const { AtomicBool::new(false) }; AREA_COUNT];
+
+/// Variables of the link-time area `AREA`, copied for each CPU.
+pub struct StaticAreas<const AREA: usize> {
+    copies: Mapping,
+    cpu_count: u32,
+    /// Number of bytes of the area that have variables.
+    used_bytes: usize,
+}
+
+/// View of [`StaticAreas`]. Its first member is for other processes, whose area is at another address.
 #[derive(Clone, Copy)]
-pub struct StaticView {
-    base: *mut u8,
-    stride_shift: u32,
+pub struct StaticView<const AREA: usize> {
+    copies: *mut u8,
     cpu_count: u32,
 }
 
-// SAFETY: an address and two numbers; every use of the address is unsafe and argued there.
-unsafe impl Send for StaticView {}
+// SAFETY: an address and a number; every use of the address is unsafe and argued there.
+unsafe impl<const AREA: usize> Send for StaticView<AREA> {}
 // SAFETY: nothing changes through a shared reference.
-unsafe impl Sync for StaticView {}
+unsafe impl<const AREA: usize> Sync for StaticView<AREA> {}
 
-impl Scheme for StaticAreas {
-    type View = StaticView;
+impl<const AREA: usize> Scheme for StaticAreas<AREA> {
+    type View = StaticView<AREA>;
 
-    fn new(cpu_count: u32, room: Room) -> Option<StaticAreas> {
-        let mut strides = Strides::new(cpu_count, room)?;
-        let base = strides.alloc(WORD)?;
-        Some(StaticAreas { strides, base })
+    /// Returns `None` also if the area is in use.
+    fn new(cpu_count: u32, room: Room) -> Option<StaticAreas<AREA>> {
+        if cpu_count as usize > AREA_CPUS_MAX || IS_USED[AREA].swap(true, Ordering::Relaxed) {
+            return None;
+        }
+        let Some(copies) = Mapping::new(AREA_BYTES * cpu_count as usize, room) else {
+            IS_USED[AREA].store(false, Ordering::Relaxed);
+            return None;
+        };
+        let areas = StaticAreas { cpu_count, used_bytes: 0, copies };
+        areas.view().attach();
+        Some(areas)
     }
 
     fn alloc(&mut self, size_bytes: usize) -> Option<usize> {
-        self.strides.alloc(size_bytes).map(|at| at.addr() - self.base.addr())
+        let offset = self.used_bytes;
+        self.used_bytes = offset.checked_add(size_bytes.next_multiple_of(WORD)).filter(|end| *end <= AREA_BYTES)?;
+        Some(offset)
     }
 
-    fn view(&self) -> StaticView {
-        let Strides { stride_shift, cpu_count, .. } = self.strides;
-        StaticView { base: self.base, stride_shift, cpu_count }
+    fn view(&self) -> StaticView<AREA> {
+        StaticView { copies: self.copies.base(), cpu_count: self.cpu_count }
     }
 }
 
-impl View for StaticView {
-    /// Bytes from the area's first word.
-    type Object = usize;
+impl<const AREA: usize> Drop for StaticAreas<AREA> {
+    fn drop(&mut self) {
+        IS_USED[AREA].store(false, Ordering::Relaxed);
+    }
+}
 
-    // base + offset + (cpu << shift)
-    #[inline(always)]
-    unsafe fn address(self, offset: usize, cpu: u32) -> *mut u64 {
-        self.base.wrapping_add(offset).wrapping_add((cpu as usize) << (self.stride_shift & 63)).cast()
+impl<const AREA: usize> View for StaticView<AREA> {
+    /// Bytes from the start of the area.
+    type Object = usize;
+    /// The variable's link-time address.
+    type Handle = Place;
+
+    fn attach(self) {
+        for (cpu, distance) in PER_CPU_OFFSETS[AREA].iter().take(self.cpu_count as usize).enumerate() {
+            let copy = self.copies.addr() + cpu * AREA_BYTES;
+            distance.store(copy.wrapping_sub(section(AREA).addr()), Ordering::Relaxed);
+        }
     }
 
     #[inline(always)]
-    unsafe fn add(self, rseq: Rseq, offset: usize, n: u64) -> bool {
-        let first = self.base.wrapping_add(offset).cast();
-        // SAFETY: the offset belongs to an object of the view's memory, which is alive, and only critical sections on
-        // its CPU write a word, as the caller guarantees.
-        unsafe { rseq.add_by_stride(first, self.stride_shift, self.cpu_count, n) }
+    fn handle(self, offset: usize) -> Place {
+        // SAFETY: `alloc` returns offsets inside of the area.
+        Place(unsafe { NonNull::new_unchecked(section(AREA).wrapping_add(offset)) })
+    }
+
+    // variable + table[cpu]
+    #[inline(always)]
+    unsafe fn address(self, Place(variable): Place, cpu: u32) -> *mut u64 {
+        let distance = PER_CPU_OFFSETS[AREA][cpu as usize].load(Ordering::Relaxed);
+        self.copies.with_addr(variable.addr().get().wrapping_add(distance)).cast()
+    }
+
+    #[inline(always)]
+    unsafe fn add(self, rseq: Rseq, Place(variable): Place, n: u64) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the object belongs to the view's memory, which is alive, and only critical sections on its CPU write
+        // a word, as the caller guarantees; `attach` has written the table's entry for each CPU.
+        return unsafe {
+            let table = PER_CPU_OFFSETS[AREA].as_ptr().cast();
+            arch::rseq_cpu_load_add(rseq, variable.as_ptr(), table, self.cpu_count, n)
+        };
+        #[cfg(not(target_arch = "x86_64"))]
+        // SAFETY: the object belongs to the view's memory for `cpu_count` CPUs, which is alive, and only critical
+        // sections on its CPU write a word, as the caller guarantees.
+        return unsafe { add_at(self, rseq, Place(variable), self.cpu_count, n) };
     }
 }
 
@@ -329,6 +418,11 @@ impl Scheme for OffsetTable {
 
 impl View for TableView {
     type Object = Place;
+    type Handle = Place;
+
+    fn handle(self, object: Place) -> Place {
+        object
+    }
 
     // object + table[cpu]
     #[inline(always)]
@@ -366,6 +460,13 @@ pub struct ContiguousView {
 /// Bits of a [`Contiguous`] handle that contain the shift between copies. They are free because copies are whole lines.
 const SHIFT_BITS: usize = CACHE_LINE - 1;
 
+impl Contiguous {
+    /// Returns the handle of an object whose copies are from `first` on, a line each.
+    fn place(first: *mut u8) -> Option<Place> {
+        NonNull::new(first.wrapping_add(CACHE_LINE.trailing_zeros() as usize)).map(Place)
+    }
+}
+
 impl Scheme for Contiguous {
     type View = ContiguousView;
 
@@ -378,8 +479,7 @@ impl Scheme for Contiguous {
         if size_bytes > CACHE_LINE {
             return None;
         }
-        let at = self.memory.cut(self.cpu_count as usize * CACHE_LINE)?;
-        NonNull::new(at.wrapping_add(CACHE_LINE.trailing_zeros() as usize)).map(Place)
+        Contiguous::place(self.memory.cut(self.cpu_count as usize * CACHE_LINE)?)
     }
 
     fn view(&self) -> ContiguousView {
@@ -389,6 +489,11 @@ impl Scheme for Contiguous {
 
 impl View for ContiguousView {
     type Object = Place;
+    type Handle = Place;
+
+    fn handle(self, object: Place) -> Place {
+        object
+    }
 
     // (object & !63) + (cpu << (object & 63))
     #[inline(always)]
@@ -403,6 +508,59 @@ impl View for ContiguousView {
         // SAFETY: the object belongs to the view's memory, which is alive, and only critical sections on its CPU write
         // a word, as the caller guarantees. The shift instruction uses the lowest six bits of its count.
         unsafe { rseq.add_by_stride(first, object.addr().get() as u32, self.cpu_count, n) }
+    }
+}
+
+/// Objects of [`Contiguous`] whose copies for a CPU are in few sets of a cache.
+pub type FewSets = Spaced<0>;
+/// Objects of [`Contiguous`] whose copies for a CPU are in all sets of a cache.
+pub type AllSets = Spaced<1>;
+
+/// Groups of objects, as many as an object has lines, with room for one object more. Each object of a group is `TURN` lines
+/// further from the one before than its own size.
+pub struct Spaced<const TURN: usize> {
+    memory: Mapping,
+    cpu_count: u32,
+    count: usize,
+    group: *mut u8,
+}
+
+// SAFETY: an address in memory that belongs to no thread.
+unsafe impl<const TURN: usize> Send for Spaced<TURN> {}
+// SAFETY: nothing changes through a shared reference.
+unsafe impl<const TURN: usize> Sync for Spaced<TURN> {}
+
+impl<const TURN: usize> Spaced<TURN> {
+    /// Returns the number of bytes that `count` objects for `cpu_count` CPUs take.
+    pub fn size_bytes(count: usize, cpu_count: u32) -> usize {
+        let lines = (cpu_count as usize).next_power_of_two();
+        count.div_ceil(lines) * (lines + 1) * lines * CACHE_LINE
+    }
+}
+
+impl<const TURN: usize> Scheme for Spaced<TURN> {
+    type View = ContiguousView;
+
+    fn new(cpu_count: u32, room: Room) -> Option<Spaced<TURN>> {
+        let memory = Mapping::new(Self::size_bytes(OBJECT_COUNT_MAX, cpu_count), room)?;
+        Some(Spaced { memory, cpu_count, count: 0, group: core::ptr::null_mut() })
+    }
+
+    fn alloc(&mut self, size_bytes: usize) -> Option<Place> {
+        if size_bytes > CACHE_LINE {
+            return None;
+        }
+        let lines = (self.cpu_count as usize).next_power_of_two();
+        let index = self.count % lines;
+        if index == 0 {
+            self.group = self.memory.cut(Self::size_bytes(lines, self.cpu_count))?;
+        }
+        self.count += 1;
+        Contiguous::place(self.group.wrapping_add(index * (lines + TURN) * CACHE_LINE))
+    }
+
+    fn view(&self) -> ContiguousView {
+        ContiguousView { cpu_count: self.cpu_count }
     }
 }
 
@@ -452,6 +610,11 @@ impl Scheme for PointerArray {
 
 impl View for PointerView {
     type Object = Place;
+    type Handle = Place;
+
+    fn handle(self, object: Place) -> Place {
+        object
+    }
 
     // object[cpu]
     #[inline(always)]
@@ -481,7 +644,7 @@ impl View for PointerView {
 /// CPU may write a word.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline]
-unsafe fn add_at<V: View>(view: V, rseq: Rseq, object: V::Object, cpu_count: u32, n: u64) -> bool {
+unsafe fn add_at<V: View>(view: V, rseq: Rseq, object: V::Handle, cpu_count: u32, n: u64) -> bool {
     let cpu = rseq.cpu_id_start();
     if cpu >= cpu_count {
         return false;

@@ -9,7 +9,7 @@ use super::*;
 
 fn word<'a, V: View>(view: V, object: V::Object, cpu: u32) -> &'a AtomicU64 {
     // SAFETY: the tests pass objects of memory that is alive, and CPUs that it has.
-    let at = unsafe { view.address(object, cpu) };
+    let at = unsafe { view.address(view.handle(object), cpu) };
     // SAFETY: an aligned word, which only critical sections or atomic stores write.
     unsafe { AtomicU64::from_ptr(at) }
 }
@@ -79,6 +79,38 @@ fn objects_of_different_sizes_share_lines_unless_they_are_segregated() {
     assert!(small.intersection(&large).count() >= 31, "{small:?} {large:?}");
 }
 
+/// Returns the huge pages, the lines, and the sets of a cache that the words of a CPU have.
+fn places<S: Scheme>(cpu: u32) -> [std::collections::BTreeSet<usize>; 3] {
+    const SETS: usize = 1_024;
+    const HUGE_PAGE_BYTES: usize = 2 << 20;
+    let layout = std::alloc::Layout::from_size_align(8 * HUGE_PAGE_BYTES, HUGE_PAGE_BYTES).unwrap();
+    // SAFETY: the size is not zero.
+    let base = unsafe { std::alloc::alloc_zeroed(layout) };
+    assert!(!base.is_null());
+    // SAFETY: zeroes from the start of a page, which nothing else refers to and which are never freed.
+    let given = unsafe { Given::new(base, layout.size()) };
+    let mut memory = S::new(32, Room::Given(given)).unwrap();
+    let mut places = [const { std::collections::BTreeSet::new() }; 3];
+    for _ in 0..4_096 {
+        let object = memory.alloc(8).unwrap();
+        let at = word(memory.view(), object, cpu).as_ptr().addr() - base.addr();
+        let line = at / CACHE_LINE;
+        [at / HUGE_PAGE_BYTES, line, line % SETS].into_iter().zip(&mut places).for_each(|(place, of)| {
+            of.insert(place);
+        });
+    }
+    places
+}
+
+#[test]
+fn few_and_all_sets_differ_by_their_sets_alone() {
+    for cpu in [0, 1, 31] {
+        let ([pages, lines, sets], [few_pages, few_lines, few_sets]) = (places::<AllSets>(cpu), places::<FewSets>(cpu));
+        assert_eq!((&pages, lines.len()), (&few_pages, few_lines.len()));
+        assert_eq!((pages.len(), lines.len(), sets.len(), few_sets.len()), (5, 4_096, 1_024, 32));
+    }
+}
+
 /// Moves the calling thread to the next CPU that the process may use.
 fn move_on(allowed: &libc::cpu_set_t, cpu: &mut usize) {
     loop {
@@ -119,7 +151,7 @@ fn additions_are_exact<S: Scheme>() {
                             move_on(&allowed, &mut cpu);
                         }
                         // SAFETY: an object of this memory, which is alive and which only critical sections write.
-                        while !unsafe { view.add(rseq, objects[round as usize % 8], thread + 1) } {}
+                        while !unsafe { view.add(rseq, view.handle(objects[round as usize % 8]), thread + 1) } {}
                     }
                 })
             })
@@ -132,8 +164,38 @@ fn additions_are_exact<S: Scheme>() {
     }
 }
 
+/// Checks that copies are adjacent and that the table has their distances from the variables' link-time addresses.
+#[test]
+fn static_areas_are_found_by_a_link_time_address_and_the_distance_of_a_copy() {
+    let mut memory = StaticAreas::<2>::new(3, Room::Own { is_lazy: true }).unwrap();
+    assert!(StaticAreas::<2>::new(3, Room::Own { is_lazy: true }).is_none(), "the area is in use");
+    let (first, second) = (memory.alloc(24).unwrap(), memory.alloc(8).unwrap());
+    assert_eq!([first, second], [0, 24]);
+    let view = memory.view();
+    let at = |offset, cpu| word(view, offset, cpu).as_ptr().addr();
+    for cpu in 0..3 {
+        let distance = PER_CPU_OFFSETS[2][cpu as usize].load(Relaxed);
+        let Place(variable) = view.handle(second);
+        assert_eq!(variable.as_ptr(), section(2).wrapping_add(24));
+        assert_eq!(variable.addr().get().wrapping_add(distance), at(second, cpu));
+        assert_eq!(at(first, cpu) - at(first, 0), cpu as usize * AREA_BYTES);
+        assert_eq!(at(second, cpu) - at(first, cpu), 24);
+    }
+    assert!(AREA_BYTES.is_multiple_of(CACHE_LINE) && !AREA_BYTES.is_power_of_two());
+    // Another process, in which the section is elsewhere, has distances of its own.
+    let moved = PER_CPU_OFFSETS[2][1].swap(0, Relaxed);
+    view.attach();
+    assert_eq!(PER_CPU_OFFSETS[2][1].load(Relaxed), moved);
+    drop(memory);
+    assert!(StaticAreas::<2>::new(1, Room::Own { is_lazy: true }).is_some(), "the area is free again");
+}
+
+/// Types of the static areas of the tests below, which run at once.
+type StaticAreasOfCopies = StaticAreas<0>;
+type StaticAreasOfAdditions = StaticAreas<1>;
+
 macro_rules! for_every_scheme {
-    ($($module:ident $scheme:ident $lines:literal),+) => {$(
+    ($($module:ident $scheme:ident $other:ident $lines:literal),+) => {$(
         mod $module {
             use super::*;
 
@@ -144,17 +206,19 @@ macro_rules! for_every_scheme {
 
             #[test]
             fn additions_are_exact() {
-                super::additions_are_exact::<$scheme>();
+                super::additions_are_exact::<$other>();
             }
         }
     )+};
 }
 
 for_every_scheme!(
-    static_areas StaticAreas 1,
-    pointer_array PointerArray 8,
-    contiguous Contiguous 8,
-    offset_table OffsetTable 1,
-    interlaced Interlaced 1,
-    segregated Segregated 1
+    static_areas StaticAreasOfCopies StaticAreasOfAdditions 1,
+    pointer_array PointerArray PointerArray 8,
+    contiguous Contiguous Contiguous 8,
+    few_sets FewSets FewSets 8,
+    all_sets AllSets AllSets 8,
+    offset_table OffsetTable OffsetTable 1,
+    interlaced Interlaced Interlaced 1,
+    segregated Segregated Segregated 1
 );

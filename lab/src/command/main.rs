@@ -10,9 +10,10 @@ use clap::{Args, Parser, Subcommand};
 use dormouse_doctor::{print_findings, tracing_works};
 use dormouse_lab::compare::{Comparison, compare, load};
 use dormouse_lab::doctor::{diagnose, examine, examine_and_measure};
+use dormouse_lab::grid::Grid;
 use dormouse_lab::report::{self, html};
 use dormouse_lab::statistics::ROUNDS_MIN;
-use dormouse_lab::{EXPERIMENTS, Host, Policy, Report, RunOptions, SCHEMA};
+use dormouse_lab::{EXPERIMENTS, Host, Policy, Report, RunOptions, SCHEMA, merge};
 use dormouse_terminal::{EXIT_CODES, Output, say};
 
 /// Measure what tracing costs on this machine
@@ -29,7 +30,7 @@ enum Command {
     /// List the experiments
     List,
     Run(Run),
-    /// Write the result of `dormouse lab run --json` as an HTML report
+    /// Write a result as an HTML report
     Report {
         /// Result of `dormouse lab run --json`; a file whose name ends in `.gz` is unpacked
         #[arg(value_name = "RESULT.json")]
@@ -49,7 +50,7 @@ enum Command {
         #[arg(short, long, value_name = "FILE.md")]
         output: Option<PathBuf>,
     },
-    /// Compare two results: which figures differ, and what differs between the two machines and runs
+    /// Compare two results, and their machines and runs
     #[command(after_help = "\
 The output lists first the figures that both have, with the probability of such a difference by chance, corrected for all figures (Holm); then what \
 was measured on both machines besides the experiments; then all facts that differ, whether they matter or not.
@@ -68,6 +69,21 @@ Exit code: 0, even if figures differ; 2 if a file cannot be read.")]
         /// Print JSON
         #[arg(long)]
         json: bool,
+    },
+    /// Add what another machine has measured
+    ///
+    /// What A has not measured and B has, of hyperthreads or two sockets for example, stands in A's tables and verdicts with B's mark. A row is of
+    /// one machine: B does not complete what A has measured in part. Without B, the command lists what is missing, and the command to run there.
+    Merge {
+        /// Result of `dormouse lab run --json` of this machine; a file that ends in `.gz` is unpacked
+        #[arg(value_name = "A.json")]
+        a: PathBuf,
+        /// Result of the other machine
+        #[arg(value_name = "B.json")]
+        b: Option<PathBuf>,
+        /// File to write [default: standard output]
+        #[arg(short, long, value_name = "FILE.json", requires = "b")]
+        output: Option<PathBuf>,
     },
     Doctor(Doctor),
 }
@@ -111,7 +127,7 @@ struct Run {
     project: Option<PathBuf>,
 }
 
-/// Say how reliable measurements on this machine are, and how it differs from another
+/// Say how reliable measurements here are, and what differs elsewhere
 ///
 /// With `--compare`, the command measures this machine as another one, or this one at another time, was measured, and lists what differs: core clock,
 /// caches, scheduler, clock source, interruptions, page backing, and facts. The file is that of `--save` or of `dormouse lab run
@@ -159,6 +175,28 @@ impl Command {
             Command::Compare { a, b, json } => {
                 let (a, b) = (load(&a)?, load(&b)?);
                 print(out, &compare(&a, &b), [("A", &a.host), ("B", &b.host)], json)?;
+            }
+            Command::Merge { a, b: None, .. } => {
+                let rows = merge::unmeasured(&load(&a)?);
+                if rows.is_empty() {
+                    writeln!(out, "nothing is missing")?;
+                } else {
+                    writeln!(out, "{}\n", merge::command(&rows))?;
+                    write!(
+                        out,
+                        "{}",
+                        Grid::new(
+                            &["experiment", "statement", "place", "why not"],
+                            rows.iter().map(|row| row.to_vec())
+                        )
+                        .text()
+                    )?;
+                }
+            }
+            Command::Merge { a, b: Some(b), output } => {
+                let merged = merge::merge(load(&a)?, load(&b)?).map_err(anyhow::Error::msg)?;
+                let text = serde_json::to_string(&merged)?;
+                output.map_or_else(|| Ok(writeln!(out, "{text}")?), |file| write(&file, &text))?;
             }
             Command::Doctor(doctor) => return doctor.run(out),
         }

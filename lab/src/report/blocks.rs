@@ -51,7 +51,7 @@ pub(super) fn of_paper(paper: &Paper, experiment: &Experiment) -> Vec<Block> {
         let title = grid.head.get_mut(1).map(std::mem::take).unwrap_or_default();
         Block::Grid(title, grid)
     });
-    [Block::Text(paper.heading()), statements].into_iter().chain(tables).collect()
+    [Block::Text(paper.heading(experiment)), statements].into_iter().chain(tables).collect()
 }
 
 fn add_ratios(blocks: &mut Vec<Block>, ratios: &[Ratio]) {

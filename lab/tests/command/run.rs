@@ -11,9 +11,10 @@ use std::process::{Child, Command, Stdio};
 
 use dormouse_lab::statistics::quantile;
 use dormouse_lab::{Experiment, Report, RunOptions};
+use dormouse_testing::{Lack, skip};
 use serde_json::Value;
 
-use crate::common::{lab, refuse, succeed};
+use crate::common::{LAB, lab, refuse, succeed};
 
 /// Name of the process, as the kernel derives it from the executed file.
 const NOISY: &str = "noisy-tester";
@@ -267,16 +268,62 @@ fn assert_imv_cases(experiment: &Experiment, report: &Report) {
             has(&format!("value.variable.{width}{pressure}.16-sites"));
         }
     }
+    for tool in ["c-static-branch", "c-armed", "c-variable"] {
+        has(&format!("branch.{tool}"));
+        has(&format!("branch.{tool}.16-sites"));
+    }
+    for tool in ["constant", "immediate-value", "variable"] {
+        has(&format!("value.{tool}.i32.16-sites"));
+        has(&format!("chain.{tool}.i32.16-sites"));
+    }
+    ratios.extend(["value_hot_vs_constant", "constant_hot_vs_global", "value_chain_vs_global"]);
+    ["value.c-immediate-value.i32.16-sites", "value.c-variable.i32.16-sites"].into_iter().for_each(has);
+    assert!(experiment.notes.iter().any(|note| note.starts_with("dormouse in C: ")), "{:#?}", experiment.notes);
+    if cfg!(target_arch = "x86_64") {
+        ["branch.c-jump", "branch.c-jump.16-sites"].into_iter().for_each(has);
+        for way in ["mov-5-bytes", "mov-7-bytes", "mov-8-bytes", "mov-8-bytes-aligned", "load"] {
+            has(&format!("encoding.{way}.16-sites"));
+        }
+        ratios.extend(["mov_8_bytes_aligned_vs_5", "mov_5_bytes_vs_load"]);
+        ratios.extend(["c_branch_hot_vs_global", "c_armed_vs_jump", "c_armed_1_site_vs_jump", "c_value_hot_vs_global"]);
+    }
     for sites in ["", ".100-sites", ".1000-sites"] {
         has(&format!("update.static-branch{sites}"));
         if RunOptions::new(true).cpus.len() > 1 {
             has(&format!("update.static-branch{sites}.busy"));
         }
     }
+    if RunOptions::new(true).cpus.len() > 1 {
+        for rate in ["idle", "10-a-second", "1000-a-second", "100000-a-second"] {
+            ["reads", "batch.p50", "batch.p99", "batch.p99.9", "batch.max", "updates"]
+                .into_iter()
+                .for_each(|state| has(&format!("{state}.{rate}")));
+        }
+        assert_eq!(find("wrong-answers.immediate-value").map(|count| count.median), Some(0.0));
+        ratios.push("reads_at_1000_updates_vs_idle");
+    }
     for ratio in ratios {
         let is_explained = || experiment.notes.iter().any(|note| note.starts_with(&format!("{ratio}: no ratio")));
         assert!(experiment.ratios.iter().any(|found| found.name == ratio) || is_explained(), "{ratio}");
     }
+}
+
+/// An updater that says too early that its update has ended is found out by the reader.
+#[test]
+fn an_old_value_after_an_update_is_found() {
+    let [reader, updater, ..] = RunOptions::new(true).cpus[..] else {
+        return skip(Lack::machine("one CPU", "two CPUs"));
+    };
+    let engine = Path::new(LAB).with_file_name("dormouse-lab-engine-imv");
+    let violations = |mistake: &[&str]| {
+        let mut command = Command::new(&engine);
+        command.args(["updates", &reader.to_string(), &updater.to_string(), "2000", "200", "other"]).args(mistake);
+        let figures: Value = serde_json::from_slice(&succeed(&mut command).stdout).expect("JSON");
+        assert!(figures["updates"].as_u64() > Some(0), "{figures}");
+        figures["violations"].as_u64().expect("a number")
+    };
+    assert_eq!(violations(&[]), 0);
+    assert!(violations(&["early"]) > 0);
 }
 
 #[test]

@@ -1,9 +1,13 @@
 //! `dormouse lab run vring`: every buffer reached the other side and came back, and the figures are there, with those
 //! of the paper and of the model.
 
-use dormouse_lab::{Report, Verdict};
+use std::path::Path;
+use std::process::Command;
 
-use crate::common::{lab, succeed};
+use dormouse_lab::{Report, RunOptions, Verdict};
+use dormouse_testing::{Lack, skip};
+
+use crate::common::{LAB, lab, refuse, succeed};
 
 #[test]
 fn vring_has_its_figures_and_the_models() {
@@ -19,6 +23,9 @@ fn vring_has_its_figures_and_the_models() {
     let has_note = |part: &str| notes.iter().any(|note| note.contains(part));
     let is_there = |name: &str| experiment.measurements.iter().any(|found| found.name == name);
     assert!(is_there("model.shadow-private.64.migratory") && is_there("model.noshadow.1.driver.load-misses"), "{text}");
+    for what in ["near-ns", "far-ns", "far-ns.waiting", "far-ns.migratory", "far-burst"] {
+        assert!(is_there(&format!("model.noshadow.1.{what}")) && is_there(&format!("model.shadow.1.{what}")), "{what}");
+    }
     assert!(experiment.statements.iter().any(|statement| statement.verdict == Verdict::Holds), "the model's at least");
     if has_note("nothing is measured") {
         assert_eq!(report.host.cpu_count, 1, "{notes:#?}");
@@ -54,4 +61,24 @@ fn vring_has_its_figures_and_the_models() {
     }
     assert!(!is_there("long.noshadow.1"), "in a full run only");
     assert!(String::from_utf8_lossy(&output.stdout).contains("146.585969976"), "the table of 2015");
+}
+
+#[test]
+fn vring_bench_is_the_papers_program() {
+    let program = Path::new(LAB).with_file_name("vring-bench");
+    let error = refuse(Command::new(&program).args(["shadow", "1000"]));
+    assert!(error.contains("--cpus") && error.contains("{shadow|noshadow}"), "{error}");
+    let [driver, device, ..] = RunOptions::new(true).cpus[..] else {
+        return skip(Lack::machine("one CPU", "two CPUs"));
+    };
+    for ring in ["shadow", "noshadow"] {
+        let cpus = format!("{driver},{device}");
+        let output = succeed(Command::new(&program).args([ring, "2000", "--cpus", &cpus, "--repeat", "6"]));
+        let text = String::from_utf8_lossy(&output.stdout);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 6 + 3, "{text}");
+        assert!(lines[..6].iter().all(|line| line.ends_with("ns a buffer")), "{text}");
+        assert!(lines[6].starts_with(ring) && lines[6].contains('['), "an interval from six repetitions: {text}");
+        assert!(lines[7].starts_with("driver: ") && lines[8].starts_with("device: "), "{text}");
+    }
 }

@@ -6,6 +6,8 @@
 //!   empty_16               the loop alone               branch_16, variable_16    … with 16 of them in a row
 //!                                                       value_TYPE_16,            … with 16 immediate values, or variables,
 //!                                                       global_TYPE_16            that are added up
+//!                                                       constant_i32_16           … with a constant in a register in place of each
+//!                                                       chainWHAT_i32_16          … the same, each addition waits for the one before
 //!   empty_sites_1000       a call to one of 1,000       branch_sites_1000,        … functions, each with its own gate or test
 //!                          functions, scattered         variable_sites_1000
 //!   loop_KIND              the loop of the kernel's documentation of immediate values (2008), see below
@@ -14,7 +16,8 @@
 //!   toggle_N               a key with N sites is enabled and disabled, and the answer of one of its gates is checked each time
 //!   toggled_N              the gates of that key, one after the other
 //! ```
-//! With `footprint` as its first argument, it prints the footprint of one site as JSON.
+//! With `footprint` as its first argument, it prints the footprint of one site as JSON; with `updates`, the figures of a
+//! reader while another thread changes its value.
 //!
 //! `TYPE` is `u8`, `u16`, `i32` or `u64`. Every variable has a cache line of its own, and variables that are read one
 //! after another are not adjacent in memory.
@@ -109,11 +112,13 @@ macro_rules! each_of_16 {
     };
 }
 
+mod updates;
+
 macro_rules! statics {
     ($module:ident: $type:ty = $new:expr; $($name:ident)*) => {
-        mod $module {
+        pub(crate) mod $module {
             use super::*;
-            $(pub(super) static $name: $type = $new;)*
+            $(pub(crate) static $name: $type = $new;)*
         }
     };
 }
@@ -234,6 +239,66 @@ values!(of_u8, u8, AtomicU8, value_u8_16, global_u8_16);
 values!(of_u16, u16, AtomicU16, value_u16_16, global_u16_16);
 values!(of_i32, i32, AtomicI32, value_i32_16, global_i32_16);
 values!(of_u64, u64, AtomicU64, value_u64_16, global_u64_16);
+
+/// Returns a constant in a register: the shortest instruction for it, which the compiler cannot merge with others.
+#[inline(always)]
+fn constant() -> u32 {
+    opaque(VALUE_FIRST) as u32
+}
+
+/// Returns the sum, which the compiler may compute as several.
+#[inline(always)]
+fn same(sum: u32) -> u32 {
+    sum
+}
+
+/// Returns the sum, by a chain of additions that the compiler cannot divide into several.
+#[inline(always)]
+fn chained(sum: u32) -> u32 {
+    opaque(sum.into()) as u32
+}
+
+/// Defines loops that add up 16 numbers of 32 bits, which `$read` returns for each name.
+macro_rules! sums {
+    ($($loop:ident: $then:ident, $read:ident;)*) => {$(
+        extern "C" fn $loop(iterations: u64, first: u64) {
+            let mut sum: u32 = 0;
+            macro_rules! each {
+                ($name:ident) => {
+                    sum = $then(sum.wrapping_add($read!($name)))
+                };
+            }
+            for number in first..first.wrapping_add(iterations) {
+                opaque(number);
+                each_of_16!(each);
+            }
+            SUM.store(sum.into(), Ordering::Relaxed);
+        }
+    )*};
+}
+
+macro_rules! read_constant {
+    ($name:ident) => {
+        constant()
+    };
+}
+macro_rules! read_value {
+    ($name:ident) => {
+        imv_read!(of_i32::values::$name) as u32
+    };
+}
+macro_rules! read_global {
+    ($name:ident) => {
+        of_i32::globals::$name.0.load(Ordering::Relaxed) as u32
+    };
+}
+
+sums! {
+    constant_i32_16: same, read_constant;
+    chainvalue_i32_16: chained, read_value;
+    chainglobal_i32_16: chained, read_global;
+    chainconstant_i32_16: chained, read_constant;
+}
 
 macro_rules! sites_1000 {
     ($($name:ident: $sites:ident),* $(,)?) => {$(
@@ -448,8 +513,13 @@ fn verify() -> Result<u64, String> {
     report(RIGHT.load(Ordering::Relaxed), 0, &format!("{patched} of {sites} sites are as they should be; {how}"))
 }
 
-fn print_footprint() -> ExitCode {
-    match footprint::counts().and_then(|counts| serde_json::to_string(&counts).map_err(|error| error.to_string())) {
+fn footprint_as_json() -> Result<String, String> {
+    serde_json::to_string(&footprint::counts()?).map_err(|error| error.to_string())
+}
+
+/// Prints an answer.
+fn print(answer: Result<String, String>) -> ExitCode {
+    match answer {
         Ok(text) => {
             println!("{text}");
             ExitCode::SUCCESS
@@ -462,8 +532,11 @@ fn print_footprint() -> ExitCode {
 }
 
 fn main() -> ExitCode {
-    if std::env::args().nth(1).is_some_and(|word| word == "footprint") {
-        return print_footprint();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.split_first().map(|(first, rest)| (first.as_str(), rest)) {
+        Some(("footprint", _)) => return print(footprint_as_json()),
+        Some(("updates", rest)) => return print(updates::run(rest)),
+        _ => {}
     }
     // Nothing sets them, but the compiler must not know.
     black_box(&FLAG);
@@ -496,6 +569,10 @@ fn main() -> ExitCode {
         ("global_u16_16", of_u16::global_u16_16),
         ("global_i32_16", of_i32::global_i32_16),
         ("global_u64_16", of_u64::global_u64_16),
+        ("constant_i32_16", constant_i32_16),
+        ("chainvalue_i32_16", chainvalue_i32_16),
+        ("chainglobal_i32_16", chainglobal_i32_16),
+        ("chainconstant_i32_16", chainconstant_i32_16),
         ("empty_sites_1000", empty_sites_1000),
         ("branch_sites_1000", branch_sites_1000),
         ("variable_sites_1000", variable_sites_1000),
