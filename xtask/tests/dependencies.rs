@@ -18,6 +18,7 @@ const EVERYTHING: [&str; 15] = [
     "dormouse-percpu",
     "dormouse-relay",
     "dormouse-relay-chain",
+    "dormouse-relay-channel",
     "dormouse-vring",
     "dormouse-backing",
     "dormouse-control",
@@ -53,7 +54,7 @@ const LAB: [&str; 14] = [
     "dormouse-vring",
 ];
 
-const RULES: [Rule; 58] = [
+const RULES: [Rule; 59] = [
     ("dormouse-abi", &[]),
     // The protocol of both sides.
     ("dormouse-transport", &["dormouse-abi"]),
@@ -67,6 +68,7 @@ const RULES: [Rule; 58] = [
     ("dormouse-percpu", &["dormouse-abi", "dormouse-locks"]),
     ("dormouse-relay", &["dormouse-abi"]),
     ("dormouse-relay-chain", &[]),
+    ("dormouse-relay-channel", &["dormouse-relay-chain"]),
     ("dormouse-vring", &["dormouse-abi"]),
     ("dormouse-backing", &["dormouse-abi"]),
     // Independent of both sides: virtqueues with third-party processes.
@@ -94,6 +96,7 @@ const RULES: [Rule; 58] = [
             "dormouse-imv",
             "dormouse-percpu",
             "dormouse-relay-chain",
+            "dormouse-relay-channel",
             "dormouse-vring",
             "dormouse-backing",
         ],
@@ -101,7 +104,7 @@ const RULES: [Rule; 58] = [
     ("dormouse-backing-capi", &["dormouse-backing"]),
     ("dormouse-imv-capi", &["dormouse-abi", "dormouse-imv"]),
     ("dormouse-percpu-capi", &["dormouse-percpu"]),
-    ("dormouse-relay-capi", &["dormouse-relay-chain"]),
+    ("dormouse-relay-capi", &["dormouse-relay-chain", "dormouse-relay-channel"]),
     ("dormouse-vring-capi", &["dormouse-vring"]),
     ("dormouse-preload", &["dormouse", "dormouse-abi"]),
     // What the owner writes into a trace. The reader of any tracer's traces builds on it.
@@ -185,6 +188,7 @@ const RULES: [Rule; 58] = [
             "dormouse-lab-schemes",
             "dormouse-percpu",
             "dormouse-relay-chain",
+            "dormouse-relay-channel",
             "dormouse-vring",
         ],
     ),

@@ -1,10 +1,13 @@
-//! Page chains for C: the functions of `dormouse/relay.h` that are not inlined.
+//! Page chains and channels for C: the functions of `dormouse/relay.h` that are not inlined.
 //!
 //! ```text
 //!   budget    one mapping: head │ links │ pages, unless the caller gives them      struct dormouse_relay_budget, opaque
 //!   chain     in the caller's memory, with C's layout                              struct dormouse_relay_chain
 //!             caches, sizes │ the rest of Rust's `Chain`
 //! ```
+
+#[cfg(target_pointer_width = "64")]
+mod channel;
 
 use core::ffi::{c_int, c_void};
 use core::mem::{align_of, offset_of};
