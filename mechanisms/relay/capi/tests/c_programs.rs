@@ -1,4 +1,4 @@
-//! Page chains in C and C++: one program, compiled and linked in every common way, with either library, with both ways
+//! Page chains and channels in C and C++: one program, compiled and linked in every common way, with either library, with both ways
 //! to copy, and for 32-bit machines. Its checks are in `c_programs/main.c`. The examples of the manual page are compiled
 //! and run too.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -19,7 +19,19 @@ const I686: &str = "i686-unknown-linux-gnu";
 static RELAY: Library = Library {
     name: "relay",
     source: concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c_programs/main.c"),
-    inline: &["dormouse_relay_address", "dormouse_relay_chain_size_bytes", "dormouse_relay_write"],
+    inline: &[
+        "dormouse_relay_address",
+        "dormouse_relay_chain_size_bytes",
+        "dormouse_relay_channel_buffer_count",
+        "dormouse_relay_channel_cancel",
+        "dormouse_relay_channel_commit",
+        "dormouse_relay_channel_record_size_max_bytes",
+        "dormouse_relay_channel_reserve",
+        "dormouse_relay_channel_reserve_in",
+        "dormouse_relay_channel_this_buffer",
+        "dormouse_relay_channel_write",
+        "dormouse_relay_write",
+    ],
     header_flags: &["-UDORMOUSE_RELAY_ALIGNED", ALIGNED],
     prefix: OnceLock::new(),
 };
@@ -158,7 +170,7 @@ fn the_header_asks_for_no_extension() {
 
 #[test]
 fn the_libraries_export_what_the_header_declares() {
-    RELAY.check_exports(13);
+    RELAY.check_exports(24);
 }
 
 #[test]

@@ -185,8 +185,9 @@ fn a_writer_that_dies_holds_up_no_other() {
                     let bench = Arc::clone(&bench);
                     thread::spawn(move || {
                         let mut written = 0;
-                        let dies =
-                            dies_before(count, || (20..22).for_each(|record| written += u64::from(bench.write(record))));
+                        let dies = dies_before(count, || {
+                            (20..22).for_each(|record| written += u64::from(bench.write(record)))
+                        });
                         (dies, written)
                     })
                 };

@@ -127,9 +127,8 @@ fn a_reservation_that_is_dropped_is_skipped() {
 fn busy_buffers_leave_the_kept_pages_to_others() {
     let kept = Options { kept_page_count: 2, ..options(Mode::Discard, 2, 8) };
     let channel = Channel::new(&kept).unwrap();
-    let fill = |buffer| {
-        (0..100).filter(|_| channel.reserve_in(buffer, PAGE - 8).map(Reservation::commit).is_ok()).count()
-    };
+    let fill =
+        |buffer| (0..100).filter(|_| channel.reserve_in(buffer, PAGE - 8).map(Reservation::commit).is_ok()).count();
     assert_eq!(fill(0), 6);
     assert_eq!(fill(1), 2);
     // A page goes back to where it is kept.
@@ -156,11 +155,21 @@ fn the_buffer_with_the_most_pages_is_overwritten() {
 
 #[derive(Debug, Clone)]
 enum Operation {
-    Write { buffer: u32, len: usize },
-    Cancel { buffer: u32, len: usize },
-    Flush { buffer: u32 },
+    Write {
+        buffer: u32,
+        len: usize,
+    },
+    Cancel {
+        buffer: u32,
+        len: usize,
+    },
+    Flush {
+        buffer: u32,
+    },
     /// Takes a page, and gives it back after this many further pages were taken.
-    Take { buffer: u32 },
+    Take {
+        buffer: u32,
+    },
 }
 
 fn operations() -> impl Strategy<Value = Vec<Operation>> {
