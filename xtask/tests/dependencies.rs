@@ -53,7 +53,7 @@ const LAB: [&str; 14] = [
     "dormouse-vring",
 ];
 
-const RULES: [Rule; 58] = [
+const RULES: [Rule; 59] = [
     ("dormouse-abi", &[]),
     // The protocol of both sides.
     ("dormouse-transport", &["dormouse-abi"]),
@@ -67,6 +67,7 @@ const RULES: [Rule; 58] = [
     ("dormouse-percpu", &["dormouse-abi", "dormouse-locks"]),
     ("dormouse-relay", &["dormouse-abi"]),
     ("dormouse-relay-chain", &[]),
+    ("dormouse-relay-channel", &["dormouse-relay-chain"]),
     ("dormouse-vring", &["dormouse-abi"]),
     ("dormouse-backing", &["dormouse-abi"]),
     // Independent of both sides: virtqueues with third-party processes.
@@ -94,6 +95,7 @@ const RULES: [Rule; 58] = [
             "dormouse-imv",
             "dormouse-percpu",
             "dormouse-relay-chain",
+            "dormouse-relay-channel",
             "dormouse-vring",
             "dormouse-backing",
         ],
@@ -101,7 +103,7 @@ const RULES: [Rule; 58] = [
     ("dormouse-backing-capi", &["dormouse-backing"]),
     ("dormouse-imv-capi", &["dormouse-abi", "dormouse-imv"]),
     ("dormouse-percpu-capi", &["dormouse-percpu"]),
-    ("dormouse-relay-capi", &["dormouse-relay-chain"]),
+    ("dormouse-relay-capi", &["dormouse-relay-chain", "dormouse-relay-channel"]),
     ("dormouse-vring-capi", &["dormouse-vring"]),
     ("dormouse-preload", &["dormouse", "dormouse-abi"]),
     // What the owner writes into a trace. The reader of any tracer's traces builds on it.
@@ -186,6 +188,7 @@ const RULES: [Rule; 58] = [
             "dormouse-lab-statistics",
             "dormouse-percpu",
             "dormouse-relay-chain",
+            "dormouse-relay-channel",
             "dormouse-vring",
         ],
     ),

@@ -13,6 +13,8 @@
 //!     PAGES       list, table               16 KiB in pages of 4 KiB
 //!                 large-list, large-table   4 MiB in pages of 4 KiB
 //!                 huge-list                 4 MiB in pages of 2 MiB, which are huge pages if the system gives them
+//!                 channel                   a channel that overwrites: the record is also reserved and committed; `called` there is
+//!                                           a call of the whole, for a length that it does not know
 //! ```
 //! No timestamp is taken: only the write is measured. The buffer's pages are in random order in the budget's memory.
 //!
@@ -31,6 +33,7 @@ use dormouse_lab_harness::{Case, Engine, Loop, opaque, report};
 use dormouse_relay_chain::{Chain, Link, OutOfBounds, PageBudget};
 use table::Table;
 
+mod channel;
 mod copies;
 mod table;
 
@@ -440,7 +443,11 @@ fn check<P: Pages>(Checked { name, run, shape, .. }: &Checked) -> Result<(), Str
 struct Cases {
     cases: Vec<Case>,
     checked: Vec<Checked>,
+    of_channel: Vec<OfChannel>,
 }
+
+/// A case of a channel: its name, its loop and its check.
+type OfChannel = (&'static str, Loop, fn(&str, Loop) -> Result<(), String>);
 
 impl Cases {
     fn way<P: Pages, S: Shape, W: Way>(&mut self, way: &str, of: &str) {
@@ -458,6 +465,17 @@ impl Cases {
         self.way::<P, S, Called<copies::Switch>>("specialised", of);
         self.way::<P, S, Called<copies::Words>>("words", of);
         self.way::<P, S, Inlined>("inlined", of);
+    }
+
+    /// Adds the ways to write to a channel.
+    fn add_channel<S: Shape>(&mut self, of: &'static str) {
+        let name = |way: &str| &*format!("{way}_{of}_channel").leak();
+        self.cases.push(Case { name: name("empty"), run: channel::run_empty::<S>, events_per_iteration: 0 });
+        for (way, run) in [("called", channel::run_called::<S> as Loop), ("inlined", channel::run_inlined::<S> as Loop)]
+        {
+            self.cases.push(Case { name: name(way), run, events_per_iteration: S::RECORDS });
+            self.of_channel.push((name(way), run, channel::check::<S>));
+        }
     }
 
     /// Adds the ways that are meant for machines without efficient unaligned accesses.
@@ -494,6 +512,8 @@ impl Cases {
 const WALKED_PAGES: usize = 64;
 /// Number of iterations, which fill the list several times.
 const WALKED_ITERATIONS: u64 = 10_000;
+/// Number of bytes that a handler writes after each field.
+const NESTED_BYTES: usize = 64;
 
 /// A sink that writes to a list and counts the entries that each search has walked over, from the cached page before to
 /// the one after.
@@ -502,6 +522,10 @@ struct Walked {
     offset: usize,
     cached: usize,
     entries_max: usize,
+    /// Number of bytes that a handler writes, after each field, behind the interrupted record; 0 if there is none.
+    nested_bytes: usize,
+    /// Offset of the handler's next record.
+    nested_at: usize,
 }
 
 impl Walked {
@@ -509,6 +533,22 @@ impl Walked {
     fn cached(&self) -> usize {
         let is_cached = |page: &usize| self.chain.cached(page % WALKED_PAGES * PAGE_BYTES, 1).is_some();
         (self.cached..self.cached + WALKED_PAGES).find(is_cached).map_or(0, |page| page % WALKED_PAGES)
+    }
+
+    /// Writes, and counts the entries from the page that was cached before to each page that is written to. A page that
+    /// lies back is found from there, too, but not cached.
+    fn write(&mut self, offset: usize, bytes: &[u8]) {
+        self.chain.write(offset, bytes).expect("room");
+        for page in offset / PAGE_BYTES..=(offset + bytes.len() - 1) / PAGE_BYTES {
+            let forward = (page + WALKED_PAGES - self.cached) % WALKED_PAGES;
+            let entries = forward.min(WALKED_PAGES - forward);
+            self.entries_max = self.entries_max.max(entries);
+            if entries == forward {
+                self.cached = page;
+            }
+        }
+        let cached = self.cached();
+        assert_eq!(cached, self.cached, "the page that the chain has cached");
     }
 }
 
@@ -518,12 +558,12 @@ impl Sink for Walked {
     }
 
     fn bytes(&mut self, bytes: &[u8]) {
-        self.chain.write(self.offset, bytes).expect("room");
+        self.write(self.offset, bytes);
         self.offset += bytes.len();
-        let cached = self.cached();
-        let forward = (cached + WALKED_PAGES - self.cached) % WALKED_PAGES;
-        self.entries_max = self.entries_max.max(forward.min(WALKED_PAGES - forward));
-        self.cached = cached;
+        if self.nested_bytes > 0 {
+            self.write(self.nested_at, &SOURCE.0[..self.nested_bytes]);
+            self.nested_at += self.nested_bytes;
+        }
     }
 
     fn align(&mut self) {
@@ -531,13 +571,22 @@ impl Sink for Walked {
     }
 }
 
-/// Returns the maximum number of list entries that a write of packed records walks over.
-fn entries_walked_max() -> Result<usize, String> {
+/// Returns the maximum number of list entries that a write of packed records walks over. After each field, a handler writes
+/// this many bytes behind the records, as one does that has interrupted their writer after it had reserved them.
+fn entries_walked_max(nested_bytes: usize) -> Result<usize, String> {
+    const FIELDS_MAX: usize = 20;
     let size_bytes = WALKED_PAGES * PAGE_BYTES;
-    let mut walked = Walked { chain: list(size_bytes, PAGE_BYTES)?, offset: 1, cached: 0, entries_max: 0 };
+    let chain = list(size_bytes, PAGE_BYTES)?;
+    let mut walked = Walked { chain, offset: 1, cached: 0, entries_max: 0, nested_bytes, nested_at: 0 };
     for number in 0..WALKED_ITERATIONS {
-        walked.offset = place::<Mix<1>>(walked.offset, size_bytes);
+        if walked.offset + Mix::<1>::LEN_MAX + FIELDS_MAX * nested_bytes > size_bytes {
+            walked.offset = Mix::<1>::START;
+        }
+        walked.nested_at = walked.offset + Mix::<1>::LEN_MAX;
         Mix::<1>::write(&mut walked, number);
+        if nested_bytes > 0 {
+            walked.offset = walked.nested_at;
+        }
     }
     Ok(walked.entries_max)
 }
@@ -549,6 +598,7 @@ extern "C" fn run_empty<P: Pages, S: Shape>(iterations: u64, first: u64) {
 }
 
 static CHECKED: OnceLock<Vec<Checked>> = OnceLock::new();
+static OF_CHANNEL: OnceLock<Vec<OfChannel>> = OnceLock::new();
 
 fn written() -> u64 {
     List::bench().written
@@ -556,6 +606,7 @@ fn written() -> u64 {
         + LargeList::bench().written
         + LargeTable::bench().written
         + HugeList::bench().written
+        + channel::written()
 }
 
 /// Returns the number of bytes of the process in huge pages, as the system reports it.
@@ -571,13 +622,19 @@ fn verify() -> Result<u64, String> {
     for case in cases {
         (case.check)(case)?;
     }
+    let of_channel = OF_CHANNEL.get().map_or(&[][..], Vec::as_slice);
+    for (name, run, check) in of_channel {
+        check(name, *run)?;
+    }
     let huge = match huge_bytes() {
         Some(bytes) => format!("{} MiB of the process are huge pages", bytes >> 20),
         None => "the system does not tell of huge pages".into(),
     };
-    let (count, entries) = (cases.len(), entries_walked_max()?);
+    let (count, entries) = (cases.len() + of_channel.len(), entries_walked_max(0)?);
+    let nested = entries_walked_max(NESTED_BYTES)?;
     let text = format!(
-        "the buffers of {count} cases were read back and are right; {huge}; entries walked over at most: {entries}"
+        "the buffers of {count} cases were read back and are right; {huge}; entries walked over at most: {entries}; \
+         with nested writers: {nested}"
     );
     report(written(), 0, &text)
 }
@@ -598,8 +655,12 @@ fn main() -> ExitCode {
     cases.add_some::<LargeList>("large-list");
     cases.add_some::<LargeTable>("large-table");
     cases.add_some::<HugeList>("huge-list");
-    let Cases { cases, checked } = cases;
+    cases.add_channel::<Bytes<8, 0>>("8_aligned");
+    cases.add_channel::<Bytes<16, 0>>("16_aligned");
+    cases.add_channel::<Bytes<64, 0>>("64_aligned");
+    let Cases { cases, checked, of_channel } = cases;
     let _ = CHECKED.set(checked);
+    let _ = OF_CHANNEL.set(of_channel);
     dormouse_lab_harness::main(&Engine {
         name: "dormouse",
         version: env!("CARGO_PKG_VERSION").into(),

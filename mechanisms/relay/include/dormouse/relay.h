@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Buffers that look contiguous and are made of pages from a common budget, for C11 and C++11 (gcc and clang).
+ * Buffers made of pages from a common budget, for C11 and C++11 (gcc and clang): chains, which look contiguous, and
+ * channels, which record. Channels are in the second half of this file.
  *
  *     struct dormouse_relay_budget *budget = dormouse_relay_budget_create(NULL, 16 << 20, 4096);
  *     struct dormouse_relay_chain chain;
@@ -137,6 +138,11 @@ int dormouse_relay_write_slow(const struct dormouse_relay_chain *chain, size_t o
 __attribute__((cold))
 #endif
 void *dormouse_relay_address_slow(const struct dormouse_relay_chain *chain, size_t offset, size_t len);
+#ifdef __GNUC__
+__attribute__((cold))
+#endif
+int dormouse_relay_write_wrapping_slow(const struct dormouse_relay_chain *chain, size_t offset, const void *source,
+                                       size_t len);
 
 /*
  * Copies `len` bytes of the buffer to `target`. These bytes must not be written during the call.
@@ -145,6 +151,9 @@ void *dormouse_relay_address_slow(const struct dormouse_relay_chain *chain, size
  * MT-safe, wait-free, async-signal-safe.
  */
 int dormouse_relay_read(const struct dormouse_relay_chain *chain, size_t offset, void *target, size_t len);
+
+/* Like dormouse_relay_read(), at an offset as in dormouse_relay_write_wrapping(). -ERANGE: `len` is larger than the chain. */
+int dormouse_relay_read_wrapping(const struct dormouse_relay_chain *chain, size_t offset, void *target, size_t len);
 
 /* Returns the size of the buffer, in bytes. MT-safe, wait-free, async-signal-safe. */
 static inline size_t dormouse_relay_chain_size_bytes(const struct dormouse_relay_chain *chain)
@@ -282,6 +291,257 @@ static inline void *dormouse_relay_address(const struct dormouse_relay_chain *ch
         return found;
     return dormouse_relay_address_slow(chain, offset, len);
 }
+
+/* Returns the offset modulo the size of the chain. */
+static inline size_t dormouse_i_relay_wrapped(const struct dormouse_relay_chain *chain, size_t offset)
+{
+    size_t size_bytes = chain->dormouse_i_size_bytes;
+    return (size_bytes & (size_bytes - 1)) == 0 ? offset & (size_bytes - 1) : offset % size_bytes;
+}
+
+/*
+ * Like dormouse_relay_write(), for an offset that only grows: it is taken modulo the size of the chain, and bytes that would
+ * end beyond the chain's end continue at its beginning. If the size is a power of two, the offset may overflow.
+ *
+ * Errors: -ERANGE  `len` is larger than the chain; nothing was copied
+ * MT-safe, wait-free, async-signal-safe.
+ */
+static inline int dormouse_relay_write_wrapping(struct dormouse_relay_chain *chain, size_t offset, const void *source,
+                                                size_t len)
+{
+    size_t at = dormouse_i_relay_wrapped(chain, offset);
+    if (__builtin_expect(len > chain->dormouse_i_size_bytes - at, 0))
+        return dormouse_relay_write_wrapping_slow(chain, at, source, len);
+    return dormouse_relay_write(chain, at, source, len);
+}
+
+/* Like dormouse_relay_address(), at an offset as in dormouse_relay_write_wrapping(). */
+static inline void *dormouse_relay_address_wrapping(const struct dormouse_relay_chain *chain, size_t offset, size_t len)
+{
+    return dormouse_relay_address(chain, dormouse_i_relay_wrapped(chain, offset), len);
+}
+
+#if UINTPTR_MAX > 0xffffffffu
+
+/*
+ * A channel is a recorder: a buffer for each CPU, made of pages that all buffers share. Any thread and signal handler
+ * may write to it, in any number of processes; a reader takes pages while writers go on, or after they were killed.
+ *
+ *     struct dormouse_relay_channel_options options;
+ *     dormouse_relay_channel_options_init(&options, DORMOUSE_RELAY_OVERWRITE);
+ *     struct dormouse_relay_channel *channel = dormouse_relay_channel_create(-1, &options);
+ *     struct event *event = dormouse_relay_channel_reserve(channel, sizeof *event);     NULL: lost, and counted
+ *     if (event) {
+ *         event->time = now();
+ *         dormouse_relay_channel_commit(event);
+ *     }
+ *
+ * Channels need 64-bit addresses.
+ */
+struct dormouse_relay_channel {
+    uint64_t *dormouse_i_words;
+    size_t dormouse_i_pages;
+    size_t dormouse_i_page_words;
+    uint32_t dormouse_i_buffer_count;
+    uint32_t dormouse_i_page_count;
+    /* More follows, which the library knows. */
+};
+
+/* What happens to a record for which there is no free page: it is lost, or the oldest ones are overwritten. */
+#define DORMOUSE_RELAY_DISCARD 0u
+#define DORMOUSE_RELAY_OVERWRITE 1u
+
+/* The size and mode of a channel. */
+struct dormouse_relay_channel_options {
+    unsigned int mode;
+    size_t buffer_count;    /* number of buffers; those of CPUs beyond it are shared */
+    size_t page_count;      /* number of pages of all buffers; in overwrite mode more than buffers */
+    size_t page_size_bytes; /* size of a page in bytes: a power of two from 4096 to 2 MiB */
+    size_t kept_page_count; /* discard mode: number of pages for each buffer that only this buffer draws */
+};
+
+/* A page that a reader has taken. The members after the first three are private. */
+struct dormouse_relay_page {
+    uint64_t number;           /* number of the page in its buffer, from 1; overwritten pages are missing */
+    uint64_t record_count;     /* number of its records */
+    uint64_t unfinished_count; /* number of places with records that were never committed */
+    uint32_t dormouse_i_buffer;
+    uint32_t dormouse_i_page;
+    uint64_t dormouse_i_end;
+    uint64_t dormouse_i_at;
+};
+
+/* Records of a buffer that no reader will find, since the channel was created. */
+struct dormouse_relay_counts {
+    uint64_t lost_full;   /* number of records for which there was no page */
+    uint64_t lost_big;    /* number of records that were larger than a page */
+    uint64_t overwritten; /* number of committed records that were overwritten before a reader took them */
+};
+
+/* Flag of dormouse_relay_channel_take(): writers that have not committed a record never will, because they were killed. */
+#define DORMOUSE_RELAY_WRITERS_ENDED 1u
+
+/* Sets options for a buffer for each possible CPU, with eight pages of 64 KiB for each of them. In discard mode two of
+ * the eight are kept. MT-safe. */
+void dormouse_relay_channel_options_init(struct dormouse_relay_channel_options *options, unsigned int mode);
+
+/*
+ * Creates a channel, in private memory if `file` is -1, or in a file or memfd, which is emptied. The file may be closed
+ * afterwards. NULL with errno: EINVAL for options, or an error of ftruncate(2) or mmap(2).
+ * MT-safe, blocking, not async-signal-safe.
+ */
+struct dormouse_relay_channel *dormouse_relay_channel_create(int file, const struct dormouse_relay_channel_options *options);
+
+/*
+ * Opens the channel of a file, to write or to read. The file must not be truncated, and only channels may write to it.
+ * NULL with errno: EBADMSG: there is no channel of this version in it; or an error of fstat(2) or mmap(2).
+ * MT-safe, blocking, not async-signal-safe.
+ */
+struct dormouse_relay_channel *dormouse_relay_channel_open(int file);
+
+/* Unmaps the channel. NULL is allowed. MT-safe for channels that are not used any more; not async-signal-safe. */
+void dormouse_relay_channel_destroy(struct dormouse_relay_channel *channel);
+
+/* The slow paths of the inline functions below. Do not call these directly. */
+uint32_t dormouse_relay_channel_this_buffer_slow(const struct dormouse_relay_channel *channel);
+#ifdef __GNUC__
+__attribute__((cold))
+#endif
+void *dormouse_relay_channel_reserve_slow(struct dormouse_relay_channel *channel, uint32_t buffer, size_t len);
+
+/* Closes the buffer's current page, so that it can be taken. Returns 1 if it had a record, otherwise 0. MT-safe,
+ * lock-free, async-signal-safe. */
+int dormouse_relay_channel_flush(struct dormouse_relay_channel *channel, uint32_t buffer);
+
+/*
+ * Takes the oldest closed page of a buffer; nobody else finds or changes it until it is given back.
+ *
+ * Errors: -EAGAIN  there is none
+ *         -EBUSY   a record in it is reserved and not yet committed
+ *         -EINVAL  unknown flags
+ * MT-safe, lock-free, async-signal-safe.
+ */
+int dormouse_relay_channel_take(struct dormouse_relay_channel *channel, uint32_t buffer, struct dormouse_relay_page *page,
+                                unsigned int flags);
+
+/* Returns the page's next record and stores its length in bytes; NULL after the last. The record is aligned to 8, and valid
+ * until the page is given back. MT-safe for different pages, wait-free, async-signal-safe. */
+const void *dormouse_relay_channel_next(struct dormouse_relay_channel *channel, struct dormouse_relay_page *page,
+                                        size_t *len);
+
+/* Gives a page back. MT-safe, lock-free, async-signal-safe. */
+void dormouse_relay_channel_give_back(struct dormouse_relay_channel *channel, const struct dormouse_relay_page *page);
+
+/* Stores what was lost of a buffer. Returns 0, or -EINVAL if there is no such buffer. MT-safe, wait-free,
+ * async-signal-safe. */
+int dormouse_relay_channel_counts(struct dormouse_relay_channel *channel, uint32_t buffer,
+                                  struct dormouse_relay_counts *counts);
+
+/* Returns the number of buffers, and the size of the largest record. MT-safe, wait-free, async-signal-safe. */
+static inline uint32_t dormouse_relay_channel_buffer_count(const struct dormouse_relay_channel *channel)
+{
+    return channel->dormouse_i_buffer_count;
+}
+static inline size_t dormouse_relay_channel_record_size_max_bytes(const struct dormouse_relay_channel *channel)
+{
+    return (channel->dormouse_i_page_words - 1) * 8;
+}
+
+#if defined(__x86_64__) && defined(__has_include)
+#if __has_include(<sys/rseq.h>)
+#define DORMOUSE_I_RELAY_RSEQ 1
+extern const ptrdiff_t __rseq_offset;
+#endif
+#endif
+
+/* Returns the buffer of the CPU that the thread runs on. MT-safe, wait-free, async-signal-safe. */
+static inline uint32_t dormouse_relay_channel_this_buffer(const struct dormouse_relay_channel *channel)
+{
+#ifdef DORMOUSE_I_RELAY_RSEQ
+    /* The C library's rseq structure has the CPU's number after a word. If it is not registered, the number is large. */
+    uint32_t cpu;
+    __asm__ volatile("movl %%fs:4(%1), %0" : "=r"(cpu) : "r"(__rseq_offset));
+    return __builtin_expect(cpu < channel->dormouse_i_buffer_count, 1) ? cpu : cpu % channel->dormouse_i_buffer_count;
+#else
+    return dormouse_relay_channel_this_buffer_slow(channel);
+#endif
+}
+
+/*
+ * Reserves `len` bytes for a record in a buffer, or in the first if there is no such buffer. Returns their address, a
+ * multiple of 8; they are zero. NULL: the record is lost, and counted. The thread may be moved to another CPU, be
+ * interrupted by a handler that writes too, or pass the record to another thread, before it is committed or cancelled.
+ * Until then the page is neither taken nor overwritten.
+ *
+ * MT-safe, lock-free, async-signal-safe.
+ */
+static inline void *dormouse_relay_channel_reserve_in(struct dormouse_relay_channel *channel, uint32_t buffer, size_t len)
+{
+    if (__builtin_expect(buffer < channel->dormouse_i_buffer_count && len <= DORMOUSE_RELAY_PAGE_SIZE_BYTES_MAX, 1)) {
+        uint64_t *state = channel->dormouse_i_words + 16 + (size_t)buffer * 16;
+        uint64_t seen = __atomic_load_n(state, __ATOMIC_ACQUIRE);
+        size_t offset = (size_t)seen & 0x7ffff, page = (size_t)(seen >> 19) & 0x3ffff;
+        size_t words = 1 + (len + 7) / 8;
+        if (__builtin_expect((seen >> 37 & 1) && offset + words <= channel->dormouse_i_page_words &&
+                                 page < channel->dormouse_i_page_count &&
+                                 __atomic_compare_exchange_n(state, &seen, seen + words, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED),
+                             1)) {
+            uint64_t *frame =
+                channel->dormouse_i_words + channel->dormouse_i_pages + page * channel->dormouse_i_page_words + offset;
+            __atomic_store_n(frame, (uint64_t)1 << 32 | len, __ATOMIC_RELAXED);
+            /* If the thread is killed, its frame is there before any of the record's bytes. */
+            __atomic_signal_fence(__ATOMIC_SEQ_CST);
+            return frame + 1;
+        }
+    }
+    return dormouse_relay_channel_reserve_slow(channel, buffer, len);
+}
+
+/* Like dormouse_relay_channel_reserve_in(), in the buffer of this CPU. */
+static inline void *dormouse_relay_channel_reserve(struct dormouse_relay_channel *channel, size_t len)
+{
+    return dormouse_relay_channel_reserve_in(channel, dormouse_relay_channel_this_buffer(channel), len);
+}
+
+static inline void dormouse_i_relay_end(void *record, uint64_t status)
+{
+    uint64_t *frame = (uint64_t *)record - 1;
+    __atomic_store_n(frame, status << 32 | (uint32_t)*frame, __ATOMIC_RELEASE);
+}
+
+/* Commits a record that was reserved: readers find it. MT-safe, wait-free, async-signal-safe. */
+static inline void dormouse_relay_channel_commit(void *record)
+{
+    dormouse_i_relay_end(record, 2);
+}
+
+/* Cancels a record that was reserved: readers skip it. MT-safe, wait-free, async-signal-safe. */
+static inline void dormouse_relay_channel_cancel(void *record)
+{
+    dormouse_i_relay_end(record, 3);
+}
+
+/*
+ * Writes a record that consists of a header and a body, each of which may be empty, to the buffer of this CPU.
+ *
+ * Errors: -1  the record is lost, and counted
+ * MT-safe, lock-free, async-signal-safe.
+ */
+static inline int dormouse_relay_channel_write(struct dormouse_relay_channel *channel, const void *header,
+                                               size_t header_size_bytes, const void *body, size_t body_size_bytes)
+{
+    size_t len = header_size_bytes + body_size_bytes;
+    unsigned char *record =
+        (unsigned char *)dormouse_relay_channel_reserve(channel, len < body_size_bytes ? SIZE_MAX : len);
+    if (__builtin_expect(record == NULL, 0))
+        return -1;
+    dormouse_i_relay_copy(record, header, header_size_bytes);
+    dormouse_i_relay_copy(record + header_size_bytes, body, body_size_bytes);
+    dormouse_relay_channel_commit(record);
+    return 0;
+}
+
+#endif /* 64-bit addresses */
 
 #ifdef __cplusplus
 } /* extern "C" */

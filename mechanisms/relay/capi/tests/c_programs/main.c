@@ -1,4 +1,5 @@
-/* Page chains with every kind of user: one thread with an oracle, several threads, a signal handler. C11, C++11. */
+/* Page chains and channels with every kind of user: one thread with an oracle, several threads, a signal handler, another
+ * process. C11, C++11. */
 #include <dormouse/relay.h>
 
 #include <assert.h>
@@ -205,6 +206,37 @@ static void check_oracle(size_t page)
     dormouse_relay_budget_destroy(budget);
 }
 
+/* Checks offsets that only grow, and overflow, against an array. */
+static void check_wrapping(size_t page_count, size_t offset)
+{
+    static unsigned char held[PAGES * 4096], bytes[PAGES * 4096 + 1], found[PAGES * 4096 + 1];
+    size_t size = page_count * PAGE;
+    struct dormouse_relay_chain chain;
+    struct dormouse_relay_budget *budget = dormouse_relay_budget_create(NULL, size, PAGE);
+    assert(budget != NULL && dormouse_relay_chain_open(&chain, budget, page_count, 0) == 0);
+    memset(held, 0, sizeof held);
+    for (int round = 0; round < 5000; round++) {
+        size_t len = round % 100 == 0 ? size : (size_t)(draw_number() % 70);
+        for (size_t index = 0; index < len; index++) {
+            bytes[index] = (unsigned char)draw_number();
+            held[(offset + index) % size] = bytes[index];
+        }
+        assert(dormouse_relay_write_wrapping(&chain, offset, bytes, len) == 0);
+        assert(dormouse_relay_read_wrapping(&chain, offset, found, len) == 0 && memcmp(found, bytes, len) == 0);
+        void *there = dormouse_relay_address_wrapping(&chain, offset, len);
+        if (len > 0)
+            assert((there != NULL) == (offset % size % PAGE + len <= PAGE));
+        if (there != NULL)
+            assert(memcmp(there, bytes, len) == 0);
+        offset += len;
+    }
+    assert(dormouse_relay_write_wrapping(&chain, offset, bytes, size + 1) == -ERANGE);
+    assert(dormouse_relay_read_wrapping(&chain, offset, found, size + 1) == -ERANGE);
+    assert(dormouse_relay_read(&chain, 0, found, size) == 0 && memcmp(found, held, size) == 0);
+    dormouse_relay_chain_close(&chain);
+    dormouse_relay_budget_destroy(budget);
+}
+
 #define NESTED 2000
 static struct dormouse_relay_chain shared;
 static volatile sig_atomic_t handled;
@@ -304,6 +336,238 @@ static void check_threads(void)
     dormouse_relay_budget_destroy(common);
 }
 
+#if UINTPTR_MAX > 0xffffffffu
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { WRITERS = 3, ROUNDS = 30000 };
+
+/* The header that this program puts in front of its records. */
+struct header {
+    uint64_t writer;
+    uint64_t sequence;
+    uint64_t checksum;
+};
+
+static struct dormouse_relay_channel *channel;
+static uint64_t lost_count, handled_count, handler_lost_count;
+static volatile sig_atomic_t handlers_write;
+
+static struct header header_of(uint64_t writer, uint64_t sequence)
+{
+    struct header header = { writer, sequence, (writer << 40 ^ sequence) * 0x9E3779B97F4A7C15u };
+    return header;
+}
+
+static size_t body_of(uint64_t writer, uint64_t sequence, unsigned char *body)
+{
+    size_t len = (size_t)((writer * 13 + sequence * 7) % 70);
+    for (size_t index = 0; index < len; index++)
+        body[index] = (unsigned char)(sequence + writer * 3 + index);
+    return len;
+}
+
+static void write_in_handler(int signal)
+{
+    (void)signal;
+    if (!handlers_write)
+        return;
+    uint64_t sequence = __atomic_fetch_add(&handled_count, 1, __ATOMIC_RELAXED);
+    struct header header = header_of(WRITERS, sequence);
+    if (dormouse_relay_channel_write(channel, &header, sizeof header, NULL, 0) != 0)
+        __atomic_fetch_add(&handler_lost_count, 1, __ATOMIC_RELAXED);
+}
+
+static void *write_records(void *argument)
+{
+    uint64_t writer = (uint64_t)(uintptr_t)argument;
+    for (uint64_t sequence = 0; sequence < ROUNDS; sequence++) {
+        unsigned char body[70];
+        struct header header = header_of(writer, sequence);
+        size_t len = body_of(writer, sequence, body);
+        if (sequence % 3 == 0) {
+            if (dormouse_relay_channel_write(channel, &header, sizeof header, body, len) != 0)
+                __atomic_fetch_add(&lost_count, 1, __ATOMIC_RELAXED);
+            continue;
+        }
+        void *dropped = sequence % 16 == 1 ? dormouse_relay_channel_reserve(channel, 10) : NULL;
+        unsigned char *record = (unsigned char *)dormouse_relay_channel_reserve(channel, sizeof header + len);
+        if (record != NULL) {
+            memcpy(record, &header, sizeof header);
+            if (sequence % 64 == 0)
+                sched_yield();
+            memcpy(record + sizeof header, body, len);
+            dormouse_relay_channel_commit(record);
+        } else {
+            __atomic_fetch_add(&lost_count, 1, __ATOMIC_RELAXED);
+        }
+        if (dropped != NULL)
+            dormouse_relay_channel_cancel(dropped);
+    }
+    return NULL;
+}
+
+/* Takes all pages, checks each record, and returns how many there were. */
+static uint64_t read_records(struct dormouse_relay_channel *from, unsigned int flags)
+{
+    uint64_t read = 0;
+    for (uint32_t buffer = 0; buffer < dormouse_relay_channel_buffer_count(from); buffer++) {
+        struct dormouse_relay_page page;
+        dormouse_relay_channel_flush(from, buffer);
+        while (dormouse_relay_channel_take(from, buffer, &page, flags) == 0) {
+            uint64_t last[WRITERS] = { 0 }, count = 0;
+            const unsigned char *record;
+            size_t len;
+            while ((record = (const unsigned char *)dormouse_relay_channel_next(from, &page, &len)) != NULL) {
+                struct header found, expected;
+                unsigned char body[70];
+                assert(((uintptr_t)record & 7) == 0 && len >= sizeof found);
+                memcpy(&found, record, sizeof found);
+                expected = header_of(found.writer, found.sequence);
+                assert(memcmp(&found, &expected, sizeof found) == 0);
+                if (found.writer < WRITERS) {
+                    assert(len == sizeof found + body_of(found.writer, found.sequence, body));
+                    assert(memcmp(record + sizeof found, body, len - sizeof found) == 0);
+                    assert(found.sequence >= last[found.writer]);
+                    last[found.writer] = found.sequence + 1;
+                }
+                count++;
+            }
+            assert(count == page.record_count && len == 0);
+            assert(page.unfinished_count == 0 || flags == DORMOUSE_RELAY_WRITERS_ENDED);
+            read += count;
+            dormouse_relay_channel_give_back(from, &page);
+        }
+    }
+    return read;
+}
+
+static void check_channel_arguments(void)
+{
+    struct dormouse_relay_channel_options options;
+    struct dormouse_relay_counts counts;
+    struct dormouse_relay_page page;
+    static const unsigned char bytes[8192] = { 1 };
+    volatile size_t huge = SIZE_MAX;
+    dormouse_relay_channel_options_init(&options, 2);
+    errno = 0;
+    assert(dormouse_relay_channel_create(-1, &options) == NULL && errno == EINVAL);
+    dormouse_relay_channel_options_init(&options, DORMOUSE_RELAY_DISCARD);
+    options.page_size_bytes = 4096;
+    options.buffer_count = options.page_count = 1;
+    errno = 0;
+    assert(dormouse_relay_channel_create(-1, &options) == NULL && errno == EINVAL && "more pages are kept than there are");
+    options.kept_page_count = 0;
+    errno = 0;
+    assert(dormouse_relay_channel_open(-1) == NULL && errno == EBADF);
+    dormouse_relay_channel_destroy(NULL);
+    channel = dormouse_relay_channel_create(-1, &options);
+    assert(channel != NULL && dormouse_relay_channel_buffer_count(channel) == 1);
+    assert(dormouse_relay_channel_record_size_max_bytes(channel) == 4088);
+    assert(dormouse_relay_channel_flush(channel, 0) == 0 && dormouse_relay_channel_flush(channel, 1) == 0);
+    assert(dormouse_relay_channel_take(channel, 0, &page, 0) == -EAGAIN);
+    assert(dormouse_relay_channel_take(channel, 1, &page, 0) == -EAGAIN);
+    assert(dormouse_relay_channel_take(channel, 0, &page, 2) == -EINVAL);
+    assert(dormouse_relay_channel_write(channel, bytes, 4000, bytes, 89) == -1);
+    assert(dormouse_relay_channel_write(channel, bytes, 16, bytes, huge) == -1);
+    assert(dormouse_relay_channel_reserve(channel, huge) == NULL);
+    void *record = dormouse_relay_channel_reserve_in(channel, 7, 4088);
+    assert(record != NULL && dormouse_relay_channel_reserve(channel, 0) == NULL);
+    assert(dormouse_relay_channel_flush(channel, 0) == 0 && "the record that was lost has closed the page");
+    assert(dormouse_relay_channel_take(channel, 0, &page, 0) == -EBUSY);
+    assert(dormouse_relay_channel_take(channel, 0, &page, DORMOUSE_RELAY_WRITERS_ENDED) == 0);
+    assert(page.number == 1 && page.record_count == 0 && page.unfinished_count == 1);
+    dormouse_relay_channel_give_back(channel, &page);
+    assert(dormouse_relay_channel_counts(channel, 0, &counts) == 0);
+    assert(counts.lost_full == 1 && counts.lost_big == 3 && counts.overwritten == 0);
+    assert(dormouse_relay_channel_counts(channel, 1, &counts) == -EINVAL);
+    dormouse_relay_channel_destroy(channel);
+}
+
+/* Threads write, also in a signal handler, while this one takes pages: every record is read, lost or overwritten. */
+static void check_channel_threads(unsigned int mode)
+{
+    struct dormouse_relay_channel_options options;
+    dormouse_relay_channel_options_init(&options, mode);
+    options.page_size_bytes = 4096;
+    options.buffer_count = 2;
+    options.page_count = 8;
+    options.kept_page_count = mode == DORMOUSE_RELAY_DISCARD ? 1 : 0;
+    channel = dormouse_relay_channel_create(-1, &options);
+    assert(channel != NULL);
+    lost_count = handled_count = handler_lost_count = 0;
+    handlers_write = 1;
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = write_in_handler;
+    action.sa_flags = SA_RESTART;
+    assert(sigaction(SIGALRM, &action, NULL) == 0);
+    struct itimerval every;
+    memset(&every, 0, sizeof every);
+    every.it_interval.tv_usec = every.it_value.tv_usec = 50;
+    pthread_t threads[WRITERS];
+    for (uintptr_t index = 0; index < WRITERS; index++)
+        assert(pthread_create(&threads[index], NULL, write_records, (void *)index) == 0);
+    assert(setitimer(ITIMER_REAL, &every, NULL) == 0);
+    uint64_t read = 0;
+    for (int round = 0; round < 200; round++)
+        read += read_records(channel, 0);
+    for (int index = 0; index < WRITERS; index++)
+        assert(pthread_join(threads[index], NULL) == 0);
+    handlers_write = 0;
+    memset(&every, 0, sizeof every);
+    assert(setitimer(ITIMER_REAL, &every, NULL) == 0);
+    read += read_records(channel, 0);
+    uint64_t full = 0, overwritten = 0;
+    for (uint32_t buffer = 0; buffer < 2; buffer++) {
+        struct dormouse_relay_counts counts;
+        assert(dormouse_relay_channel_counts(channel, buffer, &counts) == 0 && counts.lost_big == 0);
+        full += counts.lost_full;
+        overwritten += counts.overwritten;
+    }
+    assert(mode == DORMOUSE_RELAY_OVERWRITE || overwritten == 0);
+    /* A record that is cancelled may be lost too, which is counted here and not by its writer. */
+    assert(full >= lost_count + handler_lost_count);
+    assert(read + overwritten + lost_count + handler_lost_count == (uint64_t)WRITERS * ROUNDS + handled_count);
+    dormouse_relay_channel_destroy(channel);
+}
+
+/* A process writes and is killed; this one opens the file and reads. */
+static void check_channel_processes(void)
+{
+    char path[] = "/tmp/dormouse-relay-XXXXXX";
+    int file = mkstemp(path), ready[2];
+    assert(file >= 0 && unlink(path) == 0 && pipe(ready) == 0);
+    errno = 0;
+    assert(dormouse_relay_channel_open(file) == NULL && errno == EBADMSG);
+    pid_t child = fork();
+    assert(child >= 0);
+    if (child == 0) {
+        struct dormouse_relay_channel_options options;
+        dormouse_relay_channel_options_init(&options, DORMOUSE_RELAY_DISCARD);
+        channel = dormouse_relay_channel_create(file, &options);
+        assert(channel != NULL);
+        for (uint64_t sequence = 0; sequence < 100; sequence++) {
+            unsigned char body[70];
+            struct header header = header_of(0, sequence);
+            assert(dormouse_relay_channel_write(channel, &header, sizeof header, body, body_of(0, sequence, body)) == 0);
+        }
+        assert(dormouse_relay_channel_reserve(channel, 100) != NULL && write(ready[1], "!", 1) == 1);
+        for (;;)
+            pause();
+    }
+    char byte;
+    assert(read(ready[0], &byte, 1) == 1 && kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
+    struct dormouse_relay_channel *found = dormouse_relay_channel_open(file);
+    assert(found != NULL && read_records(found, DORMOUSE_RELAY_WRITERS_ENDED) == 100);
+    dormouse_relay_channel_destroy(found);
+    close(file);
+    close(ready[0]);
+    close(ready[1]);
+}
+#endif
+
 int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "layout") == 0) {
@@ -320,8 +584,17 @@ int main(int argc, char **argv)
     check_copies();
     check_oracle(4096);
     check_oracle(65536);
+    check_wrapping(1, 0);
+    check_wrapping(8, SIZE_MAX - 50000);
+    check_wrapping(5, 3);
     check_signals();
     check_threads();
+#if UINTPTR_MAX > 0xffffffffu
+    check_channel_arguments();
+    check_channel_threads(DORMOUSE_RELAY_DISCARD);
+    check_channel_threads(DORMOUSE_RELAY_OVERWRITE);
+    check_channel_processes();
+#endif
     puts("fine");
     return 0;
 }
