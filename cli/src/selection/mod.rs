@@ -147,7 +147,7 @@ impl SelectionOptions {
         let mut filters = Vec::new();
         for (option, filter) in self.conditions(Some(files))? {
             // Each filter is checked by itself, so that an error names its option.
-            Selection::new(Vec::new(), vec![filter.clone()], files.traces()).context(option)?;
+            Selection::new(self.events.clone(), vec![filter.clone()], files.traces()).context(option)?;
             filters.push(filter);
         }
         Ok(Selection::new(self.events.clone(), filters, files.traces())?)

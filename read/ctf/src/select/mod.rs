@@ -127,14 +127,15 @@ impl Selection {
     /// all filters are true.
     ///
     /// # Errors
-    /// Returns an error if no class of these traces has a name that a filter uses, or if the kinds that it compares are
+    /// Returns an error if no such class of these traces has a name that a filter uses, or if the kinds that it compares are
     /// never equal.
     pub fn new<'a>(
         patterns: Vec<String>,
         filters: Vec<Filter>,
         traces: impl IntoIterator<Item = TraceRef<'a>>,
     ) -> Result<Selection, FilterError> {
-        let classes: Vec<ClassRef<'a>> = traces.into_iter().flat_map(ClassRef::all).collect();
+        let all = traces.into_iter().flat_map(ClassRef::all);
+        let classes: Vec<ClassRef<'a>> = all.filter(|class| class.is_named(&patterns)).collect();
         for filter in &filters {
             let mut kinds: Vec<Vec<Kind>> = Vec::new();
             for (index, name) in filter.names().enumerate() {
