@@ -260,8 +260,10 @@ fn tagged(name: &str, count: u64) -> (PathBuf, Vec<Tagged>) {
     (maker.write(name, 24 << 20).0, slices)
 }
 
+type IsMet = fn(&Tagged) -> bool;
+
 /// Conditions of a search, and which slices meet them.
-const CONDITIONS: [(&str, fn(&Tagged) -> bool); 5] = [
+const CONDITIONS: [(&str, IsMet); 5] = [
     ("status>=500", |slice| slice.status >= 500),
     ("status<500", |slice| slice.status < 500),
     ("status>200 endpoint=/api", |slice| slice.status > 200 && slice.endpoint == "/api"),
@@ -446,7 +448,7 @@ fn labels_tooltips_and_tables_have_the_fields_of_both_ends() {
     choose(browser, "Second field", "status");
     let rows = rows_of(browser, 6);
     for row in &rows.as_array().unwrap()[..6] {
-        check(row, 2, &|slice| row[0] == slice.endpoint && row[1] == slice.status.to_string());
+        check(row, 2, &|slice| row[0] == slice.endpoint && row[1].as_str() == Some(&slice.status.to_string()));
     }
     search(browser, "status>=500");
     browser.evaluate("[...document.querySelectorAll('#view .actions button')].at(-1).click()");
