@@ -21,11 +21,24 @@ fn readme(name: &str) -> String {
     fs::read_to_string(root().join("mechanisms").join(name).join("README.md")).unwrap()
 }
 
-/// Returns the first block of code in that language.
-fn code<'a>(readme: &'a str, language: &str) -> &'a str {
-    let (_, rest) = readme.split_once(&format!("\n```{language}\n")).unwrap();
-    rest.split_once("\n```").unwrap().0
+/// Returns the blocks of code in that language, each with the text before it.
+fn blocks<'a>(readme: &'a str, language: &str) -> Vec<(&'a str, &'a str)> {
+    let fence = format!("\n```{language}\n");
+    let mut rest = readme;
+    let blocks: Vec<_> = std::iter::from_fn(|| {
+        let (before, code) = rest.split_once(&fence)?;
+        let (code, after) = code.split_once("\n```")?;
+        rest = after;
+        Some((before, code))
+    })
+    .collect();
+    assert!(!blocks.is_empty(), "no program in {language}");
+    blocks
 }
+
+/// Programs in the folders `examples/`, with the arguments of runs that end.
+const EXAMPLES: [(&str, &str, &[&str]); 2] =
+    [("percpu", "buffers", &["2"]), ("relay", "recorder", &["--read", "records"])];
 
 /// Runs a command, and returns what it printed.
 fn succeed(command: &mut Command) -> String {
@@ -53,16 +66,34 @@ fn c_programs_of_the_readmes() {
         let (prefix, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         install_mechanism(&built(), prefix.path(), name).unwrap();
         let readme = readme(name);
-        fs::write(dir.path().join(format!("{name}.c")), code(&readme, "c")).unwrap();
         // The line in the README, `In C (`cc …`; …`.
         let line = readme.split_once("\nIn C (`").unwrap().1.split_once('`').unwrap().0;
         assert!(line.starts_with(&format!("cc {name}.c $(pkg-config ")), "{line}");
-        let mut shell = Command::new("sh");
-        shell.args(["-c", line]).current_dir(dir.path());
-        succeed(shell.env("PKG_CONFIG_PATH", prefix.path().join("lib/pkgconfig")));
-        let mut program = Command::new(dir.path().join("a.out"));
-        let text = succeed(program.env("LD_LIBRARY_PATH", prefix.path().join("lib")));
-        println!("{name}: {text}");
+        let compile = |line: &str| {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", line]).current_dir(dir.path());
+            succeed(shell.env("PKG_CONFIG_PATH", prefix.path().join("lib/pkgconfig")));
+        };
+        let run = |program: &str, arguments: &[&str]| {
+            let mut command = Command::new(dir.path().join(program));
+            command.args(arguments).current_dir(dir.path()).env("LD_LIBRARY_PATH", prefix.path().join("lib"));
+            command
+        };
+        for (_, code) in blocks(&readme, "c") {
+            fs::write(dir.path().join(format!("{name}.c")), code).unwrap();
+            compile(line);
+            println!("{name}: {}", succeed(&mut run("a.out", &[])));
+        }
+        for (_, example, arguments) in EXAMPLES.iter().filter(|(of, ..)| *of == name) {
+            let source = root().join(format!("mechanisms/{name}/examples/{example}.c"));
+            fs::copy(source, dir.path().join(format!("{example}.c"))).unwrap();
+            compile(&format!("cc -O2 {example}.c -o {example} -pthread $(pkg-config --cflags --libs dormouse-{name})"));
+            if *example == "recorder" {
+                // Its other run is ended by a signal.
+                assert!(!run(example, &["records", "crash"]).output().unwrap().status.success());
+            }
+            println!("{name}: {}", succeed(&mut run(example, arguments)));
+        }
         let lib = fs::read_dir(prefix.path().join("lib")).unwrap();
         let others = lib
             .map(|file| file.unwrap().file_name().into_string().unwrap())
@@ -93,13 +124,14 @@ fn rust_programs_of_the_readmes() {
         succeed(cargo().args(["init", "--quiet", "--vcs", "none"]).arg(&project));
         // The versions that are known to build, and that are here.
         fs::copy(root().join("Cargo.lock"), project.join("Cargo.lock")).unwrap();
-        let readme = readme(name);
-        // The line in the README, `In Rust (`cargo add … --path DORMOUSE/…`)`.
-        let line = readme.split_once("\nIn Rust (`").unwrap().1.split_once('`').unwrap().0;
-        let line = line.replace("DORMOUSE", root().to_str().unwrap());
-        succeed(cargo().current_dir(&project).args(line.split_whitespace().skip(1)));
-        fs::write(project.join("src/main.rs"), code(&readme, "rust")).unwrap();
-        let text = succeed(cargo().current_dir(&project).args(["run", "--quiet"]));
-        println!("{name}: {text}");
+        for (before, code) in blocks(&readme(name), "rust") {
+            // The line before it in the README, `In Rust (`cargo add … --path DORMOUSE/…`)`.
+            let line = before.rsplit_once("n Rust (`").unwrap().1.split_once('`').unwrap().0;
+            let line = line.replace("DORMOUSE", root().to_str().unwrap());
+            succeed(cargo().current_dir(&project).args(line.split_whitespace().skip(1)));
+            fs::write(project.join("src/main.rs"), code).unwrap();
+            let text = succeed(cargo().current_dir(&project).args(["run", "--quiet"]));
+            println!("{name}: {text}");
+        }
     }
 }

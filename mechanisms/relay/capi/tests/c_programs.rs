@@ -3,8 +3,10 @@
 //! and run too.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
 use dormouse_relay_chain::{Chain, LAYOUT, PAGE_SIZE_BYTES_MAX, PAGE_SIZE_BYTES_MIN};
@@ -176,6 +178,71 @@ fn the_libraries_export_what_the_header_declares() {
 #[test]
 fn the_examples_of_the_manual_page_run() {
     RELAY.check_examples();
+}
+
+/// Returns the path of the example in Rust, which is built with the tests of the workspace, and otherwise here.
+fn example_in_rust() -> PathBuf {
+    let built = std::env::current_exe().unwrap();
+    let built = built.ancestors().nth(2).unwrap();
+    let program = built.join("examples/recorder");
+    if !program.exists() {
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "--example", "recorder", "--manifest-path"]);
+        build.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../channel/Cargo.toml"));
+        succeed(build.arg("--target-dir").arg(built.parent().unwrap()));
+    }
+    program
+}
+
+/// Returns the number of records that the example has printed up to a line of its own.
+fn printed(lines: &mut impl Iterator<Item = std::io::Result<String>>) -> u64 {
+    let lines = lines.map(Result::unwrap).take_while(|line| line != "--");
+    lines.map(|line| line.split_whitespace().nth(2).unwrap().parse::<u64>().unwrap()).sum()
+}
+
+/// Kills its process when the test ends, however it does.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+#[test]
+fn the_examples_run() {
+    let directory = tempfile::tempdir().unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/recorder.c");
+    let mut programs = vec![example_in_rust()];
+    for compiler in ["gcc", "clang"].into_iter().filter(|compiler| has_part(compiler)) {
+        let program = directory.path().join(compiler);
+        let mut command = Command::new(compiler);
+        succeed(command.args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program).arg(&source).args(alone()));
+        programs.push(program);
+    }
+    for program in programs {
+        let file = directory.path().join("records");
+        let read = |file: &Path| stdout(&succeed(Command::new(&program).arg("--read").arg(file)));
+        // While it works, and killed.
+        let mut child = Killed(Command::new(&program).arg(&file).stdout(Stdio::piped()).spawn().unwrap());
+        let mut lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
+        assert!(lines.next().unwrap().unwrap().ends_with("4 workers"));
+        for _ in 0..3 {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            // SAFETY: a child that was not waited for.
+            assert_eq!(unsafe { libc::kill(child.0.id() as libc::pid_t, libc::SIGUSR1) }, 0);
+            assert!(printed(&mut lines) > 0);
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        drop(child);
+        assert!(printed(&mut read(&file).lines().map(|line| Ok(line.into()))) > 0);
+        // Aborted at a job that it had begun.
+        let crashed =
+            Command::new(&program).arg(&file).arg("crash").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        assert_eq!(crashed.unwrap().signal(), Some(libc::SIGABRT));
+        assert!(printed(&mut read(&file).lines().map(|line| Ok(line.into()))) > 0);
+    }
 }
 
 #[test]

@@ -12,6 +12,8 @@ use dormouse_relay_channel::{Channel, ChannelError, Counts, Lost, Mode, Options,
 use proptest::prelude::*;
 
 const PAGE: usize = 4096;
+/// Number of pages of channels with several writers, or more.
+const PAGES: usize = 8;
 
 fn options(mode: Mode, buffer_count: usize, page_count: usize) -> Options {
     Options { mode, buffer_count, page_count, page_size_bytes: PAGE, kept_page_count: 0 }
@@ -272,18 +274,17 @@ impl Ledger {
         assert!(before.is_none_or(|before| before < sequence), "{writer}: {sequence} after {before:?}");
     }
 
-    /// Takes pages of all buffers; returns how many.
-    fn take(&mut self, channel: &Channel, writers: Writers) -> usize {
-        let mut count = 0;
+    /// Takes the pages of all buffers. Writers may fill pages as fast as they are taken, so it takes no more than there
+    /// were.
+    fn take(&mut self, channel: &Channel, writers: Writers) {
         for buffer in 0..channel.buffer_count() {
             channel.flush(buffer);
-            // SAFETY: callers that say so have waited for the end of all writers.
-            while let Ok(page) = unsafe { channel.take_from(buffer, writers) } {
+            for _ in 0..PAGES {
+                // SAFETY: callers that say so have waited for the end of all writers.
+                let Ok(page) = (unsafe { channel.take_from(buffer, writers) }) else { break };
                 page.records().for_each(|record| self.check(buffer, record));
-                count += 1;
             }
         }
-        count
     }
 }
 
@@ -325,7 +326,7 @@ extern "C" fn write_in_handler(_: libc::c_int) {
 fn stress(mode: Mode, record_count: u64) {
     const WRITERS: u64 = 4;
     let _one = SIGNALS.lock().unwrap();
-    let mut channel = Channel::new(&options(mode, 2, 8)).unwrap();
+    let mut channel = Channel::new(&options(mode, 2, PAGES)).unwrap();
     SIGNALLED.store(&raw mut channel, Ordering::Release);
     HANDLED.iter().for_each(|count| count.store(0, Ordering::Relaxed));
     HANDLER_LOST.store(0, Ordering::Relaxed);
@@ -486,7 +487,7 @@ fn what_a_killed_process_has_committed_is_read_by_another() {
 #[test]
 fn a_killed_writer_does_not_stop_another_process() {
     let file = memfd();
-    let channel = Channel::create(file.as_fd(), &options(Mode::Discard, 1, 8)).unwrap();
+    let channel = Channel::create(file.as_fd(), &options(Mode::Discard, 1, PAGES)).unwrap();
     let mut ledger = Ledger::default();
     let other = shared_word();
     let survivor = writing_child(&channel, 100, other);
