@@ -222,6 +222,36 @@ pub unsafe extern "C" fn dormouse_relay_read(chain: &CChain, offset: usize, targ
     copied(unsafe { chain.read_shared(offset, target.cast(), len) })
 }
 
+/// [`Chain::write_wrapping_shared`], for bytes that continue at the buffer's beginning. Returns 0 or a negative errno.
+///
+/// # Safety
+/// The conditions of [`Chain::write_shared`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dormouse_relay_write_wrapping_slow(
+    chain: &CChain,
+    offset: usize,
+    source: *const c_void,
+    len: usize,
+) -> c_int {
+    // SAFETY: the caller guarantees that the source may be read, and that these bytes of the buffer are its own.
+    copied(unsafe { chain.write_wrapping_shared(offset, source.cast(), len) })
+}
+
+/// [`Chain::read_wrapping_shared`]. Returns 0 or a negative errno.
+///
+/// # Safety
+/// The conditions of [`Chain::read_shared`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dormouse_relay_read_wrapping(
+    chain: &CChain,
+    offset: usize,
+    target: *mut c_void,
+    len: usize,
+) -> c_int {
+    // SAFETY: the caller guarantees that the target may be written, and that these bytes of the buffer are not.
+    copied(unsafe { chain.read_wrapping_shared(offset, target.cast(), len) })
+}
+
 /// [`Chain::address`], for addresses that the header's inline function does not find. Returns NULL if there is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_relay_address_slow(chain: &CChain, offset: usize, len: usize) -> *mut c_void {

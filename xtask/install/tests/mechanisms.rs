@@ -124,11 +124,16 @@ fn rust_programs_of_the_readmes() {
         succeed(cargo().args(["init", "--quiet", "--vcs", "none"]).arg(&project));
         // The versions that are known to build, and that are here.
         fs::copy(root().join("Cargo.lock"), project.join("Cargo.lock")).unwrap();
-        for (before, code) in blocks(&readme(name), "rust") {
-            // The line before it in the README, `In Rust (`cargo add … --path DORMOUSE/…`)`.
-            let line = before.rsplit_once("n Rust (`").unwrap().1.split_once('`').unwrap().0;
+        let readme = readme(name);
+        let programs = blocks(&readme, "rust").into_iter().filter_map(|(before, code)| {
+            // The line before it in the README, `In Rust (`cargo add … --path DORMOUSE/…`)`. Other blocks are no programs.
+            Some((before.rsplit_once("n Rust (`cargo add ")?.1.split_once('`').unwrap().0, code))
+        });
+        let programs: Vec<_> = programs.collect();
+        assert!(!programs.is_empty(), "{name}");
+        for (line, code) in programs {
             let line = line.replace("DORMOUSE", root().to_str().unwrap());
-            succeed(cargo().current_dir(&project).args(line.split_whitespace().skip(1)));
+            succeed(cargo().current_dir(&project).arg("add").args(line.split_whitespace()));
             fs::write(project.join("src/main.rs"), code).unwrap();
             let text = succeed(cargo().current_dir(&project).args(["run", "--quiet"]));
             println!("{name}: {text}");

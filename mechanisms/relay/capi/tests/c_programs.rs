@@ -23,6 +23,7 @@ static RELAY: Library = Library {
     source: concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c_programs/main.c"),
     inline: &[
         "dormouse_relay_address",
+        "dormouse_relay_address_wrapping",
         "dormouse_relay_chain_size_bytes",
         "dormouse_relay_channel_buffer_count",
         "dormouse_relay_channel_cancel",
@@ -33,6 +34,7 @@ static RELAY: Library = Library {
         "dormouse_relay_channel_this_buffer",
         "dormouse_relay_channel_write",
         "dormouse_relay_write",
+        "dormouse_relay_write_wrapping",
     ],
     header_flags: &["-UDORMOUSE_RELAY_ALIGNED", ALIGNED],
     prefix: OnceLock::new(),
@@ -172,7 +174,7 @@ fn the_header_asks_for_no_extension() {
 
 #[test]
 fn the_libraries_export_what_the_header_declares() {
-    RELAY.check_exports(24);
+    RELAY.check_exports(26);
 }
 
 #[test]

@@ -229,6 +229,52 @@ impl<'a> Chain<'a> {
         }
     }
 
+    /// Like [`Chain::write`], for an offset that only grows: it is taken modulo the size of the buffer, and bytes that
+    /// would end beyond the buffer's end continue at its beginning. If the size is a power of two, the offset may
+    /// overflow.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`]: there are more bytes than the buffer has.
+    #[inline(always)]
+    pub fn write_wrapping(&mut self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
+        // SAFETY: the slice is readable, and the chain is borrowed exclusively.
+        unsafe { self.write_wrapping_shared(offset, bytes.as_ptr(), bytes.len()) }
+    }
+
+    /// Like [`Chain::write_wrapping`], for writers that share the chain.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`].
+    ///
+    /// # Safety
+    /// The conditions of [`Chain::write_shared`].
+    #[inline(always)]
+    pub unsafe fn write_wrapping_shared(
+        &self,
+        offset: usize,
+        source: *const u8,
+        len: usize,
+    ) -> Result<(), OutOfBounds> {
+        let offset = self.wrapped(offset);
+        let left = self.size_bytes() - offset;
+        if len <= left {
+            // SAFETY: the caller guarantees that the source may be read, and that these bytes of the buffer are its own.
+            return unsafe { self.write_shared(offset, source, len) };
+        }
+        self.check(0, len)?;
+        // SAFETY: the caller guarantees that the source may be read, and that these bytes of the buffer are its own.
+        unsafe { self.write_shared(offset, source, left) }?;
+        // SAFETY: the rest of the source, whose bytes of the buffer are the caller's as well.
+        unsafe { self.write_shared(0, source.wrapping_add(left), len - left) }
+    }
+
+    /// Returns the offset modulo the size of the buffer.
+    #[inline(always)]
+    fn wrapped(&self, offset: usize) -> usize {
+        let size_bytes = self.size_bytes();
+        if size_bytes.is_power_of_two() { offset & (size_bytes - 1) } else { offset % size_bytes }
+    }
+
     /// Returns the address of the bytes, if they are in the page that was last written to.
     #[doc(hidden)]
     #[inline(always)]
@@ -303,6 +349,39 @@ impl<'a> Chain<'a> {
             // target has room for all runs together.
             unsafe { target.wrapping_add(done).copy_from_nonoverlapping(run.address.as_ptr(), run.size_bytes) }
         })
+    }
+
+    /// Like [`Chain::read`], for an offset that only grows: see [`Chain::write_wrapping`].
+    ///
+    /// # Errors
+    /// [`OutOfBounds`]: more bytes are asked for than the buffer has.
+    pub fn read_wrapping(&self, offset: usize, bytes: &mut [u8]) -> Result<(), OutOfBounds> {
+        // SAFETY: the slice is writable. These bytes are not written while the chain is borrowed; the callers of
+        // `write_shared` guarantee it.
+        unsafe { self.read_wrapping_shared(offset, bytes.as_mut_ptr(), bytes.len()) }
+    }
+
+    /// Like [`Chain::read_wrapping`], into memory that need not be initialised.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`].
+    ///
+    /// # Safety
+    /// The conditions of [`Chain::read_shared`].
+    pub unsafe fn read_wrapping_shared(&self, offset: usize, target: *mut u8, len: usize) -> Result<(), OutOfBounds> {
+        self.check(0, len)?;
+        let offset = self.wrapped(offset);
+        let before_end = len.min(self.size_bytes() - offset);
+        // SAFETY: the caller guarantees that the target may be written, and that these bytes of the buffer are not.
+        unsafe { self.read_shared(offset, target, before_end) }?;
+        // SAFETY: the rest of the target; the caller guarantees that these bytes of the buffer are not written, either.
+        unsafe { self.read_shared(0, target.wrapping_add(before_end), len - before_end) }
+    }
+
+    /// Like [`Chain::address`], for an offset that only grows: see [`Chain::write_wrapping`].
+    #[inline]
+    pub fn address_wrapping(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
+        self.address(self.wrapped(offset), len)
     }
 
     /// Returns the address of the `len` bytes at `offset`, for example of a header that is filled in later. `None` if

@@ -553,3 +553,41 @@ fn threads_share_a_chain() {
         }
     }
 }
+
+/// The oracle is an array; offsets grow by what is written, from shortly before they overflow.
+#[test]
+fn wrapping_operations_agree_with_an_array() {
+    for (page_count, start) in [(1, 0), (4, usize::MAX - 30_000), (3, 5), (7, 4096 * 70)] {
+        let size_bytes = page_count * PAGE_SIZE_BYTES_MIN;
+        let mut bench = Bench::new(PAGE_SIZE_BYTES_MIN, page_count);
+        let budget = bench.budget(PAGE_SIZE_BYTES_MIN).unwrap();
+        let mut chain = Chain::new(&budget, page_count, 0).unwrap();
+        let mut held = vec![0; size_bytes];
+        let mut offset = start;
+        for round in 0..3000usize {
+            let len = if round % 100 == 99 { size_bytes } else { round * 37 % 90 };
+            let bytes: Vec<u8> = (0..len).map(|index| (index * 31 + round) as u8).collect();
+            chain.write_wrapping(offset, &bytes).unwrap();
+            for (index, byte) in bytes.iter().enumerate() {
+                held[offset.wrapping_add(index) % size_bytes] = *byte;
+            }
+            let mut found = vec![0; len];
+            chain.read_wrapping(offset, &mut found).unwrap();
+            assert_eq!(found, bytes, "{page_count} pages, offset {offset}");
+            let within = offset % size_bytes;
+            let is_in_one_page = within % PAGE_SIZE_BYTES_MIN + len <= PAGE_SIZE_BYTES_MIN;
+            let address = chain.address_wrapping(offset, len);
+            assert!(len == 0 || address.is_some() == is_in_one_page);
+            assert!(address.is_none() || address == chain.address(within, len));
+            offset = offset.wrapping_add(len);
+        }
+        let mut all = vec![0; size_bytes];
+        chain.read(0, &mut all).unwrap();
+        assert!(all == held, "{page_count} pages");
+        let more = vec![1; size_bytes + 1];
+        assert_eq!(chain.write_wrapping(3, &more), Err(OutOfBounds));
+        assert_eq!(chain.read_wrapping(3, &mut vec![0; size_bytes + 1]), Err(OutOfBounds));
+        chain.read(0, &mut all).unwrap();
+        assert!(all == held, "a refused write has changed nothing");
+    }
+}

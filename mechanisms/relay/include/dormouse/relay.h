@@ -138,6 +138,11 @@ int dormouse_relay_write_slow(const struct dormouse_relay_chain *chain, size_t o
 __attribute__((cold))
 #endif
 void *dormouse_relay_address_slow(const struct dormouse_relay_chain *chain, size_t offset, size_t len);
+#ifdef __GNUC__
+__attribute__((cold))
+#endif
+int dormouse_relay_write_wrapping_slow(const struct dormouse_relay_chain *chain, size_t offset, const void *source,
+                                       size_t len);
 
 /*
  * Copies `len` bytes of the buffer to `target`. These bytes must not be written during the call.
@@ -146,6 +151,9 @@ void *dormouse_relay_address_slow(const struct dormouse_relay_chain *chain, size
  * MT-safe, wait-free, async-signal-safe.
  */
 int dormouse_relay_read(const struct dormouse_relay_chain *chain, size_t offset, void *target, size_t len);
+
+/* Like dormouse_relay_read(), at an offset as in dormouse_relay_write_wrapping(). -ERANGE: `len` is larger than the chain. */
+int dormouse_relay_read_wrapping(const struct dormouse_relay_chain *chain, size_t offset, void *target, size_t len);
 
 /* Returns the size of the buffer, in bytes. MT-safe, wait-free, async-signal-safe. */
 static inline size_t dormouse_relay_chain_size_bytes(const struct dormouse_relay_chain *chain)
@@ -282,6 +290,35 @@ static inline void *dormouse_relay_address(const struct dormouse_relay_chain *ch
     if (dormouse_i_relay_quick(&chain->dormouse_i_addressed, chain->dormouse_i_page_size_bytes, offset, len, &found))
         return found;
     return dormouse_relay_address_slow(chain, offset, len);
+}
+
+/* Returns the offset modulo the size of the chain. */
+static inline size_t dormouse_i_relay_wrapped(const struct dormouse_relay_chain *chain, size_t offset)
+{
+    size_t size_bytes = chain->dormouse_i_size_bytes;
+    return (size_bytes & (size_bytes - 1)) == 0 ? offset & (size_bytes - 1) : offset % size_bytes;
+}
+
+/*
+ * Like dormouse_relay_write(), for an offset that only grows: it is taken modulo the size of the chain, and bytes that would
+ * end beyond the chain's end continue at its beginning. If the size is a power of two, the offset may overflow.
+ *
+ * Errors: -ERANGE  `len` is larger than the chain; nothing was copied
+ * MT-safe, wait-free, async-signal-safe.
+ */
+static inline int dormouse_relay_write_wrapping(struct dormouse_relay_chain *chain, size_t offset, const void *source,
+                                                size_t len)
+{
+    size_t at = dormouse_i_relay_wrapped(chain, offset);
+    if (__builtin_expect(len > chain->dormouse_i_size_bytes - at, 0))
+        return dormouse_relay_write_wrapping_slow(chain, at, source, len);
+    return dormouse_relay_write(chain, at, source, len);
+}
+
+/* Like dormouse_relay_address(), at an offset as in dormouse_relay_write_wrapping(). */
+static inline void *dormouse_relay_address_wrapping(const struct dormouse_relay_chain *chain, size_t offset, size_t len)
+{
+    return dormouse_relay_address(chain, dormouse_i_relay_wrapped(chain, offset), len);
 }
 
 #if UINTPTR_MAX > 0xffffffffu

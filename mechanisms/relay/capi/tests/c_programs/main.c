@@ -206,6 +206,37 @@ static void check_oracle(size_t page)
     dormouse_relay_budget_destroy(budget);
 }
 
+/* Checks offsets that only grow, and overflow, against an array. */
+static void check_wrapping(size_t page_count, size_t offset)
+{
+    static unsigned char held[PAGES * 4096], bytes[PAGES * 4096 + 1], found[PAGES * 4096 + 1];
+    size_t size = page_count * PAGE;
+    struct dormouse_relay_chain chain;
+    struct dormouse_relay_budget *budget = dormouse_relay_budget_create(NULL, size, PAGE);
+    assert(budget != NULL && dormouse_relay_chain_open(&chain, budget, page_count, 0) == 0);
+    memset(held, 0, sizeof held);
+    for (int round = 0; round < 5000; round++) {
+        size_t len = round % 100 == 0 ? size : (size_t)(draw_number() % 70);
+        for (size_t index = 0; index < len; index++) {
+            bytes[index] = (unsigned char)draw_number();
+            held[(offset + index) % size] = bytes[index];
+        }
+        assert(dormouse_relay_write_wrapping(&chain, offset, bytes, len) == 0);
+        assert(dormouse_relay_read_wrapping(&chain, offset, found, len) == 0 && memcmp(found, bytes, len) == 0);
+        void *there = dormouse_relay_address_wrapping(&chain, offset, len);
+        if (len > 0)
+            assert((there != NULL) == (offset % size % PAGE + len <= PAGE));
+        if (there != NULL)
+            assert(memcmp(there, bytes, len) == 0);
+        offset += len;
+    }
+    assert(dormouse_relay_write_wrapping(&chain, offset, bytes, size + 1) == -ERANGE);
+    assert(dormouse_relay_read_wrapping(&chain, offset, found, size + 1) == -ERANGE);
+    assert(dormouse_relay_read(&chain, 0, found, size) == 0 && memcmp(found, held, size) == 0);
+    dormouse_relay_chain_close(&chain);
+    dormouse_relay_budget_destroy(budget);
+}
+
 #define NESTED 2000
 static struct dormouse_relay_chain shared;
 static volatile sig_atomic_t handled;
@@ -553,6 +584,9 @@ int main(int argc, char **argv)
     check_copies();
     check_oracle(4096);
     check_oracle(65536);
+    check_wrapping(1, 0);
+    check_wrapping(8, SIZE_MAX - 50000);
+    check_wrapping(5, 3);
     check_signals();
     check_threads();
 #if UINTPTR_MAX > 0xffffffffu
