@@ -18,7 +18,6 @@ const EVERYTHING: [&str; 15] = [
     "dormouse-percpu",
     "dormouse-relay",
     "dormouse-relay-chain",
-    "dormouse-relay-channel",
     "dormouse-vring",
     "dormouse-backing",
     "dormouse-control",

@@ -174,7 +174,7 @@ impl Channel {
         let most = if 2 * own > u64::from(self.geometry.page_count) {
             buffer
         } else {
-            // Of equals `max_by_key` returns the last, which here is the buffer's own.
+            // `max_by_key` returns the last of equals, which here is the buffer itself.
             others().skip(1).chain([buffer]).max_by_key(|&other| self.closed_count(other))?
         };
         iter::once(most).chain(others()).find_map(|victim| {
