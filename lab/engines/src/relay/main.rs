@@ -13,6 +13,8 @@
 //!     PAGES       list, table               16 KiB in pages of 4 KiB
 //!                 large-list, large-table   4 MiB in pages of 4 KiB
 //!                 huge-list                 4 MiB in pages of 2 MiB, which are huge pages if the system gives them
+//!                 channel                   a channel that overwrites: the record is also reserved and committed; `called` there is
+//!                                           a call of the whole, for a length that it does not know
 //! ```
 //! No timestamp is taken: only the write is measured. The buffer's pages are in random order in the budget's memory.
 //!
@@ -31,6 +33,7 @@ use dormouse_lab_harness::{Case, Engine, Loop, opaque, report};
 use dormouse_relay_chain::{Chain, Link, OutOfBounds, PageBudget};
 use table::Table;
 
+mod channel;
 mod copies;
 mod table;
 
@@ -440,7 +443,11 @@ fn check<P: Pages>(Checked { name, run, shape, .. }: &Checked) -> Result<(), Str
 struct Cases {
     cases: Vec<Case>,
     checked: Vec<Checked>,
+    of_channel: Vec<OfChannel>,
 }
+
+/// A case of a channel: its name, its loop and its check.
+type OfChannel = (&'static str, Loop, fn(&str, Loop) -> Result<(), String>);
 
 impl Cases {
     fn way<P: Pages, S: Shape, W: Way>(&mut self, way: &str, of: &str) {
@@ -458,6 +465,17 @@ impl Cases {
         self.way::<P, S, Called<copies::Switch>>("specialised", of);
         self.way::<P, S, Called<copies::Words>>("words", of);
         self.way::<P, S, Inlined>("inlined", of);
+    }
+
+    /// Adds the ways to write to a channel.
+    fn add_channel<S: Shape>(&mut self, of: &'static str) {
+        let name = |way: &str| &*format!("{way}_{of}_channel").leak();
+        self.cases.push(Case { name: name("empty"), run: channel::run_empty::<S>, events_per_iteration: 0 });
+        for (way, run) in [("called", channel::run_called::<S> as Loop), ("inlined", channel::run_inlined::<S> as Loop)]
+        {
+            self.cases.push(Case { name: name(way), run, events_per_iteration: S::RECORDS });
+            self.of_channel.push((name(way), run, channel::check::<S>));
+        }
     }
 
     /// Adds the ways that are meant for machines without efficient unaligned accesses.
@@ -549,6 +567,7 @@ extern "C" fn run_empty<P: Pages, S: Shape>(iterations: u64, first: u64) {
 }
 
 static CHECKED: OnceLock<Vec<Checked>> = OnceLock::new();
+static OF_CHANNEL: OnceLock<Vec<OfChannel>> = OnceLock::new();
 
 fn written() -> u64 {
     List::bench().written
@@ -556,6 +575,7 @@ fn written() -> u64 {
         + LargeList::bench().written
         + LargeTable::bench().written
         + HugeList::bench().written
+        + channel::written()
 }
 
 /// Returns the number of bytes of the process in huge pages, as the system reports it.
@@ -571,11 +591,15 @@ fn verify() -> Result<u64, String> {
     for case in cases {
         (case.check)(case)?;
     }
+    let of_channel = OF_CHANNEL.get().map_or(&[][..], Vec::as_slice);
+    for (name, run, check) in of_channel {
+        check(name, *run)?;
+    }
     let huge = match huge_bytes() {
         Some(bytes) => format!("{} MiB of the process are huge pages", bytes >> 20),
         None => "the system does not tell of huge pages".into(),
     };
-    let (count, entries) = (cases.len(), entries_walked_max()?);
+    let (count, entries) = (cases.len() + of_channel.len(), entries_walked_max()?);
     let text = format!(
         "the buffers of {count} cases were read back and are right; {huge}; entries walked over at most: {entries}"
     );
@@ -598,8 +622,12 @@ fn main() -> ExitCode {
     cases.add_some::<LargeList>("large-list");
     cases.add_some::<LargeTable>("large-table");
     cases.add_some::<HugeList>("huge-list");
-    let Cases { cases, checked } = cases;
+    cases.add_channel::<Bytes<8, 0>>("8_aligned");
+    cases.add_channel::<Bytes<16, 0>>("16_aligned");
+    cases.add_channel::<Bytes<64, 0>>("64_aligned");
+    let Cases { cases, checked, of_channel } = cases;
     let _ = CHECKED.set(checked);
+    let _ = OF_CHANNEL.set(of_channel);
     dormouse_lab_harness::main(&Engine {
         name: "dormouse",
         version: env!("CARGO_PKG_VERSION").into(),
