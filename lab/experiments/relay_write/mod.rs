@@ -8,7 +8,8 @@
 //!   write.WAY.RECORD[.unaligned][.PAGES][.L2]   cases of the engine, which lists them: `lab/engines/src/relay/main.rs`;
 //!                                               L2: each iteration after a walk that drives the buffer and all other data out of L2
 //!   i686.WAY                eight bytes in a program of 32 bits (`stores.c`): u64, u32-twice, memcpy, u64-at-4
-//!   list.entries-walked     maximum number of list entries that one write walks over: a count
+//!   list.entries-walked     maximum number of list entries that one write walks over: a count; `.nested`: with a handler that
+//!                           writes after each field of the record that it interrupts
 //! ```
 //! A cost is that of one record, minus the loop that writes nothing. It includes no clock, and except in a channel no
 //! reservation and no commit. Verified: no write was refused, the number of writes is right, and each case's buffer is read back and
@@ -102,8 +103,13 @@ pub(super) fn run_relay_write(options: &RunOptions, host: &Host) -> Result<Exper
     });
     let mut experiment = plan::experiment("relay-write", parts, &RATIOS, notes, host);
     experiment.measurements.extend(of_32_bits);
-    let entries = found[0].text.rsplit_once("entries walked over at most: ").and_then(|(_, count)| count.parse().ok());
-    experiment.measurements.extend(entries.map(|count| Measurement::exact("list.entries-walked", "count", count)));
+    for (name, before) in [
+        ("list.entries-walked", "entries walked over at most: "),
+        ("list.entries-walked.nested", "with nested writers: "),
+    ] {
+        let count = found[0].text.split_once(before).and_then(|(_, rest)| rest.split(';').next()?.parse().ok());
+        experiment.measurements.extend(count.map(|count| Measurement::exact(name, "count", count)));
+    }
     Ok(experiment)
 }
 

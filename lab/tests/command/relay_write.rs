@@ -41,6 +41,12 @@ pub fn assert_table_and_figures(lab: &Path) {
             has(format!("write.{way}.{record}.unaligned"));
         }
     }
+    for record in ["8-bytes", "16-bytes", "64-bytes"] {
+        has(format!("write.inlined.{record}.channel"));
+        has(format!("write.called.{record}.channel"));
+    }
+    let nested = experiment.measurements.iter().find(|found| found.name == "list.entries-walked.nested");
+    assert!(nested.is_some_and(|nested| nested.is_exact && nested.median <= 2.0), "{nested:?}");
     let walked = experiment.measurements.iter().find(|found| found.name == "list.entries-walked");
     assert!(walked.is_some_and(|walked| walked.is_exact && walked.median == 1.0), "{walked:?}");
     if experiment.notes.iter().any(|note| note.starts_with("stores of 32-bit programs not available")) {
@@ -54,7 +60,7 @@ pub fn assert_table_and_figures(lab: &Path) {
         assert!(experiment.ratios.iter().any(|found| found.name == ratio), "{ratio}");
     }
     let is_verified =
-        |note: &String| note.contains("records written; the buffers of 172 cases were read back and are right");
+        |note: &String| note.contains("records written; the buffers of 178 cases were read back and are right");
     assert!(experiment.notes.iter().any(is_verified), "{:#?}", experiment.notes);
     let stdout = String::from_utf8_lossy(&output.stdout);
     for text in ["Desnoyers (2009)", "memcpy called", "1.000 (exact)"] {

@@ -512,6 +512,8 @@ impl Cases {
 const WALKED_PAGES: usize = 64;
 /// Number of iterations, which fill the list several times.
 const WALKED_ITERATIONS: u64 = 10_000;
+/// Number of bytes that a handler writes after each field.
+const NESTED_BYTES: usize = 64;
 
 /// A sink that writes to a list and counts the entries that each search has walked over, from the cached page before to
 /// the one after.
@@ -520,6 +522,10 @@ struct Walked {
     offset: usize,
     cached: usize,
     entries_max: usize,
+    /// Number of bytes that a handler writes, after each field, behind the interrupted record; 0 if there is none.
+    nested_bytes: usize,
+    /// Offset of the handler's next record.
+    nested_at: usize,
 }
 
 impl Walked {
@@ -527,6 +533,22 @@ impl Walked {
     fn cached(&self) -> usize {
         let is_cached = |page: &usize| self.chain.cached(page % WALKED_PAGES * PAGE_BYTES, 1).is_some();
         (self.cached..self.cached + WALKED_PAGES).find(is_cached).map_or(0, |page| page % WALKED_PAGES)
+    }
+
+    /// Writes, and counts the entries from the page that was cached before to each page that is written to. A page that
+    /// lies back is found from there, too, but not cached.
+    fn write(&mut self, offset: usize, bytes: &[u8]) {
+        self.chain.write(offset, bytes).expect("room");
+        for page in offset / PAGE_BYTES..=(offset + bytes.len() - 1) / PAGE_BYTES {
+            let forward = (page + WALKED_PAGES - self.cached) % WALKED_PAGES;
+            let entries = forward.min(WALKED_PAGES - forward);
+            self.entries_max = self.entries_max.max(entries);
+            if entries == forward {
+                self.cached = page;
+            }
+        }
+        let cached = self.cached();
+        assert_eq!(cached, self.cached, "the page that the chain has cached");
     }
 }
 
@@ -536,12 +558,12 @@ impl Sink for Walked {
     }
 
     fn bytes(&mut self, bytes: &[u8]) {
-        self.chain.write(self.offset, bytes).expect("room");
+        self.write(self.offset, bytes);
         self.offset += bytes.len();
-        let cached = self.cached();
-        let forward = (cached + WALKED_PAGES - self.cached) % WALKED_PAGES;
-        self.entries_max = self.entries_max.max(forward.min(WALKED_PAGES - forward));
-        self.cached = cached;
+        if self.nested_bytes > 0 {
+            self.write(self.nested_at, &SOURCE.0[..self.nested_bytes]);
+            self.nested_at += self.nested_bytes;
+        }
     }
 
     fn align(&mut self) {
@@ -549,13 +571,22 @@ impl Sink for Walked {
     }
 }
 
-/// Returns the maximum number of list entries that a write of packed records walks over.
-fn entries_walked_max() -> Result<usize, String> {
+/// Returns the maximum number of list entries that a write of packed records walks over. After each field, a handler writes
+/// this many bytes behind the records, as one does that has interrupted their writer after it had reserved them.
+fn entries_walked_max(nested_bytes: usize) -> Result<usize, String> {
+    const FIELDS_MAX: usize = 20;
     let size_bytes = WALKED_PAGES * PAGE_BYTES;
-    let mut walked = Walked { chain: list(size_bytes, PAGE_BYTES)?, offset: 1, cached: 0, entries_max: 0 };
+    let chain = list(size_bytes, PAGE_BYTES)?;
+    let mut walked = Walked { chain, offset: 1, cached: 0, entries_max: 0, nested_bytes, nested_at: 0 };
     for number in 0..WALKED_ITERATIONS {
-        walked.offset = place::<Mix<1>>(walked.offset, size_bytes);
+        if walked.offset + Mix::<1>::LEN_MAX + FIELDS_MAX * nested_bytes > size_bytes {
+            walked.offset = Mix::<1>::START;
+        }
+        walked.nested_at = walked.offset + Mix::<1>::LEN_MAX;
         Mix::<1>::write(&mut walked, number);
+        if nested_bytes > 0 {
+            walked.offset = walked.nested_at;
+        }
     }
     Ok(walked.entries_max)
 }
@@ -599,9 +630,11 @@ fn verify() -> Result<u64, String> {
         Some(bytes) => format!("{} MiB of the process are huge pages", bytes >> 20),
         None => "the system does not tell of huge pages".into(),
     };
-    let (count, entries) = (cases.len() + of_channel.len(), entries_walked_max()?);
+    let (count, entries) = (cases.len() + of_channel.len(), entries_walked_max(0)?);
+    let nested = entries_walked_max(NESTED_BYTES)?;
     let text = format!(
-        "the buffers of {count} cases were read back and are right; {huge}; entries walked over at most: {entries}"
+        "the buffers of {count} cases were read back and are right; {huge}; entries walked over at most: {entries}; \
+         with nested writers: {nested}"
     );
     report(written(), 0, &text)
 }

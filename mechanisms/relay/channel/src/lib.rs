@@ -35,6 +35,8 @@
 //! * No page is overwritten or taken while a record in it is reserved and not committed; a writer would not know that its
 //!   bytes are somebody else's. A thread looks at all frames of a page before it takes it, and it has the page only if
 //!   nobody else has taken it meanwhile. Frames of a closed page change in one direction only, to committed or cancelled.
+//!   If another thread has taken the page, the words that were looked at may have been bytes of a new record; they are
+//!   read as atomics, and what they said is not used.
 //! * A frame becomes COMMITTED after the record's bytes (A → B). A page is open after it was made zero (C → D), so that no
 //!   frame of its previous use is found. A closed page is in its slot before the next one is open (E → F). The number of
 //!   taken pages is not ahead of the closed ones (I → J). A free page's previous owner no longer uses it (G → H).
@@ -54,7 +56,8 @@
 //!
 //! # Limits
 //! A record fits in a page. The order is that of reservation within a buffer; between buffers there is none unless
-//! the caller writes timestamps. A reservation that is neither committed nor dropped keeps its page from being reused. The
+//! the caller writes timestamps. A thread that switches pages holds a free one for a moment, so another may find none and lose
+//! a record although there is one. A reservation that is neither committed nor dropped keeps its page from being reused. The
 //! channel needs 64-bit addresses.
 //!
 //! # Source

@@ -136,19 +136,28 @@ impl Channel {
     /// Reserves in the state `seen`; `None` if there is no room or the state has changed.
     #[inline]
     fn try_reserve(&self, state: &AtomicU64, seen: State, len: usize) -> Option<Reservation<'_>> {
-        let words = words_of(len);
-        if !seen.is_open() || seen.offset() + words > self.geometry.page_words {
+        if !self.has_room(seen, len) {
             return None;
         }
-        // Only a state that a stray pointer has overwritten has another page.
         let place = self.geometry.pages + seen.page() as usize * self.geometry.page_words + seen.offset();
-        let frame = self.words().get(place..place + words)?.first()?;
         // Relaxed: the bytes are published by their frame. The exchange continues what (C) hands over.
-        state.compare_exchange(seen.0, seen.0 + words as u64, Ordering::Relaxed, Ordering::Relaxed).ok()?;
-        frame.store(RESERVED | len as u64, Ordering::Relaxed);
+        let after = seen.0 + words_of(len) as u64;
+        state.compare_exchange(seen.0, after, Ordering::Relaxed, Ordering::Relaxed).ok()?;
+        self.words()[place].store(RESERVED | len as u64, Ordering::Relaxed);
         // If the thread is killed, its frame is there before any of the record's bytes.
         compiler_fence(Ordering::SeqCst);
-        Some(Reservation { frame: NonNull::from(frame), len, channel: PhantomData })
+        // SAFETY: the page is one of the memory's, and the frame in it.
+        let frame = unsafe { self.memory.add(place) };
+        Some(Reservation { frame, len, channel: PhantomData })
+    }
+
+    /// Whether the page of this state is open and has room. Only a state that a stray pointer has overwritten has a page that
+    /// does not exist; it is closed like a full one.
+    #[inline]
+    fn has_room(&self, seen: State, len: usize) -> bool {
+        seen.is_open()
+            && seen.offset() + words_of(len) <= self.geometry.page_words
+            && seen.page() < self.geometry.page_count
     }
 
     #[cold]
@@ -166,8 +175,7 @@ impl Channel {
             if let Some(reservation) = self.try_reserve(state, seen, len) {
                 return Ok(reservation);
             }
-            let has_room = seen.is_open() && seen.offset() + words_of(len) <= self.geometry.page_words;
-            if !has_room && !self.switch(buffer, seen) {
+            if !self.has_room(seen, len) && !self.switch(buffer, seen) {
                 lost(BUFFER_LOST_FULL);
                 return Err(Lost::Full);
             }
