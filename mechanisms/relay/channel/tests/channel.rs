@@ -155,6 +155,23 @@ fn the_buffer_with_the_most_pages_is_overwritten() {
     assert_eq!(channel.take(0).unwrap().taken().number, overwritten(0) + 1);
 }
 
+/// Prints how long a record of 16 bytes takes, pages that are overwritten included: `cargo test --release -- --nocapture`.
+#[test]
+fn a_million_records_are_all_accounted_for() {
+    const COUNT: u64 = 1_000_000;
+    let channel = Channel::new(&Options::new(Mode::Overwrite)).unwrap();
+    let mut read = 0;
+    for round in 1..=3u64 {
+        let begin = std::time::Instant::now();
+        for number in 0..COUNT {
+            channel.write([&number.to_le_bytes(), &round.to_le_bytes()]).unwrap();
+        }
+        println!("{:.1} ns for each record", begin.elapsed().as_nanos() as f64 / COUNT as f64);
+        read += (0..channel.buffer_count()).map(|buffer| drain(&channel, buffer).len() as u64).sum::<u64>();
+        assert_eq!(read + total(&channel).overwritten, round * COUNT);
+    }
+}
+
 #[derive(Debug, Clone)]
 enum Operation {
     Write {
