@@ -249,10 +249,9 @@ fn a_browser_shows_what_is_in_the_trace() {
     browser.open(&page);
     browser.wait("document.documentElement.dataset.ready === ''");
     let bands = browser.evaluate("dormouseReport.timeline.state.bands.map((band) => band.label)");
-    assert_eq!(
-        bands,
-        json!([format!("{HOSTILE} 7 (2 threads)"), "thread 7", "thread 8", "msg:sent..msg:received", "msg:sent id"])
-    );
+    let process = format!("{HOSTILE} 7");
+    let all = format!("{process} (2 threads)");
+    assert_eq!(bands, json!([all, process, "thread 8", "msg:sent..msg:received", "msg:sent id"]));
     let rows = "dormouseReport.report.rows.filter((row) => !row.is_cpu).map((row) => [row.is_slices, row.depth, row.levels[0].to - row.levels[0].from])";
     // Each thread has its instants and two rows of slices. Messages are in the order in which they were found.
     let expected = json!([

@@ -9,6 +9,8 @@ use dormouse_relay_channel::{Channel, ChannelError, Counts, Mode, Options, TakeE
 
 /// Flag of `dormouse_relay_channel_take`: [`Writers::Ended`].
 const WRITERS_ENDED: c_uint = 1;
+/// Flag of `dormouse_relay_channel_take`: [`Writers::Stuck`].
+const WRITERS_STUCK: c_uint = 2;
 
 /// `struct dormouse_relay_channel_options`.
 #[repr(C)]
@@ -144,6 +146,7 @@ pub unsafe extern "C" fn dormouse_relay_channel_take(
     let writers = match flags {
         0 => Writers::Running,
         WRITERS_ENDED => Writers::Ended,
+        WRITERS_STUCK => Writers::Stuck,
         _ => return -libc::EINVAL,
     };
     // SAFETY: the caller guarantees that no thread is at work, if it says so.

@@ -47,7 +47,8 @@
 //!
 //! # After `kill -9`
 //! In memory of a file or memfd, another process still finds every committed record. [`Writers::Ended`] says that nobody
-//! is at work, so that pages with unfinished records may be taken, without these. A thread that is killed while it switches
+//! is at work, so that pages with unfinished records may be taken, without these. While others go on, a page in which a killed
+//! process has reserved a record keeps its buffer from advancing, until a reader gives up the page: [`Writers::Stuck`]. A thread that is killed while it switches
 //! pages may leave one page unused, and in overwrite mode one page's records uncounted, until the channel is created anew.
 //!
 //! # Cost
@@ -159,6 +160,9 @@ pub enum Writers {
     Running,
     /// Those that have not committed their records never will, because they were killed.
     Ended,
+    /// Some may have been killed, and others be at work: a page with records that are not committed is taken without them,
+    /// and never used again.
+    Stuck,
 }
 
 /// Why no page was taken.

@@ -5,7 +5,8 @@ use crate::layout::WORD_BYTES;
 use crate::pages::Taken;
 use crate::{Channel, TakeError, Writers};
 
-/// A page that a reader has taken. Dropping it gives it back.
+/// A page that a reader has taken. Dropping it gives it back, except if it was taken with unfinished records of writers that
+/// may be at work.
 #[derive(Debug)]
 pub struct Page<'a> {
     channel: &'a Channel,
@@ -24,7 +25,8 @@ pub struct TakenPage {
     pub unfinished_count: u64,
     buffer: u32,
     page: u32,
-    end: u64,
+    end: u32,
+    is_reusable: u32,
     at: u64,
 }
 
@@ -53,7 +55,8 @@ impl Channel {
             unfinished_count: census.unfinished,
             buffer,
             page,
-            end: end as u64,
+            end: end as u32,
+            is_reusable: u32::from(census.unfinished == 0 || writers == Writers::Ended),
             at: 0,
         };
         Ok(Page { channel: self, taken })
@@ -66,6 +69,16 @@ impl Channel {
     pub fn take(&self, buffer: u32) -> Result<Page<'_>, TakeError> {
         // SAFETY: the condition is only for `Writers::Ended`.
         unsafe { self.take_from(buffer, Writers::Running) }
+    }
+
+    /// Takes the oldest closed page of a buffer as it is, because a writer that has not committed its record may have been
+    /// killed. A page with such a record is never used again, so this must not be done often. Lock-free; async-signal-safe.
+    ///
+    /// # Errors
+    /// [`TakeError::Empty`].
+    pub fn take_stuck(&self, buffer: u32) -> Result<Page<'_>, TakeError> {
+        // SAFETY: the condition is only for `Writers::Ended`.
+        unsafe { self.take_from(buffer, Writers::Stuck) }
     }
 
     /// Returns the page that [`Page::into_taken`] has detached.
@@ -96,7 +109,9 @@ impl<'a> Page<'a> {
 
 impl Drop for Page<'_> {
     fn drop(&mut self) {
-        self.channel.free(self.taken.page, self.taken.end as usize);
+        if self.taken.is_reusable != 0 {
+            self.channel.free(self.taken.page, self.taken.end as usize);
+        }
     }
 }
 

@@ -367,7 +367,8 @@ struct dormouse_relay_page {
     uint64_t unfinished_count; /* number of places with records that were never committed */
     uint32_t dormouse_i_buffer;
     uint32_t dormouse_i_page;
-    uint64_t dormouse_i_end;
+    uint32_t dormouse_i_end;
+    uint32_t dormouse_i_is_reusable;
     uint64_t dormouse_i_at;
 };
 
@@ -380,6 +381,9 @@ struct dormouse_relay_counts {
 
 /* Flag of dormouse_relay_channel_take(): writers that have not committed a record never will, because they were killed. */
 #define DORMOUSE_RELAY_WRITERS_ENDED 1u
+/* Another flag: some writers may have been killed, and others be at work. A page with records that are not committed is taken
+ * without them, and never used again. */
+#define DORMOUSE_RELAY_WRITERS_STUCK 2u
 
 /* Sets options for a buffer for each possible CPU, with eight pages of 64 KiB for each of them. In discard mode two of
  * the eight are kept. MT-safe. */

@@ -468,7 +468,7 @@ static void check_channel_arguments(void)
     assert(dormouse_relay_channel_flush(channel, 0) == 0 && dormouse_relay_channel_flush(channel, 1) == 0);
     assert(dormouse_relay_channel_take(channel, 0, &page, 0) == -EAGAIN);
     assert(dormouse_relay_channel_take(channel, 1, &page, 0) == -EAGAIN);
-    assert(dormouse_relay_channel_take(channel, 0, &page, 2) == -EINVAL);
+    assert(dormouse_relay_channel_take(channel, 0, &page, 3) == -EINVAL);
     assert(dormouse_relay_channel_write(channel, bytes, 4000, bytes, 89) == -1);
     assert(dormouse_relay_channel_write(channel, bytes, 16, bytes, huge) == -1);
     assert(dormouse_relay_channel_reserve(channel, huge) == NULL);
@@ -479,8 +479,13 @@ static void check_channel_arguments(void)
     assert(dormouse_relay_channel_take(channel, 0, &page, DORMOUSE_RELAY_WRITERS_ENDED) == 0);
     assert(page.number == 1 && page.record_count == 0 && page.unfinished_count == 1);
     dormouse_relay_channel_give_back(channel, &page);
+    record = dormouse_relay_channel_reserve(channel, 8);
+    assert(record != NULL && dormouse_relay_channel_flush(channel, 0) == 1);
+    assert(dormouse_relay_channel_take(channel, 0, &page, DORMOUSE_RELAY_WRITERS_STUCK) == 0 && page.unfinished_count == 1);
+    dormouse_relay_channel_give_back(channel, &page);
+    assert(dormouse_relay_channel_reserve(channel, 8) == NULL && "the page is never used again");
     assert(dormouse_relay_channel_counts(channel, 0, &counts) == 0);
-    assert(counts.lost_full == 1 && counts.lost_big == 3 && counts.overwritten == 0);
+    assert(counts.lost_full == 2 && counts.lost_big == 3 && counts.overwritten == 0);
     assert(dormouse_relay_channel_counts(channel, 1, &counts) == -EINVAL);
     dormouse_relay_channel_destroy(channel);
 }
