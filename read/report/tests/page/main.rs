@@ -494,7 +494,7 @@ fn what_happened_during_a_request_is_what_was_done_for_it() {
     };
     let mut random = dormouse_testing::random(5);
     let mut free = [0_u64; 3];
-    // Of each request: begin, and what was done for it.
+    // Begin and end of each request, and what was done for it.
     let mut expected = Vec::new();
     for id in 0..200_u64 {
         let (worker, begin) = (random(3), id * 700);
