@@ -87,11 +87,11 @@ impl Library {
         }
     }
 
-    /// Compiles an example of the mechanism with each compiler that is installed, and in Rust. Returns the programs, which
-    /// exist as long as the directory.
-    pub fn examples(&self, example: &str, directory: &Path) -> Vec<PathBuf> {
+    /// Compiles an example of the mechanism with each compiler that is installed, and in Rust, where it belongs to the
+    /// package in the mechanism's folder `package`. Returns the programs, which exist as long as the directory.
+    pub fn examples(&self, package: &str, example: &str, directory: &Path) -> Vec<PathBuf> {
         let mechanism = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../mechanisms").join(self.name);
-        let mut programs = vec![rust_example(&mechanism, example)];
+        let mut programs = vec![rust_example(&mechanism.join(package), example)];
         for compiler in ["gcc", "clang"].into_iter().filter(|compiler| has_part(compiler)) {
             let program = directory.join(compiler);
             let mut command = Command::new(compiler);

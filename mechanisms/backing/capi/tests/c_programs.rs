@@ -3,13 +3,11 @@
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use dormouse_testing::c_library::{Library, WARNINGS};
+use dormouse_testing::c_library::Library;
 use dormouse_testing::c_programs::{stdout, succeed};
-use dormouse_testing::has_part;
 
 static BACKING: Library = Library {
     name: "backing",
@@ -83,16 +81,7 @@ fn the_manual_page_tells_of_every_function() {
 #[test]
 fn the_examples_run() {
     let directory = tempfile::tempdir().unwrap();
-    let room = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let source = room.join("examples/bandwidth.c");
-    let mut programs = vec![example(&room)];
-    for compiler in ["gcc", "clang"].into_iter().filter(|compiler| has_part(compiler)) {
-        let program = directory.path().join(compiler);
-        let mut command = Command::new(compiler);
-        succeed(command.arg("-O2").args(WARNINGS).arg("-o").arg(&program).arg(&source).args(alone()));
-        programs.push(program);
-    }
-    for program in programs {
+    for program in BACKING.examples("", "bandwidth", directory.path()) {
         let text = stdout(&succeed(Command::new(&program).arg("16")));
         let missing_bytes = |name: &str| -> u64 {
             let line =
@@ -103,17 +92,4 @@ fn the_examples_run() {
         assert!(missing_bytes("never written:") >= (16 << 20) - 8192, "{text}");
         assert_eq!(missing_bytes("populated:"), 0, "{text}");
     }
-}
-
-/// Returns the path of the example in Rust, which is built with the tests of the workspace, and otherwise here.
-fn example(room: &Path) -> PathBuf {
-    let built = std::env::current_exe().unwrap();
-    let built = built.ancestors().nth(2).unwrap();
-    let program = built.join("examples/bandwidth");
-    if !program.exists() {
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "--example", "bandwidth", "--manifest-path"]).arg(room.join("Cargo.toml"));
-        succeed(build.arg("--target-dir").arg(built.parent().unwrap()));
-    }
-    program
 }

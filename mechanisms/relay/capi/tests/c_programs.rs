@@ -182,20 +182,6 @@ fn the_examples_of_the_manual_page_run() {
     RELAY.check_examples();
 }
 
-/// Returns the path of the example in Rust, which is built with the tests of the workspace, and otherwise here.
-fn example_in_rust() -> PathBuf {
-    let built = std::env::current_exe().unwrap();
-    let built = built.ancestors().nth(2).unwrap();
-    let program = built.join("examples/recorder");
-    if !program.exists() {
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "--example", "recorder", "--manifest-path"]);
-        build.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../channel/Cargo.toml"));
-        succeed(build.arg("--target-dir").arg(built.parent().unwrap()));
-    }
-    program
-}
-
 /// Returns the number of records that the example has printed up to a line of its own.
 fn printed(lines: &mut impl Iterator<Item = std::io::Result<String>>) -> u64 {
     let lines = lines.map(Result::unwrap).take_while(|line| line != "--");
@@ -215,15 +201,7 @@ impl Drop for Killed {
 #[test]
 fn the_examples_run() {
     let directory = tempfile::tempdir().unwrap();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/recorder.c");
-    let mut programs = vec![example_in_rust()];
-    for compiler in ["gcc", "clang"].into_iter().filter(|compiler| has_part(compiler)) {
-        let program = directory.path().join(compiler);
-        let mut command = Command::new(compiler);
-        succeed(command.args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program).arg(&source).args(alone()));
-        programs.push(program);
-    }
-    for program in programs {
+    for program in RELAY.examples("channel", "recorder", directory.path()) {
         let file = directory.path().join("records");
         let read = |file: &Path| stdout(&succeed(Command::new(&program).arg("--read").arg(file)));
         // While it works, and killed.

@@ -58,7 +58,7 @@ fn the_examples_of_the_manual_page_run() {
 #[test]
 fn the_examples_run() {
     let directory = tempfile::tempdir().unwrap();
-    for program in VRING.examples("restart", directory.path()) {
+    for program in VRING.examples("", "restart", directory.path()) {
         for [requests, each] in [[20_000, 500], [30, 7]] {
             let arguments = [requests, each].map(|number: u64| number.to_string());
             let text = stdout(&succeed(Command::new(&program).args(arguments)));
