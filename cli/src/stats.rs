@@ -5,9 +5,10 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::bail;
 use clap::Args;
 use dormouse_abi::class::matches;
-use dormouse_analysis::timeline::{FoundKey, GivenPair, Options};
+use dormouse_analysis::timeline::{FoundKey, GivenPair, Options, SliceRule, slice_rules};
 use dormouse_analysis::{Analysis, Diff, Latency, Measure, Query, Report, SlowPair};
 use dormouse_ctf::{Selection, Trace};
 use dormouse_print::{Look, StatsTable, pair_fields, write_diff, write_report};
@@ -16,6 +17,7 @@ use dormouse_reader::{Bounds, Item, Reading, TraceFiles};
 use dormouse_terminal::{Output, parse_duration, say, style};
 
 use crate::pairing::{SURVEY_BYTES, survey};
+use crate::patterns::instead;
 use crate::progress::{self, Progress};
 use crate::selection::{SelectionOptions, Verbose, zero_line, zero_ns};
 use crate::view::utc_offset;
@@ -94,8 +96,8 @@ pub(crate) struct StatsCommand {
     /// Summarise the values of a field: count, sum, min, mean, percentiles, max
     #[arg(long, value_name = "NAME", conflicts_with = "latency", help_heading = "Question")]
     field: Option<String>,
-    /// Measure the time from each BEGIN event to the END event on the same thread
-    #[arg(long, value_name = "BEGIN..END", value_parser = parse_pair, help_heading = "Question")]
+    /// Measure the time from each BEGIN event to the END event on the same thread; NAME stands for NAME_begin..NAME_end and other classes that make slices of this name
+    #[arg(long, value_name = "NAME|BEGIN..END", value_parser = parse_latency, help_heading = "Question")]
     latency: Option<(String, String)>,
     /// Pair BEGIN with END by equal values of these instead of by thread: fields, `pid`, `tid`, `cpu`
     #[arg(long, value_name = "FIELD", value_delimiter = ',', requires = "latency", help_heading = "Question")]
@@ -129,6 +131,31 @@ pub(crate) fn parse_pair(text: &str) -> Result<(String, String), String> {
     match text.split_once("..") {
         Some((begin, end)) if !begin.is_empty() && !end.is_empty() => Ok((begin.into(), end.into())),
         _ => Err(format!("`{text}` is not BEGIN..END; write two event classes with two dots between them")),
+    }
+}
+
+/// Returns BEGIN and END, or the name of slices and an empty END.
+fn parse_latency(text: &str) -> Result<(String, String), String> {
+    if text.contains("..") { parse_pair(text) } else { Ok((text.into(), String::new())) }
+}
+
+/// Returns the classes that begin and end slices of this name on one thread.
+///
+/// # Errors
+/// There are no such slices, or more than two classes or a condition make them.
+fn ends_of(name: &str, files: &TraceFiles) -> anyhow::Result<(String, String)> {
+    let rules: Vec<SliceRule> = files.traces().flat_map(slice_rules).collect();
+    let is_plain = |rule: &&SliceRule| rule.only.is_none() && (rule.key.is_empty() || rule.is_wait);
+    let of_name: Vec<&SliceRule> = rules.iter().filter(|rule| rule.name == name).collect();
+    match of_name.iter().find(|rule| is_plain(rule)).map(|rule| (&rule.begins[..], &rule.ends[..])) {
+        Some(([begin], [end])) => Ok((begin.clone(), end.clone())),
+        _ if of_name.is_empty() => {
+            let mut names: Vec<String> = rules.into_iter().map(|rule| rule.name).collect();
+            names.sort();
+            names.dedup();
+            bail!("--latency: no slices are called {name}; {}", instead(&[name], &names));
+        }
+        _ => bail!("--latency: {name} is not begun and ended by one class each; name them: BEGIN..END"),
     }
 }
 
@@ -172,7 +199,7 @@ impl StatsCommand {
         let dirs = self.dirs.iter().map(|dir| dir.display().to_string());
         let mut words: Vec<String> = ["dormouse", "view"].map(String::from).into_iter().chain(dirs).collect();
         if let Some((begin, end)) = &self.latency {
-            words.extend(["--during".into(), format!("{begin}..{end}")]);
+            words.extend(["--during".into(), if end.is_empty() { begin.clone() } else { format!("{begin}..{end}") }]);
         }
         if !self.key.is_empty() {
             words.extend(["--key".into(), self.key.join(",")]);
@@ -228,8 +255,13 @@ impl StatsCommand {
         let files = self.selection.open(dirs)?;
         let traces: Vec<&Trace> = files.described().iter().collect();
         let streams = files.names().zip(files.readers().map(|(trace, _)| trace));
-        query.check(&traces).map_err(anyhow::Error::msg)?;
         let mut query = query.clone();
+        if let Measure::Latency(latency) = &mut query.measure
+            && latency.end.is_empty()
+        {
+            (latency.begin, latency.end) = ends_of(&latency.begin, &files)?;
+        }
+        query.check(&traces).map_err(anyhow::Error::msg)?;
         let mut reading = match &mut query.measure {
             Measure::Latency(latency) => {
                 // Conditions hold for pairs, not for single events.

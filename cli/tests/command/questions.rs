@@ -167,12 +167,17 @@ fn options_select_events() {
         (&["--last", "1ms"], (1, 0)),
         // These options select pairs.
         (&["--tid", "8", "--latency", "http:begin..http:end"], (81, 3)),
+        (&["--tid", "8", "--latency", "http"], (81, 3)),
         (&["--since", "event:http:end", "--until", "event:http:end"], (1, 0)),
     ] {
         assert_eq!(count(options), expected, "{options:?}");
     }
     let (text, ..) = stats(&trace, &["--where", "process == \"web\"", "--latency", "http:begin..http:end"]);
     assert!(text.contains("pairs     20; alone: begins 0, ends 1"), "{text}");
+    // The name of slices stands for the classes that make them.
+    let named = stats(&trace, &["--where", "process == \"web\"", "--latency", "http"]).0;
+    let commands = ["--during http ", "--during http:begin..http:end "];
+    assert_eq!(named.replace(commands[0], commands[1]), text);
     let (text, ..) = stats(&trace, &["--last", "2ms"]);
     let edge = "lost      unknown\n          because events were lost at the edge of this time, in it or not (3)";
     assert!(text.contains(edge), "{text}");
@@ -186,7 +191,8 @@ fn options_select_events() {
 #[test]
 fn errors_name_existing_fields_and_classes() {
     let trace = trace();
-    let cases: [(&[&str], &str); 4] = [
+    let cases: [(&[&str], &str); 5] = [
+        (&["--latency", "htp"], "dormouse: --latency: no slices are called htp; there is http"),
         (&["--field", "byte"], "dormouse: no event class has a field `byte`; the nearest is `bytes`"),
         (&["--by", "pids"], "dormouse: no event class has a field `pids`; the nearest is `pid`"),
         (&["-e", "htp:*"], "dormouse: no event class of the trace matches `htp:*`; the nearest is `http:end`"),

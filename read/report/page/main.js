@@ -14,10 +14,10 @@ const LOSSES_TOLD = 3;
 // Milliseconds until the address names what is shown.
 const LINK_MS = 400;
 
-const KEYS = [
+const keysOf = (report) => [
   ["Look around", [["W S", "zoom in, zoom out; so does the wheel"], ["A D ← →", "earlier, later; so does dragging"], ["↑ ↓", "scroll; so does the wheel over the names, or with Shift"], ["Home", "the whole trace"], ["drag the time axis", "zoom to a range"], ["double click, f", "zoom to a slice"], ["g", "by thread, by CPU, or by label"], ["o", "processes and threads by work or by begin"], ["drag with Shift, r", "restrict the tables to a range, or to what is shown"]]],
   ["Go from one to another", [["[ ]", "previous, next of the same name"], ["p c", "what it is nested in, the longest that is nested in it"], ["k", "next with the same key"], ["/", "search names, processes, threads and values; Enter goes to the next match"], ["n N", "next, previous match"], ["Escape", "deselect, end the range, end the search"]]],
-  ["Page", [["1 to 8", "the views below the timeline"], ["t", "dark or light"], ["?", "this list"]]],
+  ["Page", [[`1 to ${tabsOf(report).length}`, "the views below the timeline"], ["t", "dark or light"], ["?", "this list"]]],
 ];
 
 const darkness = window.matchMedia("(prefers-color-scheme: dark)");
@@ -229,7 +229,7 @@ async function start() {
   });
 
   const keys = part("keys");
-  keys.append(element("h2", { text: "Keys" }), ...KEYS.flatMap(([title, list]) => [
+  keys.append(element("h2", { text: "Keys" }), ...keysOf(report).flatMap(([title, list]) => [
     element("h3", { text: title }),
     element("dl", {}, ...list.flatMap(([key, text]) => [element("dt", {}, element("kbd", { text: key })), element("dd", { text })])),
   ]), element("form", { method: "dialog" }, element("button", { text: "Close" })));

@@ -92,7 +92,10 @@ export class Panel {
     const made = { item: () => this.item(), summary: () => this.summary(), distribution: () => this.distribution(), slowest: () => this.slowest(), trees: () => this.trees(), fields: () => this.byField(), about: () => this.about(), diff: () => this.differences() }[this.tab]();
     const { area } = this;
     const isRestricted = area && RESTRICTED.includes(this.tab);
-    this.parts.view.replaceChildren(...(isRestricted ? [this.restriction()] : []), ...made);
+    // Only the table by field can leave out what a search does not find.
+    const isSearched = this.go.search() !== undefined && this.tab !== "fields" && RESTRICTED.includes(this.tab);
+    const ofAll = isSearched ? [element("p", { class: "quiet", text: "Of everything, whatever the search finds; By field can count only that." })] : [];
+    this.parts.view.replaceChildren(...(isRestricted ? [this.restriction()] : []), ...ofAll, ...made);
   }
 
   // Restricts tables to a part of the time; `undefined`: to none.
@@ -454,10 +457,16 @@ export class Panel {
     const fields = (first, sets = []) => [option(["", first]), ...sets.map((set) => option([set, set])), group(name === ALL ? "of slices" : `of ${report.names[name]}`, [...NO_FIELDS.filter((one) => one !== "file" || report.keys.some((key) => key.includes("fd"))), ...own]), ...(others.length ? [group("of other events", others)] : [])];
     const { hits, wanted } = this.go.search() ?? {};
     const only = wanted === undefined ? [] : [button("Only what the search finds", () => { by.isOnly = !by.isOnly; this.show(); }, { "aria-pressed": Boolean(by.isOnly) })];
+    // Fields that were chosen for another name alone do not stay.
+    if (by.chosenFor !== undefined && by.chosenFor !== name) [by.fields, by.chosenFor] = [[], undefined];
     const chosen = by.fields;
     // Some fields are wanted together.
     const sets = FIELDS_TOGETHER.filter((fields) => fields.every((field) => [...NO_FIELDS, ...own].includes(field))).map((fields) => fields.join(", "));
-    const choose = (index) => (field) => chosen.splice(index, sets.includes(field) || !field ? FIELDS_CHOSEN : 1, ...(field ? field.split(", ") : []));
+    if (!chosen.length && sets.length) {
+      chosen.push(...sets[0].split(", "));
+      by.chosenFor = name;
+    }
+    const choose = (index) => (field) => (by.chosenFor = undefined, chosen).splice(index, sets.includes(field) || !field ? FIELDS_CHOSEN : 1, ...(field ? field.split(", ") : []));
     const fieldChoices = [...chosen, ""].slice(0, FIELDS_CHOSEN).flatMap((field, index) => [index ? "and" : "by", choice(["Field", "Second field", "Third field"][index], fields(index ? "no other field" : "a field …", index ? [] : sets), field, choose(index))]);
     const choices = element("div", { class: "actions" }, choice("Name", [[ALL, "all names"], ...slices.slice(0, ROWS_MAX).map((row) => [row.name, report.names[row.name]])].map(option), name, (value) => (by.name = Number(value))), ...fieldChoices, ...only);
     if (!chosen.length) return [choices, element("p", { class: "quiet", text: "Choose a field: each of its values has a row with the durations of the slices that have it." })];
@@ -479,6 +488,7 @@ export class Panel {
     const heads = this.heads([...chosen.map((field) => [field, field]), ...columns], by.sort);
     heads.slice(0, chosen.length).forEach((head) => (head.className = "text"));
     const made = [choices, element("table", { "aria-label": "Durations by the values of fields" }, element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...body), foot)];
+    if (chosen.includes("file")) made.push(element("p", { class: "quiet", text: "Reads and writes are of the file that their descriptor was, as far as it was opened in the report. Opening and closing have no duration." }));
     if (rows.length > ROWS_MAX) made.push(element("p", { class: "quiet", text: `${counted(rows.length - ROWS_MAX)} values more are not shown: the last in this order.` }));
     if (left) made.push(element("p", { class: "quiet", text: `${plural(left, "slice")} are not in it: they lack the field, or the page lacks their fields.` }));
     return made;
@@ -524,7 +534,7 @@ export class Panel {
 
   // A search has found something else.
   searched() {
-    if (this.tab === "fields") this.show();
+    if (RESTRICTED.includes(this.tab)) this.show();
   }
 
   trees() {

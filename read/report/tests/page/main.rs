@@ -308,6 +308,12 @@ fn a_search_finds_values_processes_and_threads() {
     for (text, is) in CONDITIONS {
         assert_eq!(search(browser, text), count(&is), "{text}");
     }
+    // Tables say that a search does not restrict them.
+    let of_all = "document.getElementById('view').textContent.startsWith('Of everything')";
+    browser.press("2");
+    assert_eq!(browser.evaluate(of_all), true);
+    search(browser, "");
+    assert_eq!(browser.evaluate(of_all), false);
     // From one match to the next, in both groupings.
     search(browser, "status=500");
     let begins: Vec<u64> = slices.iter().filter(|slice| slice.status == 500).map(|slice| slice.begin).collect();
@@ -451,12 +457,13 @@ fn labels_tooltips_and_tables_have_the_fields_of_both_ends() {
         check(row, 2, &|slice| row[0] == slice.endpoint && row[1].as_str() == Some(&slice.status.to_string()));
     }
     search(browser, "status>=500");
-    browser.evaluate("[...document.querySelectorAll('#view .actions button')].at(-1).click()");
     let rows = rows_of(browser, 3);
     for row in &rows.as_array().unwrap()[..3] {
         check(row, 2, &|slice| row[0] == slice.endpoint && slice.status == 500);
     }
     check(&rows[3], 1, &|slice| slice.status == 500);
+    browser.evaluate("[...document.querySelectorAll('#view .actions button')].at(-1).click()");
+    rows_of(browser, 6);
     assert_eq!(browser.script_errors(), [""; 0]);
 }
 
@@ -544,6 +551,45 @@ fn what_happened_during_a_request_is_what_was_done_for_it() {
         let shown = browser.evaluate("[...document.querySelectorAll('#view table[aria-label=\"During it\"] tbody tr')].map((row) => row.children[2].textContent)");
         assert_eq!(shown, json!(done.iter().map(|(_, name)| name).collect::<Vec<_>>()));
     }
+    assert_eq!(browser.script_errors(), [""; 0]);
+}
+
+/// Waits for a mutex are shown by who waits, who holds it and which it is, without a choice; another name has no field yet.
+#[test]
+fn waits_are_shown_by_thread_owner_and_mutex() {
+    let Some(program) = browser::program() else { return };
+    let mut maker = Maker::new();
+    maker.contents.field_names = ["vtid", "owner", "mutex", "id"].map(String::from).into();
+    maker.requests(3);
+    for (thread, owner, duration_ns) in [(0, "8", 50_000), (1, "7", 70_000), (0, "8", 30_000)] {
+        let mut fields = Fields::default();
+        fields.event("libc:mutex_lock_begin");
+        let tid = ["7", "8"][thread];
+        [("vtid", tid), ("owner", owner), ("mutex", "0x10")].iter().for_each(|(name, value)| fields.put(name, value));
+        let fields = maker.contents.fields(&fields);
+        let begin_ns = 1_700_000_001_000_000_000 + duration_ns as i64;
+        let (name, thread, cpu) = (maker.names[3], maker.threads[thread], maker.cpus[thread]);
+        let kind = Kind::Slice;
+        maker.contents.item(Item { kind, begin_ns, duration_ns, name, thread, lane: None, cpu, key: 0, fields });
+    }
+    let (page, _) = maker.write("waits.html", 24 << 20);
+    let browser = &mut Browser::start(&program);
+    open(browser, &page, 1500);
+    let choose = |browser: &mut Browser, name: &str| {
+        browser.press("2");
+        browser.evaluate(&format!(
+            "[...document.querySelectorAll('#view tbody button')].find((it) => it.textContent === {name:?}).click()"
+        ));
+        browser.press("6");
+    };
+    choose(browser, HOSTILE);
+    browser.wait("document.querySelectorAll('#view tbody tr').length === 2");
+    let rows = browser.evaluate("[...document.querySelectorAll('#view tbody tr')].map((row) => [...row.children].slice(0, 5).map((cell) => cell.textContent))");
+    let first = format!("{HOSTILE} 7");
+    assert_eq!(rows, json!([[first, "8", "0x10", "2", "80.00 µs"], ["8", first, "0x10", "1", "70.00 µs"]]));
+    choose(browser, "app:request");
+    drawn(browser);
+    assert_eq!(browser.evaluate("dormouseReport.panel.by.fields.length"), 0);
     assert_eq!(browser.script_errors(), [""; 0]);
 }
 
