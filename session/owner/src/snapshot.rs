@@ -152,12 +152,13 @@ fn take_while(
 }
 
 /// Allocates memory for copies before the streams are looked at. Its size is for the currently retained pages and a few
-/// more; if pages are held, for a part of them.
+/// more; if pages are held, for a part of them. It has room for a page at least: streams can begin meanwhile.
 fn arena(pages: Pages, is_held: bool) -> Vec<u8> {
     let memory = pages.memory;
     let page_count = memory.used_streams().fold(0, |sum: usize, stream| sum + memory.retained(stream) as usize + 2);
     let bytes_max = if is_held { ARENA_BYTES_HELD } else { ARENA_BYTES_MAX };
-    vec![1; (page_count * memory.geometry().page_size_bytes as usize).min(bytes_max)]
+    let page_size_bytes = memory.geometry().page_size_bytes as usize;
+    vec![1; (page_count * page_size_bytes).min(bytes_max).max(page_size_bytes)]
 }
 
 /// Returns the first free of `DIR-snapshot-1`, `DIR-snapshot-2`, … beside the session's directory.
@@ -379,6 +380,8 @@ impl SnapshotJob<'_> {
 
 #[cfg(test)]
 mod tests {
+    use core::sync::atomic::Ordering;
+
     use dormouse_abi::record::RecordKind;
     use dormouse_abi::session::MODE_OVERWRITE;
 
@@ -436,6 +439,17 @@ mod tests {
         // This also holds at the session's end.
         bench.owner.drain();
         assert_eq!(numbers(&bench.place.path().join("trace")), newest);
+    }
+
+    /// A stream that begins after the memory for copies was allocated has its pages in the snapshot.
+    #[test]
+    fn there_is_room_for_a_page_before_any_stream_begins() {
+        let bench = Bench::new();
+        let memory = bench.owner.memory();
+        memory.header().used_streams.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        for is_held in [false, true] {
+            assert_eq!(arena(Pages { memory }, is_held).len(), GEOMETRY.page_size_bytes as usize);
+        }
     }
 
     /// Writers act between the reading of the clock and the look at the streams, or between that look and the copy.
