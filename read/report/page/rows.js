@@ -52,23 +52,22 @@ function groupBy(list, keyOf) {
 
 const first = (report, rows) => Math.min(...rows.map((row) => report.begin[row.levels[0].from]));
 
-// Returns the work of each thread: the time of its outermost slices, and its number of items. That of lanes is 0: their
-// slices can be of any thread.
+// Returns the work of each thread: its share of the time of outermost slices, and its share of the items. That of lanes is
+// 0: their slices can be of any thread.
 function workOf(report) {
   if (report.work) return report.work;
-  report.work = report.threads.map(() => [0, 0]);
+  const [times, counts] = [0, 1].map(() => new Float64Array(report.threads.length));
   for (const { by, of, depth, is_slices, levels } of report.rows) {
     if (by !== "thread" || isLane(report, of)) continue;
-    const work = report.work[of];
     for (let at = levels[0].from; at < levels[0].to; at++) {
-      if (is_slices && depth === 0) work[0] += report.duration[at];
-      work[1] += report.count[at];
+      if (is_slices && depth === 0) times[of] += report.duration[at];
+      counts[of] += report.count[at];
     }
   }
+  const [time, count] = [times, counts].map((all) => Math.max(1, all.reduce((sum, one) => sum + one, 0)));
+  report.work = report.threads.map((_, thread) => times[thread] / time + counts[thread] / count);
   return report.work;
 }
-
-const less = (a, b) => b[0] - a[0] || b[1] - a[1];
 
 // Returns bands from top to bottom: headers of processes, then threads, or CPUs, or labels, with their rows. `by`: the
 // grouping; `isByBegin`: whether processes and threads are in the order of their begins, not of their work; `closed`:
@@ -115,12 +114,12 @@ export function layout(report, { by, isByBegin, labels }, closed, scale) {
   const processes = groupBy([...of], ([thread]) => report.threads[thread].process);
   const work = workOf(report);
   const begin = (threads) => Math.min(...threads.map(([, rows]) => first(report, rows)));
-  const workIn = (threads) => threads.reduce((sum, [thread]) => sum.map((part, index) => part + work[thread][index]), [0, 0]);
+  const workIn = (threads) => threads.reduce((sum, [thread]) => sum + work[thread], 0);
   const known = [...processes].map(([process, threads]) => [process, threads, begin(threads), workIn(threads)]);
-  const inOrder = known.sort(([, , a, workA], [, , b, workB]) => (isByBegin ? 0 : less(workA, workB)) || a - b);
+  const inOrder = known.sort(([, , a, workA], [, , b, workB]) => (isByBegin ? 0 : workB - workA) || a - b);
   for (const [process, threads] of inOrder) {
     const label = processLabel(report, process);
-    threads.sort(([a, rowsOfA], [b, rowsOfB]) => isLane(report, a) - isLane(report, b) || (isByBegin ? 0 : less(work[a], work[b])) || first(report, rowsOfA) - first(report, rowsOfB));
+    threads.sort(([a, rowsOfA], [b, rowsOfB]) => isLane(report, a) - isLane(report, b) || (isByBegin ? 0 : work[b] - work[a]) || first(report, rowsOfA) - first(report, rowsOfB));
     const count = threads.filter(([thread]) => !isLane(report, thread)).length;
     // A process with one thread has no header of its own.
     if (count === 1) {
