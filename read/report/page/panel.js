@@ -12,7 +12,7 @@ import { Diff } from "./diff.js";
 // Maximum numbers of rows of tables, of items during an item, of names of these in a line, and of others with its key.
 const ROWS_MAX = 500;
 const DURING_SHOWN = 200;
-const NAMES_SHOWN = 4;
+const NAMES_SHOWN = 6;
 // Stands for all names.
 const ALL = -1;
 // Maximum number of fields of the table by fields, and what separates their values in labels.
