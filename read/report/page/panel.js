@@ -316,7 +316,7 @@ export class Panel {
     const order = sorted(figures.summary.map((row, index) => [row, index]), this.sort, ([row], by) => value(row, by));
     const head = this.heads(columns, this.sort);
     const rows = order.slice(0, ROWS_MAX).map(([row, index]) => element("tr", { "aria-selected": index === this.chosen },
-      element("td", {}, ...this.name(row.name).slice(0, 1), button(report.names[row.name], () => this.choose(index), { title: row.is_slice ? "Go to the slowest" : "Go to the first" })),
+      element("td", {}, ...this.name(row.name).slice(0, 1), button(report.names[row.name], () => this.choose(index), { title: row.is_slice ? "Show the slowest" : "Go to the first" })),
       ...columns.slice(1).map(([name, , text]) => element("td", { text: row.is_slice || name === "count" ? text(row) : "" }))));
     const made = [element("table", { "aria-label": "Slices and instants by name" }, element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...rows))];
     if (order.length > ROWS_MAX) made.push(element("p", { class: "quiet", text: `${counted(order.length - ROWS_MAX)} names more are not shown.` }));
@@ -334,12 +334,13 @@ export class Panel {
       }, { id: `sort-${name}` })));
   }
 
-  // Goes to the slowest item of a row of the summary; for instants, to the first.
+  // Shows the slowest item of a row of the summary; for instants, goes to the first.
   choose(index) {
     this.chosen = index;
     this.by.name = undefined;
     const row = this.figures.summary[index];
-    this.held(() => (row.slowest.length ? this.goTo(row.name, row.slowest[0]) : this.go.first(row.name, this.figures.begin)));
+    if (row.slowest.length) this.goTo(row.name, row.slowest[0]);
+    else this.held(() => this.go.first(row.name, this.figures.begin));
     this.show();
   }
 
@@ -432,8 +433,10 @@ export class Panel {
     if (report.is_served) return;
     for (const [index, entry] of entries.entries()) {
       const { items } = entry ? await (await this.meanwhile(entry)).of(entry) : { items: [] };
-      const times = timeByName(report, items).slice(0, NAMES_SHOWN);
-      if (!write(cells[index][2], times.map(([name, time]) => `${report.names[name]} ${duration(time)}`).join("  "))) return;
+      const times = timeByName(report, items);
+      const more = times.length > NAMES_SHOWN ? [`and ${plural(times.length - NAMES_SHOWN, "name")} more`] : [];
+      const texts = times.slice(0, NAMES_SHOWN).map(([name, time]) => `${report.names[name]} ${duration(time)}`);
+      if (!write(cells[index][2], [...texts, ...more].join("  "))) return;
     }
   }
 
