@@ -1,4 +1,5 @@
-//! What this machine cannot measure, such as hyperthreads or two sockets, from another machine's result.
+//! Merges two results: rows that this machine cannot measure, such as those of hyperthreads or two sockets, come from
+//! another machine's.
 //!
 //! ```text
 //!   A: measurements ── a statement or cell of a table is of A, if A has all its measurements

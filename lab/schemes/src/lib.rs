@@ -75,7 +75,7 @@ pub trait Scheme: Sized + Send + Sync + 'static {
 pub trait View: Copy + Send + Sync + 'static {
     /// An object, the same in all processes that have the memory at one address.
     type Object: Copy + Send + Sync + 'static;
-    /// What a process's code has of an object: usually the object itself.
+    /// Handle by which a process's code finds an object; usually the object itself.
     type Handle: Copy + Send + Sync + 'static;
 
     /// Prepares this process for a view that another process has made of memory that both have at one address.

@@ -99,7 +99,7 @@ impl Fixed {
 /// each way, alternately, to compare the times.
 ///
 /// # Errors
-/// Those of [`run`].
+/// See [`run`].
 pub fn fix(
     command: &[OsString],
     options: &RunOptions,

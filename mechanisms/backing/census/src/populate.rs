@@ -24,7 +24,7 @@ const MADV_POPULATE_WRITE: u64 = 23;
 /// Minimum size for which the available memory is checked first, in bytes.
 const CHECKED_BYTES_MIN: u64 = 1 << 20;
 
-/// What is done where a program obtains memory.
+/// Action at each call by which a program obtains memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fix {
     /// Nothing. The program is stopped there as with [`Fix::Populate`], so that the times of both can be compared.

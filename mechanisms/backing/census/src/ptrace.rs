@@ -50,7 +50,7 @@ pub(crate) fn set_signal_mask(thread: pid_t, mut mask: u64) -> io::Result<()> {
     with(PTRACE_SETSIGMASK, thread, size_of::<u64>(), &mut mask)
 }
 
-/// What a stopped thread asks of the kernel, or has got from it.
+/// System call of a stopped thread, with its arguments or its result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SystemCall {
     /// It is about to make a call that the filter of system calls reports.

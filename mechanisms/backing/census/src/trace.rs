@@ -86,7 +86,7 @@ pub(crate) struct Started {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Supervision {
     pub(crate) is_traced: bool,
-    /// What is done where it obtains memory; `None`: it is not stopped there.
+    /// Action at each call by which it obtains memory; `None`: it is not stopped there.
     pub(crate) fix: Option<Fix>,
     /// Whether its page faults are recorded.
     pub(crate) is_explained: bool,

@@ -36,7 +36,7 @@ pub struct RunOptions {
     /// Whether `ptrace(2)` is used, so that a census is taken as each process ends. Otherwise there are only samples,
     /// even if there is no period.
     pub is_traced: bool,
-    /// What is done where the command and its descendants obtain memory; `None`: they are not stopped there.
+    /// Action at each call by which the command and its descendants obtain memory; `None`: they are not stopped there.
     pub fix: Option<Fix>,
     /// Whether page faults are recorded, to tell which instruction read each buffer first; with a fix also which call obtained
     /// it.
