@@ -5,11 +5,14 @@ use std::ops::Bound;
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use dormouse_abi::register::place_of;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
-use crate::process::{further_threads, is_dead, is_image, is_other_image, process_name, thread_name, vtid_of};
+use crate::process::{
+    further_threads, image_place, is_dead, is_image, is_other_image, process_name, thread_name, vtid_of,
+};
 
 /// All processes that have joined.
 #[derive(Debug)]
@@ -35,6 +38,8 @@ struct Table {
     /// Live processes, by their number in the session's register.
     live: BTreeMap<u16, JoinedProcess>,
     joined: u64,
+    /// Where processes that are being attached had their random bytes before, by id: see [`image_place`].
+    attached_places: HashMap<u32, u64>,
     /// Number of the process whose name was checked last.
     last_named: u16,
 }
@@ -148,9 +153,20 @@ impl Processes {
         if let Some(process) = table.processes.get_mut(&serial) {
             process.numbers.push(number);
         }
-        let is_seen = pid.is_some_and(|pid| is_image(pid, image));
+        let was_seen = |pid| table.attached_places.get(&pid) == Some(&place_of(image));
+        let is_seen = pid.is_some_and(|pid| was_seen(pid) || is_image(pid, image));
         table.live.insert(number, JoinedProcess { pid, image, name, is_seen });
         former
+    }
+
+    /// Has a process attached. It may execute another program after it has joined and before it is taken in: the place
+    /// of its image is read before it joins.
+    pub fn while_attached<T>(&self, pid: u32, attach: impl FnOnce() -> T) -> T {
+        let place = image_place(pid);
+        self.lock().attached_places.extend(place.map(|place| (pid, place)));
+        let answer = attach();
+        self.lock().attached_places.remove(&pid);
+        answer
     }
 
     /// Counts further processes that have joined, whether they still exist or not.
@@ -392,7 +408,7 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Child, Command};
+    use std::process::{Child, Command, Stdio};
     use std::sync::mpsc::channel;
 
     use rustix::buffer::spare_capacity;
@@ -500,6 +516,38 @@ mod tests {
         assert_eq!(processes.count(), 1);
         // Two tracers of one program, the one that it is now.
         assert!(processes.has_program(me, 6) && !processes.has_program(me, 5) && !processes.has_program(1, 6));
+    }
+
+    #[test]
+    fn exec_between_joining_and_the_next_look_is_noticed() {
+        for is_attached in [true, false] {
+            let processes = Processes::new().unwrap();
+            let mut shell = Command::new("sh");
+            let mut child = shell.args(["-c", "read line; exec sleep infinity"]).stdin(Stdio::piped()).spawn().unwrap();
+            let pid = child.id();
+            let image_of = |name: &str| loop {
+                let is_it = process_name(pid).as_deref() == Some(name);
+                if let Some(image) = image_place(pid).filter(|_| is_it) {
+                    return image;
+                }
+                std::thread::yield_now();
+            };
+            let image = image_of("sh");
+            let mut join = || {
+                drop(child.stdin.take());
+                image_of("sleep");
+                processes.admit(entering(1, pid, image));
+            };
+            if is_attached {
+                processes.while_attached(pid, join);
+            } else {
+                join();
+            }
+            // Nothing tells the program that was not attached from one to which a tool shows another stack.
+            assert_eq!(processes.executed(), if is_attached { vec![pid] } else { vec![] });
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //! Programs themselves say that they are in the session. So, of processes that no tool has named, only those that had
 //! the session's memory mapped are attached: their events already belonged to the session.
 //!
-//! The thread may wait for a program, so no other thread waits for it: the session's end leaves it behind.
+//! The thread may wait for a program. The session's end waits a moment for that, and then leaves the thread behind.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -71,12 +71,14 @@ fn follow_executed(shared: &Shared, socket: &Path, members: &mut BTreeSet<u32>) 
     let fresh: Vec<u32> = live.difference(members).copied().filter(is_member).collect();
     members.extend(fresh);
     for pid in shared.processes.executed().into_iter().filter(|pid| members.contains(pid)) {
-        let path = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
-        let program = printable(&path.to_string_lossy());
-        let is_recorded = called(pid).is_some_and(|program| attach(shared, socket, &program).is_ok());
-        // A program that was not attached itself is noted only if it could be recorded.
-        let is_named = is_recorded || shared.followed.is_attached(pid) || has_tracepoints(pid);
-        shared.followed.note_executed(Executed { pid, program, is_recorded }, is_named);
+        shared.followed.attach_executed(|| {
+            let path = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+            let program = printable(&path.to_string_lossy());
+            let is_recorded = called(pid).is_some_and(|program| attach(shared, socket, &program).is_ok());
+            // A program that was not attached itself is noted only if it could be recorded.
+            let is_named = is_recorded || shared.followed.is_attached(pid) || has_tracepoints(pid);
+            (Executed { pid, program, is_recorded }, is_named)
+        });
     }
 }
 
@@ -93,15 +95,17 @@ fn called(pid: u32) -> Option<Program> {
 /// The reason if the program cannot be reached or refuses.
 pub(crate) fn attach(shared: &Shared, socket: &Path, program: &Program) -> Result<u32, ProgramError> {
     let session = socket.to_string_lossy().into_owned();
-    let mut total = 0;
     let (question, memory) = (ToolToProgram::Attach { session }, shared.memory.file());
-    for index in 0..program.tracer_count() {
-        match program.ask_with(index, &question, Some(memory), PATIENCE_TO_ATTACH)? {
-            ProgramToTool::Changed { armed, .. } => total += armed,
-            other => return Err(program.refusal(other).into()),
+    shared.processes.while_attached(program.pid, || {
+        let mut total = 0;
+        for index in 0..program.tracer_count() {
+            match program.ask_with(index, &question, Some(memory), PATIENCE_TO_ATTACH)? {
+                ProgramToTool::Changed { armed, .. } => total += armed,
+                other => return Err(program.refusal(other).into()),
+            }
         }
-    }
-    // The next query about it finds it.
-    shared.look();
-    Ok(total)
+        // The next query about it finds it.
+        shared.look();
+        Ok(total)
+    })
 }

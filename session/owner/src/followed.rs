@@ -1,8 +1,8 @@
 //! Findings about programs that do not report to the owner themselves: see [`crate::follow`].
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use dormouse_tools::Unjoined;
 
@@ -11,12 +11,15 @@ use crate::summary::Executed;
 /// Maximum number of executed programs that are named.
 const EXECUTED_COUNT_MAX: usize = 100;
 
+/// How long the session's end waits for a program that is being attached.
+const PATIENCE_AT_END: Duration = Duration::from_secs(1);
+
 /// The processes that the owner follows, and its findings so far.
 #[derive(Debug, Default)]
 pub(crate) struct FollowedProcesses {
     findings: Mutex<Findings>,
-    /// Relaxed: independent of other data.
-    is_over: AtomicBool,
+    /// Notified when no executed program is being attached any more.
+    settled: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -25,6 +28,9 @@ struct Findings {
     attached: BTreeSet<u32>,
     unjoined: Vec<Unjoined>,
     executed: Vec<Executed>,
+    /// Whether an executed program is being attached.
+    is_attaching: bool,
+    is_over: bool,
 }
 
 impl FollowedProcesses {
@@ -47,9 +53,20 @@ impl FollowedProcesses {
         self.lock().unjoined = unjoined.to_vec();
     }
 
-    /// Notes that a process has executed a program, if `is_named`. A known entry is updated in any case.
-    pub(crate) fn note_executed(&self, executed: Executed, is_named: bool) {
-        let all = &mut self.lock().executed;
+    /// Attaches a program that a process has executed, unless the search is over, and notes it. A known entry is updated
+    /// in any case; a new one is added if the second part of the answer is true.
+    pub(crate) fn attach_executed(&self, attach: impl FnOnce() -> (Executed, bool)) {
+        let mut findings = self.lock();
+        if findings.is_over {
+            return;
+        }
+        findings.is_attaching = true;
+        drop(findings);
+        let (executed, is_named) = attach();
+        let findings = &mut *self.lock();
+        findings.is_attaching = false;
+        self.settled.notify_all();
+        let all = &mut findings.executed;
         let is_same = |known: &Executed| known.pid == executed.pid && known.program == executed.program;
         match all.iter().position(is_same) {
             Some(index) => all[index] = executed,
@@ -60,13 +77,16 @@ impl FollowedProcesses {
 
     /// Whether the search is over.
     pub(crate) fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::Relaxed)
+        self.lock().is_over
     }
 
-    /// Ends the search and returns the findings.
+    /// Ends the search and returns the findings. A program that is being attached has a moment to answer.
     pub(crate) fn end(&self) -> (Vec<Unjoined>, Vec<Executed>) {
-        self.is_over.store(true, Ordering::Relaxed);
-        let findings = self.lock();
+        let mut findings = self.lock();
+        findings.is_over = true;
+        let is_attaching = |findings: &mut Findings| findings.is_attaching;
+        let waited = self.settled.wait_timeout_while(findings, PATIENCE_AT_END, is_attaching);
+        let (findings, _) = waited.unwrap_or_else(PoisonError::into_inner);
         (findings.unjoined.clone(), findings.executed.clone())
     }
 }
