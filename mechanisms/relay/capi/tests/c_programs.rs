@@ -8,11 +8,12 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use dormouse_relay_chain::{Chain, LAYOUT, PAGE_SIZE_BYTES_MAX, PAGE_SIZE_BYTES_MIN};
 use dormouse_testing::c_library::Library;
 use dormouse_testing::c_programs::{stdout, succeed};
-use dormouse_testing::{Lack, has, has_part, has_target, include_dirs, skip};
+use dormouse_testing::{Lack, has, has_part, has_target, include_dirs, skip, wait_until};
 
 /// Selects the copy for machines without efficient unaligned access.
 const ALIGNED: &str = "-DDORMOUSE_RELAY_ALIGNED=1";
@@ -204,19 +205,30 @@ fn the_examples_run() {
     for program in RELAY.examples("channel", "recorder", directory.path()) {
         let file = directory.path().join("records");
         let read = |file: &Path| stdout(&succeed(Command::new(&program).arg("--read").arg(file)));
-        // While it works, and killed.
-        let mut child = Killed(Command::new(&program).arg(&file).stdout(Stdio::piped()).spawn().unwrap());
-        let mut lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
-        assert!(lines.next().unwrap().unwrap().ends_with("4 workers"));
+        let start = || {
+            let mut child = Killed(Command::new(&program).arg(&file).stdout(Stdio::piped()).spawn().unwrap());
+            let mut lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
+            assert!(lines.next().unwrap().unwrap().ends_with("4 workers"));
+            (child, lines)
+        };
+        let (child, mut lines) = start();
         for _ in 0..3 {
-            std::thread::sleep(std::time::Duration::from_millis(20));
-            // SAFETY: a child that was not waited for.
-            assert_eq!(unsafe { libc::kill(child.0.id() as libc::pid_t, libc::SIGUSR1) }, 0);
-            assert!(printed(&mut lines) > 0);
+            wait_until("it prints records", || {
+                // SAFETY: a child that was not waited for.
+                assert_eq!(unsafe { libc::kill(child.0.id() as libc::pid_t, libc::SIGUSR1) }, 0);
+                printed(&mut lines) > 0
+            });
         }
-        std::thread::sleep(std::time::Duration::from_millis(20));
         drop(child);
-        assert!(printed(&mut read(&file).lines().map(|line| Ok(line.into()))) > 0);
+        // Killed, after a time in which its workers may have recorded nothing yet on a busy machine.
+        let mut patience = Duration::from_millis(20);
+        wait_until("a killed program leaves records", || {
+            let (child, _lines) = start();
+            std::thread::sleep(patience);
+            patience *= 2;
+            drop(child);
+            printed(&mut read(&file).lines().map(|line| Ok(line.into()))) > 0
+        });
         // Aborted at a job that it had begun.
         let crashed =
             Command::new(&program).arg(&file).arg("crash").stdout(Stdio::null()).stderr(Stdio::null()).status();
