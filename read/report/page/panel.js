@@ -18,7 +18,8 @@ const ALL = -1;
 // Maximum number of fields of the table by fields, and what separates their values in labels.
 export const FIELDS_CHOSEN = 3;
 const BETWEEN = "\0";
-const FIELDS_TOGETHER = [["thread", "owner", "mutex"], ["thread", "writer", "rwlock"]];
+// Fields that the table by field shows of names that have them, until others are chosen.
+const FIELDS_TOGETHER = [["thread", "owner", "mutex"], ["thread", "writer", "rwlock"], ["file"]];
 // Number of slices of a name whose fields are looked at for the names of the fields.
 const SAMPLES = 64;
 const FLOW_SHOWN = 20;
@@ -385,7 +386,7 @@ export class Panel {
     };
     if (row.is_slice) picture("How many took how long", histogram(report, cells, [width, height], theme, this.go.colors()[row.name]));
     picture(row.is_slice ? "How long they took over time; click to go there" : "How many over time; click to go there", heatMap(report, figures, cells, [row.is_slice ? width : full, height], theme));
-    return [element("div", { class: "actions" }, select, button("Slowest", () => this.open("slowest"), row.is_slice ? {} : { disabled: "" })), said, element("div", { class: "columns" }, ...pictures)];
+    return [element("div", { class: "actions" }, select, button("Slowest", () => { this.only = row.name; this.open("slowest"); }, row.is_slice ? {} : { disabled: "" })), said, element("div", { class: "columns" }, ...pictures)];
   }
 
   slowest() {
@@ -454,22 +455,27 @@ export class Panel {
     const option = ([value, text]) => element("option", { value, text });
     const isKnown = (name) => name === ALL || slices.some((row) => row.name === name);
     const name = [by.name, figures.summary[this.chosen]?.name].find(isKnown) ?? slices[0].name;
-    const own = this.ownFields(name);
-    const others = report.field_names.filter((field) => !own.includes(field));
+    const { ofName, others } = this.fieldsOfName(name);
     const group = (label, names) => element("optgroup", { label }, ...names.map((field) => option([field, field])));
-    const fields = (first, sets = []) => [option(["", first]), ...sets.map((set) => option([set, set])), group(name === ALL ? "of slices" : `of ${report.names[name]}`, [...NO_FIELDS.filter((one) => one !== "file" || report.keys.some((key) => key.includes("fd"))), ...own]), ...(others.length ? [group("of other events", others)] : [])];
+    const fields = (first, sets = []) => [option(["", first]), ...sets.map((set) => option([set, set])), group(name === ALL ? "of slices" : `of ${report.names[name]}`, ofName), ...(others.length ? [group("of other events", others)] : [])];
     const { hits, wanted } = this.go.search() ?? {};
     const only = wanted === undefined ? [] : [button("Only what the search finds", () => { by.isOnly = !by.isOnly; this.show(); }, { "aria-pressed": Boolean(by.isOnly) })];
     // Fields that were chosen for another name alone do not stay.
     if (by.chosenFor !== undefined && by.chosenFor !== name) [by.fields, by.chosenFor] = [[], undefined];
     const chosen = by.fields;
     // Some fields are wanted together.
-    const sets = FIELDS_TOGETHER.filter((fields) => fields.every((field) => [...NO_FIELDS, ...own].includes(field))).map((fields) => fields.join(", "));
-    if (!chosen.length && sets.length) {
-      chosen.push(...sets[0].split(", "));
+    const wantedOfName = FIELDS_TOGETHER.filter((fields) => fields.every((field) => ofName.includes(field)));
+    const sets = wantedOfName.filter((fields) => fields.length > 1).map((fields) => fields.join(", "));
+    if (!chosen.length && wantedOfName.length && name !== ALL) {
+      chosen.push(...wantedOfName[0]);
       by.chosenFor = name;
     }
-    const choose = (index) => (field) => (by.chosenFor = undefined, chosen).splice(index, sets.includes(field) || !field ? FIELDS_CHOSEN : 1, ...(field ? field.split(", ") : []));
+    const choose = (index) => (field) => {
+      by.chosenFor = undefined;
+      chosen.splice(index, sets.includes(field) || !field ? FIELDS_CHOSEN : 1, ...(field ? field.split(", ") : []));
+      // Slices of this name do not have it. Their fields may have been read since the lists were made.
+      if (this.ownFields(name).length && this.fieldsOfName(name).others.includes(field)) by.name = ALL;
+    };
     const fieldChoices = [...chosen, ""].slice(0, FIELDS_CHOSEN).flatMap((field, index) => [index ? "and" : "by", choice(["Field", "Second field", "Third field"][index], fields(index ? "no other field" : "a field …", index ? [] : sets), field, choose(index))]);
     const choices = element("div", { class: "actions" }, choice("Name", [[ALL, "all names"], ...slices.slice(0, ROWS_MAX).map((row) => [row.name, report.names[row.name]])].map(option), name, (value) => (by.name = Number(value))), ...fieldChoices, ...only);
     if (!chosen.length) return [choices, element("p", { class: "quiet", text: "Choose a field: each of its values has a row with the durations of the slices that have it." })];
@@ -491,10 +497,21 @@ export class Panel {
     const heads = this.heads([...chosen.map((field) => [field, field]), ...columns], by.sort);
     heads.slice(0, chosen.length).forEach((head) => (head.className = "text"));
     const made = [choices, element("table", { "aria-label": "Durations by the values of fields" }, element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...body), foot)];
-    if (chosen.includes("file")) made.push(element("p", { class: "quiet", text: "Reads and writes are of the file that their descriptor was, as far as it was opened in the report. Opening and closing have no duration." }));
+    if (chosen.includes("file")) made.push(element("p", { class: "quiet", text: "Reads and writes are of the file that their descriptor was, as far as it was opened in the report. The time that opening and closing took is not in it." }));
     if (rows.length > ROWS_MAX) made.push(element("p", { class: "quiet", text: `${counted(rows.length - ROWS_MAX)} values more are not shown: the last in this order.` }));
     if (left) made.push(element("p", { class: "quiet", text: `${plural(left, "slice")} are not in it: they lack the field, or the page lacks their fields.` }));
     return made;
+  }
+
+  // Returns what slices of a name can be shown by, and what only other items have.
+  fieldsOfName(name) {
+    const { report } = this;
+    const own = this.ownFields(name);
+    // Openings are not accesses to a file.
+    const hasFiles = report.keys.some((key) => key.includes("fd"));
+    const isOfFiles = hasFiles && (name === ALL || (own.includes("fd") && !own.includes("path")));
+    const ofName = [...NO_FIELDS.filter((one) => one !== "file" || isOfFiles), ...own];
+    return { ofName, others: [...report.field_names, ...(hasFiles ? ["file"] : [])].filter((field) => !ofName.includes(field)) };
   }
 
   // Returns the names of the fields of slices of a name, as far as they are read.

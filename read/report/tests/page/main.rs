@@ -427,6 +427,12 @@ fn labels_tooltips_and_tables_have_the_fields_of_both_ends() {
     browser.evaluate("document.querySelector('#view tbody tr button').click()");
     let shown = "(() => { const { report, panel, timeline: { state: { selected: { at } } } } = dormouseReport; return [panel.tab, report.begin[at], report.duration[at]]; })()";
     assert_eq!(browser.evaluate(shown), json!(["item", slowest.begin, slowest.duration]));
+    // The slowest of one name follow from its durations.
+    browser.press("3");
+    browser
+        .evaluate("[...document.querySelectorAll('#view button')].find((it) => it.textContent === 'Slowest').click()");
+    let name = "dormouseReport.report.names[document.querySelector('#view select').value]";
+    assert_eq!(browser.evaluate(name), "app:request");
 
     browser.press("6");
     let choose = |browser: &mut Browser, label: &str, value: &str| {
@@ -606,6 +612,7 @@ fn accesses_are_of_the_file_that_their_descriptor_was() {
     let mut random = dormouse_testing::random(11);
     // Time of the accesses to each file, by its path.
     let mut expected = std::collections::BTreeMap::<String, Vec<u64>>::new();
+    let mut read = std::collections::BTreeSet::new();
     for pid in [7, 8] {
         let process = contents.process(Process { name: "reader".into(), pid: Some(pid) });
         let thread = contents.thread(Thread { process, tid: Some(pid), label: None, name: None });
@@ -626,7 +633,9 @@ fn accesses_are_of_the_file_that_their_descriptor_was() {
             at += 10;
             for _ in 0..random(4) {
                 let duration = 1 + random(500) as u64;
-                put(at, duration, 1 + random(2), (thread, None), &[("fd", fd)]);
+                let name = 1 + random(2);
+                put(at, duration, name, (thread, None), &[("fd", fd)]);
+                read.extend((name == 1).then(|| path.clone()));
                 expected.entry(path.clone()).or_default().push(duration);
                 at += duration + 5;
             }
@@ -643,10 +652,21 @@ fn accesses_are_of_the_file_that_their_descriptor_was() {
     std::fs::write(&path, page).unwrap();
     let browser = &mut Browser::start(&program);
     open(browser, &path, 1500);
+    // Reads are shown by file without a choice.
+    browser.press("2");
+    browser.evaluate(
+        "[...document.querySelectorAll('#view tbody button')].find((it) => it.textContent === 'libc:read').click()",
+    );
     browser.press("6");
-    for (label, value) in [("Name", "-1"), ("Field", "file")] {
+    browser.wait(&format!("document.querySelectorAll('#view tbody tr').length === {}", read.len()));
+    // Openings have no such field, so all names are shown once it is chosen.
+    let openings = browser.evaluate("dormouseReport.report.names.indexOf('libc:file open')").to_string();
+    for (label, value) in [("Name", openings.as_str()), ("Field", "file")] {
         browser.evaluate(&format!("(() => {{ const select = document.querySelector('#view select[aria-label={label:?}]'); select.value = {value:?}; select.dispatchEvent(new Event('change')); }})()"));
+        // The names of its fields are read.
+        browser.wait(&format!("dormouseReport.panel.ownFields({openings}).length === 2"));
     }
+    browser.wait("document.querySelector('#view select[aria-label=Name]').value === '-1'");
     browser.wait(&format!("document.querySelectorAll('#view tbody tr').length === {}", expected.len()));
     let rows = browser.evaluate("Object.fromEntries([...document.querySelectorAll('#view tbody tr')].map((row) => [row.children[0].textContent, [row.children[1].textContent, row.children[7].textContent]]))");
     let figures = |all: &Vec<u64>| json!([all.len().to_string(), duration_text(percentile(all.clone(), 100))]);
