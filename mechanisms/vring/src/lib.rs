@@ -85,6 +85,8 @@
 //! | [`split::PlannedDriver::plan_descriptor`] | `published == k` | `desc[k % size]`, `avail.ring[k % size]` | `published = k + 1` |
 //! | [`split::PlannedDriver::plan_publish`] | `published == k1` | none | `avail.idx = k1` |
 //!
+//! A device that was killed is continued by the next one from a record of the buffers that it had: [`InFlight`].
+//!
 //! # Ordering
 //! * (A) the release store with which the driver publishes (`avail.idx`, or the flags of the first descriptor) pairs
 //!   with (B), the device's acquire.
@@ -135,6 +137,7 @@ mod bus;
 pub mod either;
 mod error;
 mod features;
+mod in_flight;
 mod memory;
 pub mod packed;
 mod side;
@@ -146,6 +149,7 @@ pub use buffer::{Chain, Completion, Segment};
 pub use bus::{AreaLocation, Areas, Bus, Direct, Word};
 pub use error::RingError;
 pub use features::Features;
+pub use in_flight::{InFlight, Resumption};
 pub use memory::{AddressSpace, IndirectTables, NoMemory, Region, Regions};
 pub use side::{DeviceSide, DriverSide};
 
