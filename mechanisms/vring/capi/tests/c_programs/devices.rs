@@ -3,7 +3,6 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
@@ -108,7 +107,7 @@ fn a_linux_guest_drives_the_device() {
         let mut command = guest.command();
         command.arg("-chardev").arg(format!("socket,id=c0,path={}", socket.display()));
         command.arg("-device").arg(format!("vhost-user-blk-pci,chardev=c0,num-queues=2,packed={packed}"));
-        let console = guest::console(command.spawn().unwrap());
+        let console = guest::Running::start(&mut command).console();
         // The host's own sum over what is in the file.
         let mut bytes = vec![0; 8 << 20];
         std::fs::File::open(&disk).unwrap().read_exact_at(&mut bytes, 100 << 10).unwrap();
