@@ -4,6 +4,7 @@
 //! unpacked there, not installed. It needs no privileges.
 
 use std::ffi::OsStr;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
@@ -113,17 +114,64 @@ impl Guest {
     }
 }
 
-/// Waits for the end of a guest, and returns what it printed.
-///
-/// # Panics
-/// If QEMU fails, or the guest hangs.
-#[track_caller]
-pub fn console(guest: Child) -> String {
-    let output = guest.wait_with_output().expect("the guest's console is read");
-    let text = String::from_utf8_lossy(&output.stdout).replace('\r', "");
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && text.contains("Power down"), "{}\n{text}\n{errors}", output.status);
-    text
+/// A guest that runs. It is ended on drop.
+#[derive(Debug)]
+pub struct Running(Option<Child>);
+
+impl Running {
+    /// Starts a guest by its [`Guest::command`].
+    ///
+    /// # Panics
+    /// If QEMU cannot be run.
+    pub fn start(command: &mut Command) -> Running {
+        Running(Some(command.spawn().expect("QEMU runs")))
+    }
+
+    fn child(&mut self) -> &mut Child {
+        self.0.as_mut().expect("a guest runs until its console is taken")
+    }
+
+    /// Whether it has ended.
+    ///
+    /// # Panics
+    /// If the kernel does not say.
+    pub fn has_ended(&mut self) -> bool {
+        self.child().try_wait().expect("the kernel knows its children").is_some()
+    }
+
+    /// Writes a line to the guest's console. Its standard input must be a pipe.
+    ///
+    /// # Panics
+    /// If it is not.
+    pub fn write_line(&mut self) {
+        let input = self.child().stdin.as_mut().expect("the guest's input is a pipe");
+        input.write_all(b"\n").expect("the guest's console takes a line");
+    }
+
+    /// Waits for the guest's end, and returns what it printed.
+    ///
+    /// # Panics
+    /// If QEMU fails, or the guest hangs.
+    #[track_caller]
+    pub fn console(mut self) -> String {
+        let guest = self.0.take().expect("a guest runs until its console is taken");
+        let output = guest.wait_with_output().expect("the guest's console is read");
+        let text = String::from_utf8_lossy(&output.stdout).replace('\r', "");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && text.contains("Power down"), "{}\n{text}\n{errors}", output.status);
+        text
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(mut guest) = self.0.take() {
+            // `timeout` passes the signal to QEMU.
+            let _ =
+                rustix::process::kill_process(rustix::process::Pid::from_child(&guest), rustix::process::Signal::TERM);
+            let _ = guest.wait();
+        }
+    }
 }
 
 /// Returns the words of the console's line that begins with `name`.
