@@ -52,6 +52,11 @@ pub(crate) const NPM: Tool = Tool { program: "npm", others: &[], package: "npm",
 /// Block device that shares its queues over vhost-user.
 pub(crate) const STORAGE_DAEMON: Tool =
     Tool { program: "qemu-storage-daemon", others: &[], package: "qemu-system-common", is_required: false };
+/// Emulates machines, whose guests drive devices over vhost-user.
+pub(crate) const QEMU: Tool =
+    Tool { program: "qemu-system-x86_64", others: &[], package: "qemu-system-x86", is_required: false };
+/// Commands of such guests.
+pub(crate) const BUSYBOX: Tool = Tool { program: "busybox", others: &[], package: "busybox-static", is_required: false };
 /// Driver for network devices that share their queues over vhost-user.
 pub(crate) const DPDK: Tool = Tool { program: "dpdk-testpmd", others: &[], package: "dpdk-dev", is_required: false };
 /// Runs programs and checks each of their memory accesses.

@@ -13,13 +13,13 @@ use crate::aarch64;
 use crate::load::Load;
 use crate::run::{WORKSPACES, cargo, line, root, target_dir};
 use crate::system::{
-    self, BABELTRACE2, BUBBLEWRAP, CC, CHROMIUM, CLANG, CMAKE, CPP, DPDK, GIT, GROFF, LLD, LTTNG, LTTNG_UST, MAKE,
-    MUSL_GCC, NPM, PKG_CONFIG, STORAGE_DAEMON, STRACE, Tool, VALGRIND,
+    self, BABELTRACE2, BUBBLEWRAP, BUSYBOX, CC, CHROMIUM, CLANG, CMAKE, CPP, DPDK, GIT, GROFF, LLD, LTTNG, LTTNG_UST, MAKE,
+    MUSL_GCC, NPM, PKG_CONFIG, QEMU, STORAGE_DAEMON, STRACE, Tool, VALGRIND,
 };
 use crate::tally::{Counts, Job, Tally, show};
 
 /// Tools that the tests run. If all are installed, a test that lacks one fails instead of being skipped.
-const TOOLS: [Tool; 22] = [
+const TOOLS: [Tool; 24] = [
     CC,
     CPP,
     CLANG,
@@ -35,6 +35,8 @@ const TOOLS: [Tool; 22] = [
     CHROMIUM,
     NPM,
     STORAGE_DAEMON,
+    QEMU,
+    BUSYBOX,
     DPDK,
     VALGRIND,
     STRACE,

@@ -4,6 +4,7 @@ use crate::buffer::{Chain, Completion, Segment};
 use crate::bus::{Areas, Bus};
 use crate::error::RingError;
 use crate::features::Features;
+use crate::in_flight::Resumption;
 use crate::memory::{AddressSpace, IndirectTables};
 use crate::side::{DeviceSide, DriverSide};
 use crate::{packed, split};
@@ -127,6 +128,36 @@ impl<B: Bus> Device<B> {
         } else {
             Device::Split(split::Device::with_base(bus, size, features, base)?)
         })
+    }
+
+    /// Creates the device that continues where another one was killed: see [`InFlight::resume`](crate::InFlight::resume).
+    ///
+    /// # Errors
+    /// See [`split::Device::with_base`] and [`packed::Device::with_base`].
+    pub fn with_in_flight(
+        is_packed: bool,
+        bus: B,
+        size: u32,
+        features: Features,
+        from: &Resumption,
+    ) -> Result<Self, RingError> {
+        Ok(if is_packed {
+            Device::Packed(packed::Device::with_base(bus, size, features, from.base)?)
+        } else {
+            let count = from.again.len() as u16;
+            Device::Split(split::Device::with_in_flight(bus, size, features, from.base, count)?)
+        })
+    }
+
+    /// Pops a buffer again: see [`split::Device::pop_again`]. A packed queue has no such buffers.
+    ///
+    /// # Errors
+    /// See [`split::Device::pop_again`].
+    pub fn pop_again(&mut self, head: u16, space: &impl AddressSpace, chain: &mut Chain) -> Result<(), RingError> {
+        match self {
+            Device::Split(device) => device.pop_again(head, space, chain),
+            Device::Packed(_) => Err(RingError::AvailId { index: head, value: head }),
+        }
     }
 
     /// Returns the device's position in the ring, in the form that [`Device::with_base`] takes.

@@ -85,6 +85,10 @@
 //! | [`split::PlannedDriver::plan_descriptor`] | `published == k` | `desc[k % size]`, `avail.ring[k % size]` | `published = k + 1` |
 //! | [`split::PlannedDriver::plan_publish`] | `published == k1` | none | `avail.idx = k1` |
 //!
+//! [`mmio`] has the registers by which a virtual machine's driver finds a device and describes its queues.
+//!
+//! A device that was killed is continued by the next one from a record of the buffers that it had: [`InFlight`].
+//!
 //! # Ordering
 //! * (A) the release store with which the driver publishes (`avail.idx`, or the flags of the first descriptor) pairs
 //!   with (B), the device's acquire.
@@ -121,7 +125,7 @@
 //! in a table.
 //!
 //! # Source
-//! VirtIO 1.2, clauses 2.6 to 2.8; Venkatesh Srinivas, "virtio_ring: Shadow available ring flags & index" (2015).
+//! VirtIO 1.2, clauses 2.6 to 2.8 and 4.2; QEMU's `docs/interop/vhost-user.rst`; Venkatesh Srinivas, "virtio_ring: Shadow available ring flags & index" (2015).
 #![no_std]
 
 extern crate alloc;
@@ -135,7 +139,9 @@ mod bus;
 pub mod either;
 mod error;
 mod features;
+mod in_flight;
 mod memory;
+pub mod mmio;
 pub mod packed;
 mod side;
 mod slots;
@@ -146,6 +152,7 @@ pub use buffer::{Chain, Completion, Segment};
 pub use bus::{AreaLocation, Areas, Bus, Direct, Word};
 pub use error::RingError;
 pub use features::Features;
+pub use in_flight::{InFlight, Resumption};
 pub use memory::{AddressSpace, IndirectTables, NoMemory, Region, Regions};
 pub use side::{DeviceSide, DriverSide};
 

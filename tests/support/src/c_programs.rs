@@ -17,6 +17,17 @@ pub fn install(name: &str) -> PathBuf {
     prefix
 }
 
+/// Installs the library of one mechanism like [`install`].
+///
+/// # Panics
+/// See [`install`].
+pub fn install_only(mechanism: &str, name: &str) -> PathBuf {
+    let prefix = profile_dir().with_file_name("tmp").join(name);
+    let _ = std::fs::remove_dir_all(&prefix);
+    dormouse_install::install_mechanism(&profile_dir(), &prefix, mechanism).unwrap();
+    prefix
+}
+
 /// Runs a command, and returns what it printed.
 ///
 /// # Panics

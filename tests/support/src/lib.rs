@@ -22,6 +22,7 @@ pub mod c_library;
 pub mod c_programs;
 pub mod code;
 pub mod commands;
+pub mod guest;
 pub mod lttng;
 pub mod manual;
 pub mod mutations;
@@ -34,8 +35,9 @@ pub const ENV_SKIPS: &str = "DORMOUSE_SKIPS";
 pub const ENV_REQUIRE_TOOLS: &str = "DORMOUSE_REQUIRE_TOOLS";
 
 /// Programs that tests run, and the Debian packages that contain them, if the names differ.
-const PACKAGES: [(&str, &str); 19] = [
+const PACKAGES: [(&str, &str); 21] = [
     ("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu libc6-dev-arm64-cross"),
+    ("busybox", "busybox-static"),
     ("bwrap", "bubblewrap"),
     ("c++", "g++"),
     ("cc", "gcc libc6-dev"),
@@ -51,6 +53,7 @@ const PACKAGES: [(&str, &str); 19] = [
     ("objdump", "binutils"),
     ("qemu-aarch64", "qemu-user"),
     ("qemu-storage-daemon", "qemu-system-common"),
+    ("qemu-system-x86_64", "qemu-system-x86"),
     ("readelf", "binutils"),
     ("setpriv", "util-linux"),
     ("unshare", "util-linux"),

@@ -2,6 +2,9 @@
 //! in `c_programs/main.c`. The example of the manual page is compiled and run too.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
+#[path = "c_programs/devices.rs"]
+mod devices;
+
 use std::process::Command;
 use std::sync::OnceLock;
 

@@ -384,6 +384,19 @@ fn check(bus: &impl Bus, size: u32) -> Result<u16, RingError> {
     Ok(size as u16)
 }
 
+/// Whether the descriptor at a position, in the format of vhost's base, is available to the device.
+///
+/// # Errors
+/// [`RingError::Size`], and [`RingError::Area`].
+pub(crate) fn is_available(bus: &impl Bus, size: u32, base: u16) -> Result<bool, RingError> {
+    let (size, at) = (check(bus, size)?, Position::from_event(base));
+    if at.offset() >= size {
+        return Err(RingError::Size { size: u32::from(at.offset()) + 1 });
+    }
+    let word: u64 = bus.load(Area::Descriptor, at.at() + 8, Relaxed);
+    Ok((word >> 48) as u16 & (AVAIL | USED) == at.available())
+}
+
 /// Whether a side that went from `old` to `new`, by less than two laps, passed `event` (2.8.14).
 #[inline]
 fn passed(bus: &impl Bus, old: Position, new: Position, size: u16, event: u16) -> bool {

@@ -106,6 +106,17 @@ impl<B: Bus> Device<B> {
         })
     }
 
+    /// Creates the device of a ring in which everything before `base` has been taken, and all but `in_flight` buffers of
+    /// that have been used. [`Device::pop_again`] pops these.
+    ///
+    /// # Errors
+    /// See [`Device::new`].
+    pub fn with_in_flight(bus: B, size: u32, features: Features, base: u16, in_flight: u16) -> Result<Self, RingError> {
+        let device = Device::with_base(bus, size, features, base)?;
+        let used = u64::from(base.wrapping_sub(in_flight));
+        Ok(Device { pushed: used, published: used, announced: used, ..device })
+    }
+
     /// Returns the device's position in the avail ring.
     pub fn base(&self) -> u16 {
         self.popped.get()
@@ -160,6 +171,19 @@ impl<B: Bus> Device<B> {
             return Err(self.violation(RingError::DescriptorFlags { index: id, value: flags }));
         }
         Ok(Some((id, Segment { addr, len: rest as u32 })))
+    }
+
+    /// Pops the buffer that begins at descriptor `head` and was popped by an earlier device.
+    ///
+    /// Wait-free.
+    ///
+    /// # Errors
+    /// [`RingError::AvailId`] for a descriptor that the ring does not have, and those of [`DeviceSide::pop`].
+    pub fn pop_again(&mut self, head: u16, space: &impl AddressSpace, chain: &mut Chain) -> Result<(), RingError> {
+        if head >= self.layout.size() {
+            return Err(self.violation(RingError::AvailId { index: self.popped.get(), value: head }));
+        }
+        self.pop_chain(head, self.descriptor(head), space, chain).map(drop)
     }
 
     #[inline(never)]

@@ -3,16 +3,17 @@
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::net::Shutdown;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use dormouse_vring::{Area, Areas, Bus, Chain, DeviceSide, Direct, Features, either};
+use dormouse_vring::{Area, Areas, Bus, Chain, DeviceSide, Direct, Features, InFlight, Resumption, either};
 use rustix::event::epoll;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fs::{MemfdFlags, SealFlags};
 use serde::Serialize;
 use vhost::vhost_user::message::{
     VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight, VhostUserLog,
@@ -35,6 +36,16 @@ pub trait ServedDevice: Send + Sync + 'static {
     fn queue_count(&self) -> u16;
     /// Returns the configuration space, from its beginning. Later bytes read as zeroes.
     fn config(&self) -> Vec<u8>;
+    /// Returns a file that becomes readable when there is something for the buffers of a queue, such as a frame from a
+    /// network. `None`: each buffer is served as soon as it is available.
+    fn source(&self, _queue: u16) -> Option<BorrowedFd<'_>> {
+        None
+    }
+    /// Takes what the next buffer of a queue with a source is to hold, and keeps it in `scratch` until
+    /// [`ServedDevice::serve`]. False: there is nothing, and buffers stay in the queue until the source becomes readable.
+    fn fetch(&self, _queue: u16, _scratch: &mut Vec<u8>) -> bool {
+        true
+    }
     /// Executes the request of a buffer. Returns the number of bytes written to it. `scratch` is memory for temporary
     /// use.
     ///
@@ -59,6 +70,9 @@ pub struct BackEndOptions {
     /// Whether the driver's memory must be sealed against shrinking (`F_SEAL_SHRINK`). If it is not sealed, a driver can kill this process
     /// by truncating it.
     pub requires_seal: bool,
+    /// Whether queues are polled. Drivers are asked not to kick, and each queue keeps a CPU busy. A queue without a kick file is
+    /// polled in any case.
+    pub is_polling: bool,
 }
 
 impl Default for BackEndOptions {
@@ -67,6 +81,7 @@ impl Default for BackEndOptions {
             features: Features { indirect: true, event_idx: true, in_order: true },
             has_packed: true,
             requires_seal: true,
+            is_polling: false,
         }
     }
 }
@@ -243,11 +258,19 @@ impl<D: ServedDevice> Server<D> {
             shared: Arc::clone(&self.shared),
             accepted: 0,
             memory: Arc::default(),
+            record: None,
             rings: (0..self.device.queue_count()).map(|_| RingState::default()).collect(),
         }));
+        // A socket whose early messages cannot be read is one that was closed.
+        let Ok(early) = socket.try_clone() else { return };
         let mut handler = BackendReqHandler::from_stream(socket, Arc::clone(&connection));
         let end = loop {
-            if let Err(error) = handler.handle_request() {
+            let result = match lock(&connection).enable_early(&early) {
+                Ok(false) => None,
+                Ok(true) => Some(Ok(())),
+                Err(error) => Some(Err(error)),
+            };
+            if let Err(error) = result.unwrap_or_else(|| handler.handle_request()) {
                 break error;
             }
         };
@@ -267,10 +290,19 @@ struct RingState {
     base: u16,
     /// Addresses of the descriptor, driver's and device's area in the front end's process.
     addrs: Option<[u64; 3]>,
-    kick: Option<File>,
+    kick: Option<Kick>,
     call: Option<Arc<File>>,
     is_enabled: bool,
     worker: Option<Worker>,
+}
+
+/// The way in which a driver announces buffers.
+#[derive(Debug)]
+enum Kick {
+    /// It signals this file.
+    File(File),
+    /// It does not: the ring is polled.
+    Never,
 }
 
 /// A thread that serves a ring.
@@ -288,6 +320,8 @@ struct Connection<D> {
     shared: Arc<SharedState>,
     accepted: u64,
     memory: Arc<Memory>,
+    /// Record of the buffers in flight, if the front end has one, and the number and the size of the queues that it has room for.
+    record: Option<(Arc<Mapped>, u16, u16)>,
     rings: Vec<RingState>,
 }
 
@@ -299,6 +333,45 @@ impl<D: ServedDevice> Connection<D> {
         let packed = if self.options.has_packed { Features::PACKED } else { 0 };
         let protocol = VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
         self.device.features() | self.options.features.to_bits() | packed | protocol | Features::VERSION_1
+    }
+
+    /// Executes `SET_VRING_ENABLE` if it is the next message and no features were accepted yet: QEMU's network devices
+    /// send it then, and the crate `vhost` refuses it until `VHOST_USER_F_PROTOCOL_FEATURES` is accepted. False: the next
+    /// message is another one.
+    fn enable_early(&mut self, socket: &UnixStream) -> Result<bool> {
+        use rustix::net::{RecvFlags, recv};
+        const HEADER_BYTES: usize = 12;
+        const BYTES: usize = HEADER_BYTES + 8;
+        const SET_VRING_ENABLE: u32 = 18;
+        // Flags: version 1, an answer; a message that asks for an answer.
+        const REPLY: u32 = 1 | 1 << 2;
+        const NEEDS_REPLY: u32 = 1 << 3;
+        if self.accepted != 0 {
+            return Ok(false);
+        }
+        let mut bytes = [0_u8; BYTES];
+        let peek = RecvFlags::PEEK | RecvFlags::WAITALL;
+        let seen = recv(socket, &mut bytes[..HEADER_BYTES], peek);
+        let word = |bytes: &[u8; BYTES], index: usize| {
+            let [a, b, c, d] = [0, 1, 2, 3].map(|byte| bytes[4 * index + byte]);
+            u32::from_ne_bytes([a, b, c, d])
+        };
+        let is_it = word(&bytes, 0) == SET_VRING_ENABLE && word(&bytes, 2) as usize == BYTES - HEADER_BYTES;
+        if !seen.is_ok_and(|(_, len)| len == HEADER_BYTES) || !is_it {
+            return Ok(false);
+        }
+        match recv(socket, &mut bytes[..], RecvFlags::WAITALL) {
+            Ok((_, BYTES)) => {}
+            _ => return Err(Message::PartialMessage),
+        }
+        let (flags, index, value) = (word(&bytes, 1), word(&bytes, 3), word(&bytes, 4));
+        self.set_vring_enable(index, value == 1)?;
+        if flags & NEEDS_REPLY != 0 {
+            bytes[4..8].copy_from_slice(&REPLY.to_ne_bytes());
+            bytes[HEADER_BYTES..].fill(0);
+            io::Write::write_all(&mut &*socket, &bytes).map_err(Message::SocketError)?;
+        }
+        Ok(true)
     }
 
     fn ring(&mut self, index: u32) -> Result<&mut RingState> {
@@ -356,16 +429,42 @@ impl<D: ServedDevice> Connection<D> {
         // used, as it would be in the second lap (2.8.1).
         let is_first_lap = || bus.load::<u64>(Area::Descriptor, 8, Relaxed) >> 63 == 0;
         let base = if is_packed && ring.base == 0 && is_first_lap() { 1 << 15 } else { ring.base };
-        let device = either::Device::with_base(is_packed, bus, ring.size, features, base);
-        let device = device.map_err(|_| Message::InvalidOperation("a queue whose size or place is impossible"))?;
+        let mut record = match &self.record {
+            Some((mapped, count, record_size)) if index < (*count).into() && ring.size == u32::from(*record_size) => {
+                let offset = index * InFlight::size_bytes(is_packed, *record_size);
+                // SAFETY: the record is in the mapping, as `set_inflight_fd` has checked. The worker keeps the mapping, which Rust
+                // code accesses only atomically.
+                unsafe { InFlight::new(mapped.start().wrapping_add(offset), is_packed, *record_size) }.ok()
+            }
+            _ => None,
+        };
+        let resumption = match &mut record {
+            Some(record) => record.resume(&bus, base),
+            None => Ok(Resumption { base, again: Vec::new() }),
+        };
+        let device = resumption.and_then(|mut from| {
+            let device = either::Device::with_in_flight(is_packed, bus, ring.size, features, &from)?;
+            from.again.reverse();
+            Ok((device, from.again))
+        });
+        let (device, again) =
+            device.map_err(|_| Message::InvalidOperation("a queue whose size or place is impossible"))?;
         let stop = Arc::new(new_event().map_err(|_| Message::BackendInternalError)?);
+        let source = self.device.source(index as u16);
         let serving = Serving {
             index: index as u16,
             ring: device,
+            is_packed,
+            record: record.zip(self.record.as_ref().map(|(mapped, ..)| Arc::clone(mapped))),
+            again,
             memory: Arc::clone(&self.memory),
             served: Arc::clone(&self.device),
             call: ring.call.clone(),
-            epoll: watch(kick, &stop).map_err(|_| Message::InvalidOperation("a kick that cannot be waited for"))?,
+            epoll: watch(kick, source, &stop)
+                .map_err(|_| Message::InvalidOperation("a kick that cannot be waited for"))?,
+            is_polling: self.options.is_polling || matches!(kick, Kick::Never),
+            has_source: source.is_some(),
+            is_fetched: false,
             shared: Arc::clone(&self.shared),
             chain: Chain::default(),
             scratch: Vec::new(),
@@ -385,17 +484,34 @@ impl<D: ServedDevice> Connection<D> {
         self.start_all()
     }
 
+    /// Returns the number of bytes of the record of buffers in flight.
+    fn record_bytes(&self, queue_count: u16, queue_size: u16) -> usize {
+        usize::from(queue_count) * InFlight::size_bytes(self.accepted & Features::PACKED != 0, queue_size)
+    }
+
     fn map(&self, region: &VhostUserMemoryRegion, file: &File) -> Result<Arc<Mapped>> {
         Mapped::new(region, file, self.options.requires_seal).map(Arc::new)
     }
 }
 
-/// Creates an epoll file that waits for kicks and for the stop event. A kick is never read: with `EPOLLET`, each one is
-/// a separate event (epoll(7)), and reading from a file that another process gave could block.
-fn watch(kick: &File, stop: &OwnedFd) -> io::Result<OwnedFd> {
+/// Numbers by which an epoll file names what has happened.
+const KICKED: u64 = 0;
+const STOPPED: u64 = 1;
+const READABLE: u64 = 2;
+
+/// Creates an epoll file that waits for kicks, for the device's source and for the stop event. A kick is never read: with
+/// `EPOLLET`, each one is a separate event (epoll(7)), and reading from a file that another process gave could block. A
+/// source is read until it is empty before it is waited for.
+fn watch(kick: &Kick, source: Option<BorrowedFd<'_>>, stop: &OwnedFd) -> io::Result<OwnedFd> {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    epoll::add(&epoll, kick, epoll::EventData::new_u64(0), epoll::EventFlags::IN | epoll::EventFlags::ET)?;
-    epoll::add(&epoll, stop, epoll::EventData::new_u64(1), epoll::EventFlags::IN)?;
+    let edges = epoll::EventFlags::IN | epoll::EventFlags::ET;
+    if let Kick::File(kick) = kick {
+        epoll::add(&epoll, kick, epoll::EventData::new_u64(KICKED), edges)?;
+    }
+    if let Some(source) = source {
+        epoll::add(&epoll, source, epoll::EventData::new_u64(READABLE), edges)?;
+    }
+    epoll::add(&epoll, stop, epoll::EventData::new_u64(STOPPED), epoll::EventFlags::IN)?;
     Ok(epoll)
 }
 
@@ -403,10 +519,19 @@ fn watch(kick: &File, stop: &OwnedFd) -> io::Result<OwnedFd> {
 struct Serving<D> {
     index: u16,
     ring: either::Device<Direct>,
+    is_packed: bool,
+    /// Record of the buffers in flight, with its mapping.
+    record: Option<(InFlight, Arc<Mapped>)>,
+    /// Buffers that an earlier back end had when it was killed, the oldest last.
+    again: Vec<u16>,
     memory: Arc<Memory>,
     served: Arc<D>,
     call: Option<Arc<File>>,
     epoll: OwnedFd,
+    is_polling: bool,
+    has_source: bool,
+    /// Whether `scratch` holds what the next buffer is to hold.
+    is_fetched: bool,
     shared: Arc<SharedState>,
     chain: Chain,
     scratch: Vec<u8>,
@@ -421,6 +546,8 @@ enum TurnResult {
     More,
     /// There were no more buffers.
     Empty,
+    /// There may be buffers, but the device has nothing for them.
+    Idle,
     /// The driver has violated the protocol in a way that cannot be skipped.
     Stuck,
 }
@@ -428,45 +555,72 @@ enum TurnResult {
 /// Maximum number of buffers that are served between two checks of the stop event.
 const TURN_BUFFERS_MAX: u32 = 256;
 
+/// Number of turns without a buffer after which a polled ring's thread checks the stop event.
+const IDLE_TURNS_MAX: u32 = 64;
+
+const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+
 impl<D: ServedDevice> Serving<D> {
     fn run(mut self) -> u16 {
         self.serve_until_stopped();
         // The next thread's device starts with a shadow in which notifications are enabled, so the ring must agree.
         self.ring.arm_notification();
+        // Nothing is in flight, so the next thread needs no record.
+        if let Some((record, _)) = self.record.as_mut().filter(|_| self.again.is_empty()) {
+            record.forget();
+        }
         self.ring.base()
     }
 
     fn serve_until_stopped(&mut self) {
-        const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
-        loop {
+        while !self.is_polling {
             self.ring.disarm_notification();
             let end = loop {
                 let end = self.serve_some();
                 if end != TurnResult::More {
                     break end;
                 }
-                if self.is_woken(Some(&AT_ONCE)).is_none() {
+                if !self.wait(Some(&AT_ONCE)) {
                     return;
                 }
             };
             // A violation that is not skipped makes the ring always look non-empty. A driver that repairs it must kick.
-            let has_more = self.ring.arm_notification() && end != TurnResult::Stuck;
-            match self.is_woken(has_more.then_some(&AT_ONCE)) {
-                None => return,
-                Some(is_kicked) => self.shared.count(|counters| counters.kicks += u64::from(is_kicked)),
+            let has_more = end == TurnResult::Empty && self.ring.arm_notification();
+            if end == TurnResult::Stuck {
+                self.ring.arm_notification();
             }
+            if !self.wait(has_more.then_some(&AT_ONCE)) {
+                return;
+            }
+        }
+        let mut idle_turns = 0;
+        loop {
+            // With event indexes, the request covers the next 65,535 buffers.
+            self.ring.disarm_notification();
+            let end = self.serve_some();
+            idle_turns = if end == TurnResult::More { IDLE_TURNS_MAX } else { idle_turns + 1 };
+            if idle_turns >= IDLE_TURNS_MAX {
+                idle_turns = 0;
+                if !self.wait(Some(&AT_ONCE)) {
+                    return;
+                }
+            }
+            std::hint::spin_loop();
         }
     }
 
-    /// Waits, and returns whether a kick came. `None`: the thread must stop.
-    fn is_woken(&self, timeout: Option<&Timespec>) -> Option<bool> {
-        let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 2];
-        match epoll::wait(&self.epoll, &mut events[..], timeout) {
-            Ok(count) if events[..count].iter().any(|event| { event.data }.u64() == 1) => None,
-            Ok(count) => Some(count > 0),
-            Err(rustix::io::Errno::INTR) => Some(false),
-            Err(_) => None,
+    /// Waits for a kick or for the device's source, and counts a kick. False: the thread must stop.
+    fn wait(&self, timeout: Option<&Timespec>) -> bool {
+        let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 3];
+        let count = match epoll::wait(&self.epoll, &mut events[..], timeout) {
+            Ok(count) => count,
+            Err(error) => return error == rustix::io::Errno::INTR,
+        };
+        let happened = |number| events[..count].iter().any(|event| { event.data }.u64() == number);
+        if happened(KICKED) {
+            self.shared.count(|counters| counters.kicks += 1);
         }
+        !happened(STOPPED)
     }
 
     /// Serves at most [`TURN_BUFFERS_MAX`] buffers.
@@ -475,7 +629,18 @@ impl<D: ServedDevice> Serving<D> {
         let (mut buffers, mut invalid) = (0, 0);
         let mut last_lie = None;
         for _ in 0..TURN_BUFFERS_MAX {
-            match self.ring.pop(&*self.memory, &mut self.chain) {
+            if self.has_source && !self.is_fetched {
+                self.is_fetched = self.served.fetch(self.index, &mut self.scratch);
+                if !self.is_fetched {
+                    end = TurnResult::Idle;
+                    break;
+                }
+            }
+            let popped = match self.again.pop() {
+                Some(head) => self.ring.pop_again(head, &*self.memory, &mut self.chain).map(|()| true),
+                None => self.ring.pop(&*self.memory, &mut self.chain),
+            };
+            match popped {
                 Ok(true) => {}
                 Ok(false) => {
                     end = TurnResult::Empty;
@@ -488,21 +653,39 @@ impl<D: ServedDevice> Serving<D> {
                 }
                 Err(_) => continue,
             }
+            if let Some((record, _)) = &mut self.record {
+                record.take(self.chain.id());
+            }
             let served = self.served.serve(self.index, &self.chain, &self.memory, &mut self.scratch);
             self.ring.push_used(&self.chain, served.unwrap_or(0));
+            self.is_fetched = false;
+            if let Some((record, _)) = &mut self.record {
+                record.give_back(self.chain.id(), self.ring.base());
+                // The record of a packed queue needs each buffer published by itself.
+                if self.is_packed {
+                    self.ring.publish_used();
+                    record.published();
+                }
+            }
             buffers += 1;
             invalid += u64::from(served.is_err());
         }
         if buffers > 0 {
             self.ring.publish_used();
+            if let Some((record, _)) = &mut self.record {
+                record.published();
+            }
         }
         let call = self.call.as_ref().filter(|_| buffers > 0 && self.ring.needs_interrupt());
         let violations = self.ring.violations();
-        self.shared.count(|counters| {
-            counters.buffers += buffers;
-            counters.violations += invalid + violations - self.violations;
-            counters.interrupts += u64::from(call.is_some());
-        });
+        // A polled ring has many turns in which nothing happens.
+        if buffers + invalid + violations > self.violations {
+            self.shared.count(|counters| {
+                counters.buffers += buffers;
+                counters.violations += invalid + violations - self.violations;
+                counters.interrupts += u64::from(call.is_some());
+            });
+        }
         self.violations = violations;
         if let Some(call) = call {
             signal(call);
@@ -630,8 +813,7 @@ impl<D: ServedDevice> VhostUserBackendReqHandlerMut for Connection<D> {
     }
 
     fn set_vring_kick(&mut self, index: u8, fd: Option<File>) -> Result<()> {
-        let kick = fd.ok_or(Message::InvalidOperation("a queue without kicks, which would have to be polled"))?;
-        self.change(index.into(), |ring| ring.kick = Some(kick))
+        self.change(index.into(), |ring| ring.kick = Some(fd.map_or(Kick::Never, Kick::File)))
     }
 
     fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Result<()> {
@@ -646,7 +828,8 @@ impl<D: ServedDevice> VhostUserBackendReqHandlerMut for Connection<D> {
         Ok(VhostUserProtocolFeatures::MQ
             | VhostUserProtocolFeatures::REPLY_ACK
             | VhostUserProtocolFeatures::CONFIG
-            | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS)
+            | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS
+            | VhostUserProtocolFeatures::INFLIGHT_SHMFD)
     }
 
     fn set_protocol_features(&mut self, features: u64) -> Result<()> {
@@ -671,13 +854,38 @@ impl<D: ServedDevice> VhostUserBackendReqHandlerMut for Connection<D> {
         Ok(config[offset as usize..end].to_vec())
     }
 
+    /// Creates a record of buffers in flight, which the front end keeps when this process is killed.
+    fn get_inflight_fd(&mut self, wanted: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
+        let mmap_size = self.record_bytes(wanted.num_queues, wanted.queue_size) as u64;
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = rustix::fs::memfd_create("dormouse-inflight", flags).map(File::from);
+        let file = file.map_err(|_| Message::BackendInternalError)?;
+        file.set_len(mmap_size).map_err(|_| Message::BackendInternalError)?;
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        rustix::fs::fcntl_add_seals(&file, seals).map_err(|_| Message::BackendInternalError)?;
+        let given = VhostUserInflight { mmap_size, mmap_offset: 0, ..*wanted };
+        self.set_inflight_fd(&given, file.try_clone().map_err(|_| Message::BackendInternalError)?)?;
+        Ok((given, file))
+    }
+
+    fn set_inflight_fd(&mut self, given: &VhostUserInflight, file: File) -> Result<()> {
+        let VhostUserInflight { mmap_size, mmap_offset, num_queues, queue_size } = *given;
+        let needed = self.record_bytes(num_queues, queue_size) as u64;
+        if mmap_size < needed || mmap_offset % 64 != 0 {
+            return Err(Message::InvalidOperation("a record of buffers in flight that is too small or not aligned"));
+        }
+        let region = VhostUserMemoryRegion::new(0, mmap_size, 0, mmap_offset);
+        let mapped = self.map(&region, &file)?;
+        self.stop_all();
+        self.record = Some((mapped, num_queues, queue_size));
+        self.start_all()
+    }
+
     unsupported! {
         reset_device() -> ();
         set_config(u32, &[u8], VhostUserConfigFlags) -> ();
         set_gpu_socket(GpuBackend) -> ();
         get_shared_object(VhostUserSharedMsg) -> File;
-        get_inflight_fd(&VhostUserInflight) -> (VhostUserInflight, File);
-        set_inflight_fd(&VhostUserInflight, File) -> ();
         set_device_state_fd(VhostTransferStateDirection, VhostTransferStatePhase, File) -> Option<File>;
         check_device_state() -> ();
         get_shmem_config() -> VhostUserShMemConfig;

@@ -1,4 +1,5 @@
-//! Virtqueues shared with other processes over vhost-user: both ends of it, for block devices.
+//! Virtqueues shared with other processes over vhost-user: both ends of it for block devices, and the back end for
+//! network devices.
 //!
 //! # The problem
 //! A virtqueue is useful only with peers that speak it. Existing daemons and virtual machines hand over queues by a
@@ -63,7 +64,22 @@
 //! Memory belongs to the front end. The back end maps the memory that it receives. It unmaps it when it receives other
 //! memory or the front end is gone: then no thread has an address in it.
 //!
+//! # Network devices
+//! [`Network`] gives a driver's frames to a link, which is a datagram socket or a tap device, and those of the link to the
+//! driver. A receive queue's buffers wait in the ring until the link has a frame ([`ServedDevice::source`]).
+//! `VIRTIO_NET_F_MRG_RXBUF` is not offered: a frame has at most [`FRAME_BYTES_MAX`] bytes, and each buffer has room for it.
+//! Offloads, several pairs of queues and a control queue are not offered either.
+//!
+//! # Polling
+//! With [`BackEndOptions::is_polling`], or if a driver sends no kick file, a queue's thread does not sleep, and asks the
+//! driver not to kick.
+//!
 //! # Requests in flight
+//! A back end that is killed is continued by the next one at the same socket, if the front end keeps the record of
+//! requests in flight for it, as QEMU does (`VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD`, [`dormouse_vring::InFlight`]). What
+//! the driver has got back is not executed again. For [`BlockDevice`], the driver here, it is the driver that keeps its
+//! requests.
+//!
 //! Requests that a device had when it ended are given to the next device, in the order in which they were made. It is
 //! unknown whether the first device executed some of them, so they may be executed twice. For reads and writes of
 //! blocks, the result is the same.
@@ -71,8 +87,8 @@
 //! # Features
 //! Features that are not implemented are neither offered nor accepted. Implemented are, of rings: version 1, indirect
 //! tables, event indexes, packed rings, use in order. Of block devices: sizes, several queues, read-only, and flush. Of
-//! the protocol: several queues, acknowledgements, configuration space, and (back end) memory that is added and removed
-//! in pieces.
+//! network devices: the address. Of the protocol: several queues, acknowledgements, configuration space, and (back end)
+//! memory that is added and removed in pieces, and the record of requests in flight.
 //!
 //! # Ordering
 //! The rules of [`dormouse_vring`] apply. A kick or a call is sent after the buffers that it announces were published.
@@ -94,8 +110,7 @@
 //! all requests that arrive while the other side is busy.
 //!
 //! # Limits
-//! No live migration: no dirty log, no in-flight memory, no device state. Rings are served only after kicks, not by
-//! polling. The back end serves one driver at a time, and finishes each buffer before it takes the next.
+//! No live migration: no dirty log, no device state. The back end serves one driver at a time, and finishes each buffer before it takes the next.
 //!
 //! # Source
 //! VirtIO 1.2, clauses 2.6 to 2.8 and 5.2; QEMU's `docs/interop/vhost-user.rst`.
@@ -105,6 +120,7 @@ mod device;
 mod disk;
 mod error;
 mod front;
+mod network;
 mod served;
 mod shared;
 
@@ -113,4 +129,5 @@ pub use blk::{Config, ID_BYTES, Operation, SECTOR_BYTES, Status};
 pub use device::{BlockDevice, BlockQueue, Completed, DriverOptions, Negotiated, QueueCounters, Request};
 pub use disk::{Disk, FileStorage, Storage};
 pub use error::Error;
+pub use network::{FRAME_BYTES_MAX, Network, NetworkCounters};
 pub use served::{Cursor, InvalidBuffer, Memory};

@@ -65,6 +65,11 @@ impl Mapped {
         Ok(Mapped { base, len, start, addr: guest_phys_addr, user_addr, size: memory_size })
     }
 
+    /// Returns the address of the region's first byte.
+    pub(crate) fn start(&self) -> *mut u8 {
+        self.start
+    }
+
     /// Whether this is the region that a message names.
     pub(crate) fn is(&self, region: &VhostUserMemoryRegion) -> bool {
         let VhostUserMemoryRegion { guest_phys_addr, memory_size, user_addr, .. } = *region;

@@ -21,7 +21,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
 use rustix::event::{PollFd, PollFlags, poll};
 use tempfile::TempDir;
-use vhost::vhost_user::message::VhostUserHeaderFlag;
+use vhost::vhost_user::message::{VhostUserHeaderFlag, VhostUserInflight};
 use vhost::vhost_user::{Frontend, VhostUserFrontend, VhostUserProtocolFeatures};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
 use virtio_driver::{VhostUser, VirtioBlkConfig, VirtioBlkQueue, VirtioBlkReqBuf, VirtioFeatureFlags, VirtioTransport};
@@ -372,6 +372,8 @@ fn drive(
 /// A front end that sends and writes arbitrary values.
 struct Liar {
     front: Frontend,
+    /// The front end's socket, for messages that it does not send.
+    socket: UnixStream,
     pool: Pool,
     kick: EventFd,
     call: EventFd,
@@ -386,16 +388,16 @@ impl Liar {
     /// Connects and agrees on features. The device does not know the memory yet.
     fn connect(device: &Device, features: u64, name: &str) -> Liar {
         let socket = UnixStream::connect(device.socket()).unwrap();
-        let mut front = Frontend::from_stream(socket, 255);
+        let mut front = Frontend::from_stream(socket.try_clone().unwrap(), 255);
         front.set_owner().unwrap();
         let offered = front.get_features().unwrap();
         assert_eq!(offered & features, features);
         front.get_protocol_features().unwrap();
-        front.set_protocol_features(VhostUserProtocolFeatures::MQ | VhostUserProtocolFeatures::REPLY_ACK).unwrap();
+        front.set_protocol_features(PROTOCOL_ACCEPTED).unwrap();
         front.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
         front.set_features(features | Features::VERSION_1 | PROTOCOL).unwrap();
         let pool = Pool::new(name, LIAR_BYTES, MemoryOptions::new()).unwrap();
-        Liar { front, pool, kick: EventFd::new(0).unwrap(), call: EventFd::new(0).unwrap() }
+        Liar { front, socket, pool, kick: EventFd::new(0).unwrap(), call: EventFd::new(0).unwrap() }
     }
 
     fn region(&self) -> VhostUserMemoryRegionInfo {
@@ -448,12 +450,19 @@ impl Liar {
 }
 
 const PROTOCOL: u64 = 1 << 30;
+const PROTOCOL_ACCEPTED: VhostUserProtocolFeatures = VhostUserProtocolFeatures::MQ
+    .union(VhostUserProtocolFeatures::REPLY_ACK)
+    .union(VhostUserProtocolFeatures::INFLIGHT_SHMFD);
+
+/// A record of buffers in flight, in the liar's pool from this offset on.
+const RECORD: VhostUserInflight =
+    VhostUserInflight { mmap_size: 8192, mmap_offset: 0x20000, num_queues: 2, queue_size: LIAR_QUEUE };
 
 /// An invalid message from a front end is refused, the connection ends, and the next driver is served.
 #[test]
 fn invalid_messages_are_refused() {
     type Say = fn(&mut Liar) -> vhost::Result<()>;
-    let violations: [(&str, Say); 14] = [
+    let violations: [(&str, Say); 16] = [
         ("not sealed", |liar| {
             let file = File::from(rustix::fs::memfd_create("liar", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
             file.set_len(LIAR_BYTES as u64).unwrap();
@@ -471,6 +480,14 @@ fn invalid_messages_are_refused() {
         ("overlap", |liar| {
             let other = VhostUserMemoryRegionInfo { guest_phys_addr: LIAR_ADDR + 4096, ..liar.region() };
             liar.front.set_mem_table(&[liar.region(), other]).map(drop)
+        }),
+        ("too small or not aligned", |liar| {
+            let record = VhostUserInflight { mmap_size: 64, ..RECORD };
+            liar.front.set_inflight_fd(&record, liar.pool.file().as_raw_fd())
+        }),
+        ("too small or not aligned", |liar| {
+            let record = VhostUserInflight { mmap_offset: 0x20008, ..RECORD };
+            liar.front.set_inflight_fd(&record, liar.pool.file().as_raw_fd())
         }),
         ("not offered", |liar| liar.front.set_features(Features::VERSION_1 | 1 << 40)),
         ("legacy", |liar| liar.front.set_features(PROTOCOL)),
@@ -632,6 +649,40 @@ fn invalid_buffers_are_returned() {
     assert!(device.bytes() == vec![0; DISK_BYTES]);
 }
 
+/// A driver that sends no kick file (bit 8 of the message's payload) is served without kicks.
+#[test]
+fn a_queue_without_a_kick_file_is_polled() {
+    let device = Device::start(1, BackEndOptions::default());
+    let mut liar = Liar::connect(&device, 0, "liar");
+    liar.share().unwrap();
+    let bus = liar.bus();
+    split::init(&bus, LIAR_QUEUE.into()).unwrap();
+    let mut driver: split::Driver<Direct> = split::Driver::new(bus, LIAR_QUEUE.into(), Features::default()).unwrap();
+    liar.front.set_vring_num(0, LIAR_QUEUE).unwrap();
+    liar.front.set_vring_addr(0, &liar.addrs()).unwrap();
+    liar.front.set_vring_call(0, &liar.call).unwrap();
+    // SET_VRING_KICK of queue 0, version 1, with a payload of 8 bytes.
+    let message: Vec<u8> = [12_u32, 1, 8, 0x100, 0].into_iter().flat_map(u32::to_ne_bytes).collect();
+    liar.socket.write_all(&message).unwrap();
+    liar.front.set_vring_enable(0, true).unwrap();
+    // The header of a flush request, and its status.
+    let (header, status) = (LIAR_ADDR + 0x8000, LIAR_ADDR + 0x9000);
+    // SAFETY: the address is in the pool; the device reads it only after it is published.
+    unsafe { liar.pool.base().wrapping_add(0x8000).write_volatile(4) };
+    for number in 0..100 {
+        driver
+            .add_and_publish(&[Segment { addr: header, len: 16 }], &[Segment { addr: status, len: 1 }], number)
+            .unwrap();
+        let start = std::time::Instant::now();
+        while driver.take_used().unwrap().is_none() {
+            assert!(start.elapsed() < LONG, "request {number} does not come back");
+            std::thread::yield_now();
+        }
+    }
+    let counters = device.back_end.counters();
+    assert_eq!((counters.buffers, counters.kicks, counters.refused), (100, 0, 0), "{:?}", device.back_end.refusal());
+}
+
 fn borrow(event: &EventFd) -> BorrowedFd<'_> {
     // SAFETY: the event file is borrowed, and so stays open, as long as the result.
     unsafe { BorrowedFd::borrow_raw(event.as_raw_fd()) }
@@ -650,6 +701,15 @@ fn random_rings_are_survived() {
         }
         let mut liar = Liar::connect(&device, features, "liar");
         liar.share().unwrap();
+        // A record of buffers in flight that another device could not have left.
+        if rng.random() {
+            for word in 0..1024 {
+                let at = liar.pool.base().wrapping_add(0x20000 + 8 * word);
+                // SAFETY: the word is in the pool, which is mapped; the device does not have the record yet.
+                unsafe { at.cast::<u64>().write_volatile(if rng.random() { rng.random() } else { 0x10_0001 }) };
+            }
+            liar.front.set_inflight_fd(&RECORD, liar.pool.file().as_raw_fd()).unwrap();
+        }
         let base = if features & Features::PACKED != 0 { 1 << 15 } else { 0 };
         liar.start(LIAR_QUEUE, liar.addrs(), base).unwrap();
         let bus = liar.bus();
@@ -706,7 +766,7 @@ fn removed_memory_regions_are_unmapped() {
     let region = VhostUserMemoryRegionInfo { mmap_handle: other.file().as_raw_fd(), userspace_addr, ..liar.region() };
     liar.front.set_mem_table(&[region]).unwrap();
     assert_eq!((count("liar-first"), count("liar-other")), (1, 2));
-    drop(liar.front);
+    drop((liar.front, liar.socket));
     BlockDevice::connect(&device.socket(), DriverOptions::default()).unwrap();
     assert_eq!((count("liar-first"), count("liar-other")), (1, 1));
 }
