@@ -29,6 +29,7 @@ pub mod paper;
 mod plan;
 pub mod report;
 mod result;
+mod rounds;
 
 use std::path::PathBuf;
 

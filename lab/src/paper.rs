@@ -18,6 +18,7 @@ use serde::Deserialize;
 
 use crate::grid::{Grid, interval, number};
 use crate::result::{Elsewhere, Judged, Verdict};
+use crate::statistics::power::Precision;
 use crate::statistics::{ROUNDS_MIN, measurement, ratio};
 use crate::{Experiment, Measurement};
 
@@ -39,6 +40,9 @@ pub struct Paper {
     /// Reasons why measurements are missing, by a part of the name; the first match counts.
     #[serde(default)]
     absent: Vec<(String, String)>,
+    /// Changes of what is measured.
+    #[serde(default)]
+    changed: Vec<Changed>,
     /// Tables of the paper's figures.
     #[serde(default)]
     table: Vec<Table>,
@@ -47,11 +51,34 @@ pub struct Paper {
     statement: Vec<Statement>,
 }
 
+/// A change of what is measured, after which figures of earlier results are to be measured again.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Changed {
+    /// Date of the change: `2026-11-28`.
+    on: String,
+    /// Part of the ratios of the statements that it concerns.
+    part: String,
+    /// What is so since then.
+    now: String,
+}
+
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Place {
     name: String,
     parts: Vec<String>,
+    /// The effect that verdicts name; none if they name none.
+    effect: Option<Effect>,
+}
+
+/// The smallest effect that the rounds of a place show: a difference of a ratio's two sides, as a share of the divisor or of
+/// another measurement.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Effect {
+    /// The other measurement, and its name in texts; none for the divisor.
+    of: Option<[String; 2]>,
 }
 
 /// Figures of the paper beside those of this machine.
@@ -237,6 +264,23 @@ impl Expression {
         Ok(Measurement { median: ratio.value, ci95: ratio.ci95, mean, stddev, ..Measurement::default() })
     }
 
+    /// Returns a phrase that names the smallest effect that the rounds show; none if these are too few or not all there.
+    fn shown(&self, effect: &Effect, measurements: &[Measurement]) -> Option<String> {
+        let [of, to] = [&self.of, &self.to].map(|terms| sum(measurements, terms).ok());
+        let (of, to) = (of?, to?);
+        let (precision, what) = match &effect.of {
+            None => (Precision::of_ratio(&of.samples, &to.samples)?, "an effect of {}".to_string()),
+            Some([whole, name]) => {
+                let whole = measurements.iter().find(|measurement| measurement.name == *whole)?;
+                let precision = Precision::of_difference(&of.samples, &to.samples, whole.median)?;
+                (precision, format!("a difference of {{}} of {name}"))
+            }
+        };
+        let rounds = of.n.min(to.n);
+        let percent = format!("{:.2} %", 100.0 * precision.effect(rounds));
+        Some(format!("{rounds} rounds show {}", what.replace("{}", &percent)))
+    }
+
     /// Returns the value on this machine, or, if this machine has not measured it, on the first other one that has, with
     /// that machine. No value is of measurements of two machines.
     fn value_of<'a>(&self, experiment: &'a Experiment) -> (Result<Measurement, Lack>, Option<&'a Elsewhere>) {
@@ -288,6 +332,21 @@ impl Paper {
         format!("{}: {}. {}. Lines are those of {}.{marked}", self.cite, self.title, self.machine, self.lines)
     }
 
+    /// Returns a sentence for each change of what is measured since a result of this time, in RFC 3339: the lines whose figures
+    /// are to be measured again.
+    pub fn outdated(&self, measured: &str) -> Vec<String> {
+        let sentence = |Changed { on, part, now }: &Changed| {
+            let is_of = |statement: &&Statement| {
+                statement.true_if.as_ref().is_some_and(|condition| condition.ratio.text.contains(part))
+            };
+            let line = |statement: &Statement| statement.says.split_once(": ").map(|(line, _)| line.to_string());
+            let mut lines: Vec<String> = self.statement.iter().filter(is_of).filter_map(line).collect();
+            lines.dedup();
+            format!("To be measured again, lines {}: since {on} {now}.", lines.join(", "))
+        };
+        self.changed.iter().filter(|change| measured < change.on.as_str()).map(sentence).collect()
+    }
+
     /// Judges every statement at every place, by the measurements of an experiment.
     pub fn judge(&self, experiment: &Experiment) -> Vec<Judged> {
         let mut judged = Vec::new();
@@ -324,6 +383,9 @@ impl Paper {
         judged.range = range_text.clone();
         let (value, there) = ratio.value_of(experiment);
         judged.mark = there.map(|there| there.mark.clone()).unwrap_or_default();
+        let measurements = there.map_or(&experiment.measurements, |there| &there.measurements);
+        let effect = place.and_then(|place| place.effect.as_ref());
+        judged.shown = effect.and_then(|effect| ratio.shown(effect, measurements)).unwrap_or_default();
         (judged.verdict, judged.why) = match value {
             Ok(Measurement { median, ci95, is_exact, .. }) => {
                 let ci95 = if is_exact { Some([median; 2]) } else { ci95 };
@@ -389,7 +451,11 @@ pub fn grid(judged: &[Judged]) -> Grid {
             }
             let here = one.value.map(|value| interval_text(value, one.ci95, one.is_exact));
             let verdict = if one.mark.is_empty() { String::new() } else { format!(" ({})", one.mark) };
-            row.extend([here.unwrap_or_else(|| one.why.clone()), format!("{}{verdict}", one.verdict)]);
+            let mut here = here.unwrap_or_else(|| one.why.clone());
+            if !one.shown.is_empty() {
+                here = format!("{here}; {}", one.shown);
+            }
+            row.extend([here, format!("{}{verdict}", one.verdict)]);
             rows.push(row);
         }
     }

@@ -99,6 +99,9 @@ pub struct Judged {
     /// Mark of the machine whose measurements have decided; empty for this one.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub mark: String,
+    /// Smallest effect that the rounds show with a power of 0.8 at 5 %, as a phrase; empty where it is not of interest.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub shown: String,
     /// Reason for the verdict.
     pub why: String,
 }

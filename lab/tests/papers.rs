@@ -161,6 +161,42 @@ fn every_paper_can_be_read_and_says_where_its_figures_come_from() {
 }
 
 #[test]
+fn a_verdict_names_the_effect_that_its_rounds_show_and_an_older_result_the_lines_that_have_changed() {
+    let text = "cite = 'A'\ntitle = 'B'\nmachine = 'C'\nlines = 'D'\n\
+                place = [{ name = 'ratio', parts = ['time'], effect = {} }, \
+                         { name = 'difference', parts = ['cost'], effect = { of = ['whole', \"a build's time\"] } }]\n\
+                [[changed]]\non = '2026-11-29'\npart = '{0}.a'\nnow = 'a is another'\n\
+                [[statement]]\nsays = '1–2: S'\ntrue_if = '{0}.a / {0}.b is above 1'\n";
+    let paper = Paper::parse(text).unwrap();
+    // The deviation of a is a hundredth of its median; by the bootstrap of these twelve rounds the effect is about
+    // 2.8 standard errors of that median.
+    let spread: Vec<f64> = (0..ROUNDS).map(|round| 100.0 + (round as f64 - 5.5) * 0.29).collect();
+    let rounds = |name: &str, rounds: &[f64]| measurement(name, "s", rounds);
+    let measurements = vec![
+        rounds("time.a", &spread),
+        rounds("time.b", &[100.0; ROUNDS]),
+        rounds("cost.a", &spread),
+        rounds("cost.b", &[99.0; ROUNDS]),
+        rounds("whole", &[1_000.0; ROUNDS]),
+    ];
+    let judged = paper.judge(&Experiment { measurements, ..Experiment::default() });
+    let percent = |index: usize, after: &str, end: &str| -> f64 {
+        let shown = &judged[index].shown;
+        let number = shown.strip_prefix(after).and_then(|rest| rest.strip_suffix(end));
+        number.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{shown}"))
+    };
+    let effect = percent(0, "12 rounds show an effect of ", " %");
+    let share = percent(1, "12 rounds show a difference of ", " % of a build's time");
+    assert!((0.7..1.7).contains(&effect) && (share - effect / 10.0).abs() < 0.02, "{judged:#?}");
+    assert!(dormouse_lab::paper::grid(&judged).text().contains("; 12 rounds show an effect of "));
+    assert_eq!(
+        paper.outdated("2026-11-25T18:38:30Z"),
+        ["To be measured again, lines 1–2: since 2026-11-29 a is another."]
+    );
+    assert_eq!(paper.outdated("2026-11-29T12:00:00Z"), [""; 0]);
+}
+
+#[test]
 fn errors_in_expressions_are_reported() {
     let paper = |true_if: &str, cell: &str| {
         let text = format!(

@@ -94,11 +94,15 @@ const TOUR: [&str; 6] = ["imv", "percpu", "relay-write", "vring", "zero-page", "
 /// take a third longer.
 const TOUR_ROUNDS: &str = "6";
 
-/// Returns the command `dormouse-lab run` of a profile's build, with a project for it to compile.
-fn command(profile: &str) -> Result<Command> {
+/// Returns the command `dormouse-lab run` of a profile's build, with a project for it to compile, for long builds too if
+/// requested.
+fn command(profile: &str, is_long: bool) -> Result<Command> {
     let target = run::target_dir()?;
     let project = target.join("lab/lua");
     lua::fetch(&project)?;
+    if is_long {
+        lua::add_long(&project)?;
+    }
     let mut command = Command::new(target.join(profile).join("dormouse-lab"));
     // The path appears in results. The relative one does not reveal the project's location.
     command.arg("run").current_dir(run::root());
@@ -109,7 +113,7 @@ fn command(profile: &str) -> Result<Command> {
 /// Runs every experiment with the debug build and the built peers. This checks that they work, not what they measure.
 pub(crate) fn trial() -> Result<()> {
     let peers = run::target_dir()?.join("release/peers");
-    succeed(command("debug")?.args(["--quick", "--rounds", "6"]).env("DORMOUSE_LAB_PEERS", peers))
+    succeed(command("debug", false)?.args(["--quick", "--rounds", "6"]).env("DORMOUSE_LAB_PEERS", peers))
 }
 
 impl Lab {
@@ -141,7 +145,9 @@ impl Lab {
         if !self.quick && (self.all || self.experiments.iter().any(|name| name == "compile-job")) {
             variants()?;
         }
-        let mut command = command(profile)?;
+        let times_builds = |name: &String| ["compile-job", "percpu"].contains(&name.as_str());
+        let is_long = !self.quick && (self.all || self.experiments.iter().any(times_builds));
+        let mut command = command(profile, is_long)?;
         command.args(&self.experiments);
         if is_tour {
             command.args(TOUR).args(["--quick", "--brief"]);

@@ -86,6 +86,9 @@ enum Task {
     FetchLua {
         /// Directory to write to, which is replaced [default: demo/lua in the target directory]
         dir: Option<PathBuf>,
+        /// Also copy SQLite's source, for the goal `long`: a build of more than a minute on two CPUs
+        #[arg(long)]
+        long: bool,
     },
     /// Busy process of `test --load`
     #[command(hide = true)]
@@ -109,7 +112,7 @@ fn main() -> ExitCode {
         Task::Picture(picture) => picture.run(),
         Task::Commands(commands) => commands.run(),
         Task::Ci { steps } => ci::run(&steps),
-        Task::FetchLua { dir } => lua::run(dir),
+        Task::FetchLua { dir, long } => lua::run(dir, long),
         Task::Busy => load::busy(),
     });
     match result {

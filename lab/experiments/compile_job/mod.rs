@@ -13,6 +13,9 @@
 //!                       and removed                       lttng-ust-dormant  + LTTng's library, with nothing enabled
 //!                                                         lttng-ust          + a session that keeps the last events
 //! ```
+//! Full runs build the goal `long` of the Makefile, where it has one. A pilot of a few rounds tells how many rounds the
+//! paper's effects need; these have the paper's ways only.
+//!
 //! Full runs also have Desnoyers's (2009) steps, if `cargo xtask lab compile-job` has built them ([`VARIANTS`]): in
 //! `armed-overwrite-memcpy` a called memcpy copies an event's fields, in `armed-overwrite-specialised` a called
 //! function stores each, in `armed-overwrite` the stores are inlined. Further builds are sampled: `profile.STEP` is the
@@ -37,10 +40,13 @@ use dormouse_testing::lttng::{self, LttngSession};
 
 use crate::engine::find_part;
 use crate::plan::{self, Samples, in_turn, labels};
-use crate::statistics::measurement;
+use crate::rounds::{self, Effect};
+use crate::statistics::power::Precision;
+use crate::statistics::{ROUNDS_MIN, measurement};
 use crate::{Experiment, Host, LabError, Measurement, RunOptions};
-use project::{Build, Products, Project};
+use project::{Build, Goals, Products, Project};
 use sampler::Sampler;
+use signal_hook::iterator::Signals;
 
 /// Features of `lab/preload`. Each makes a variant of the preload library, `libdormouse_libc-FEATURE.so`.
 pub const VARIANTS: [&str; 2] = ["memcpy", "specialised"];
@@ -68,6 +74,15 @@ const WAYS: [Way; 8] = [
     Way { name: "lttng-ust", tool: LTTNG, mode: Some(Mode::Overwrite), step: None },
 ];
 
+/// Effects on the time of a build that the paper has found: two ways, and the ratio of their times less 1. Other ways
+/// have the pilot's rounds only.
+const EFFECTS: [(&str, &str, f64); 4] = [
+    ("dormant", "none", 0.031),
+    ("armed-overwrite-memcpy", "none", 0.110),
+    ("armed-overwrite-specialised", "armed-overwrite-memcpy", 0.008),
+    ("armed-overwrite", "armed-overwrite-specialised", 0.009),
+];
+
 /// LTTng's library that wraps libc, as the loader finds it.
 const LTTNG_LIBRARY: &str = "liblttng-ust-libc-wrapper.so";
 
@@ -82,6 +97,9 @@ const FIGURES: [(&str, &str); 7] = [
     (".programs", "count"),
     (".trace", "bytes"),
 ];
+
+/// Maximum number of rounds of a full experiment.
+const ROUNDS_MAX: usize = 20;
 
 /// State, and first part of the name, of figures that are shares of samples in our library.
 const PROFILE: &str = "profile";
@@ -118,7 +136,7 @@ pub(super) fn run(options: &RunOptions, _: &Host) -> Result<Experiment, LabError
 pub fn run_compile_job(options: &RunOptions, preload: &Path, variants: Option<&Path>) -> Result<Experiment, LabError> {
     let source = find_project(options.project.as_deref())?;
     let mut signals = plan::signals()?;
-    let project = Project::copy(&source, options.is_quick.then_some(3))?;
+    let project = Project::copy(&source, Goals::new(options.is_quick, 3, Goals::Long))?;
     let traces = project::directory_in("/var/tmp")?;
     let mut notes = vec![project.describe(&source), format!("traces are written to {}", project::place(traces.path()))];
     let lttng = options.has_peers.then(|| start_lttng(traces.path()));
@@ -150,44 +168,85 @@ pub fn run_compile_job(options: &RunOptions, preload: &Path, variants: Option<&P
         }
     }
     let job = Job { project, traces, lttng, reference };
-    let (rounds, profile_rounds) = (options.rounds(2, 20), options.rounds(0, 8));
-    let mut sampler = Sampler::find()?.ok_or("the sampler is not built; `cargo xtask lab` does so".to_owned());
+    let pilot = options.rounds(2, ROUNDS_MIN);
     let mut samples = Samples::new();
-    in_turn("compile-job", 1 + rounds + profile_rounds, all.len(), Some(&mut signals), |round, index, bar| {
+    let measure = |way: &Way, library: &Path, round, samples: &mut Samples| -> Result<(), LabError> {
+        let figures = job.build(way, library, round, None)?;
+        let count = if way.tool == OURS && way.mode.is_some() { FIGURES.len() } else { 2 };
+        // The first round is checked and not counted.
+        for ((suffix, unit), figure) in FIGURES.into_iter().zip(figures).take(if round > 0 { count } else { 0 }) {
+            samples.entry((format!("{}{suffix}", way.name), unit)).or_default().push(figure);
+        }
+        Ok(())
+    };
+    in_turn("compile-job: pilot", 1 + pilot, all.len(), Some(&mut signals), |round, index, bar| {
         let (way, library) = &all[index];
         bar.set_message(way.name);
-        match (&mut sampler, way.step) {
-            _ if round <= rounds => {
-                let figures = job.build(way, library, round, None)?;
-                let count = if way.tool == OURS && way.mode.is_some() { FIGURES.len() } else { 2 };
-                // The first round is checked and not counted.
-                for ((suffix, unit), figure) in FIGURES.into_iter().zip(figures).take(if round > 0 { count } else { 0 })
-                {
-                    samples.entry((format!("{}{suffix}", way.name), unit)).or_default().push(figure);
+        measure(way, library, round, &mut samples)
+    })?;
+    let rounds = if options.is_quick {
+        pilot
+    } else {
+        rounds::plan(&effects(&samples), pilot, options.rounds(0, ROUNDS_MAX), &mut notes)
+    };
+    let of_paper: Vec<_> =
+        all.iter().filter(|(way, _)| EFFECTS.iter().any(|(of, to, _)| [of, to].contains(&&way.name))).collect();
+    in_turn("compile-job", rounds - pilot, of_paper.len(), Some(&mut signals), |round, index, bar| {
+        let (way, library) = of_paper[index];
+        bar.set_message(way.name);
+        measure(way, library, 1 + pilot + round, &mut samples)
+    })?;
+    notes.push(format!(
+        "{rounds} rounds, each in an order of its own, and one before them that does not count; the first {pilot} are the pilot, and \
+         only they have ways that the paper does not compare"
+    ));
+    profile(options, &job, &all, &mut signals, &mut samples, &mut notes)?;
+    Ok(experiment(&samples, notes))
+}
+
+/// Samples builds, and adds the shares of samples in our library; a note if that is impossible.
+fn profile(
+    options: &RunOptions,
+    job: &Job,
+    all: &[(&Way, PathBuf)],
+    signals: &mut Signals,
+    samples: &mut Samples,
+    notes: &mut Vec<String>,
+) -> Result<(), LabError> {
+    let rounds = options.rounds(0, ROUNDS_MIN);
+    let steps: Vec<_> = all.iter().filter_map(|(way, library)| Some((way, library, way.step?))).collect();
+    let mut sampler = Sampler::find()?.ok_or("the sampler is not built; `cargo xtask lab` does so".to_owned());
+    let mut shares = Samples::new();
+    in_turn("compile-job: profile", rounds, steps.len(), Some(signals), |round, index, bar| {
+        let (way, library, step) = steps[index];
+        bar.set_message(way.name);
+        if let Ok(found) = &mut sampler {
+            job.build(way, library, 1 + round, Some(found))?;
+            match found.read()? {
+                Ok(ledger) => {
+                    let share = (format!("{PROFILE}.{step}"), "% of time");
+                    shares.entry(share).or_default().push(100.0 * ledger.share);
                 }
+                Err(why) => sampler = Err(why),
             }
-            (Ok(found), Some(step)) => {
-                job.build(way, library, round, Some(found))?;
-                match found.read()? {
-                    Ok(ledger) => {
-                        let share = (format!("{PROFILE}.{step}"), "% of time");
-                        samples.entry(share).or_default().push(100.0 * ledger.share);
-                    }
-                    Err(why) => sampler = Err(why),
-                }
-            }
-            _ => {}
         }
         Ok(())
     })?;
-    notes.push(format!("{rounds} rounds, each in an order of its own, and one before them that does not count"));
-    if let Err(why) = sampler
-        && profile_rounds > 0
-    {
-        notes.push(format!("{PROFILE} not available: {why}"));
-        samples.retain(|(name, _), _| !name.starts_with(PROFILE));
+    match sampler {
+        Err(why) if rounds > 0 => notes.push(format!("{PROFILE} not available: {why}")),
+        _ => samples.extend(shares),
     }
-    Ok(experiment(&samples, notes))
+    Ok(())
+}
+
+/// Returns the effects of the paper on the wall-clock time, with their precision by these rounds.
+fn effects(samples: &Samples) -> Vec<Effect> {
+    let of = |way: &str| samples.get(&(format!("{way}.wall"), "s"));
+    let found = EFFECTS.iter().filter_map(|(way, to, size)| {
+        let precision = Precision::of_ratio(of(way)?, of(to)?);
+        Some(Effect { what: format!("{way} to {to}"), size: *size, precision })
+    });
+    found.collect()
 }
 
 /// Starts a session of LTTng's in which nothing is enabled, or returns the reason why it cannot.

@@ -46,6 +46,27 @@ fn cpu_s(of: libc::c_int) -> f64 {
     seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }
 
+/// Goal of a Makefile for builds of a minute and more.
+const LONG: &str = "long";
+
+/// What make builds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Goals {
+    /// The Makefile's default goal.
+    All,
+    /// At most this many of the C files that make can build one by one.
+    Files(usize),
+    /// The goal [`LONG`], or the default goal of a Makefile without it.
+    Long,
+}
+
+impl Goals {
+    /// Returns some files for a quick experiment, and other goals for a full one.
+    pub(crate) fn new(is_quick: bool, quick_file_count: usize, full: Goals) -> Goals {
+        if is_quick { Goals::Files(quick_file_count) } else { full }
+    }
+}
+
 /// A copy of the project, which is removed at the end.
 pub(crate) struct Project {
     dir: TempDir,
@@ -97,9 +118,8 @@ impl Products {
 }
 
 impl Project {
-    /// Copies a project into memory, or into the directory for temporary files. With `file_count_max`, at most that
-    /// many of its C files are built, chosen from those that make can build one by one.
-    pub(crate) fn copy(source: &Path, file_count_max: Option<usize>) -> Result<Project, LabError> {
+    /// Copies a project into memory, or into the directory for temporary files.
+    pub(crate) fn copy(source: &Path, goals: Goals) -> Result<Project, LabError> {
         let dir = directory_in("/dev/shm")?;
         let failed = |error: io::Error| LabError::Project(format!("cannot copy {}: {error}", source.display()));
         // Version control is left out.
@@ -113,16 +133,24 @@ impl Project {
         // A project without the goal `clean` is built from its present files.
         project.can_make("-s", "clean".as_ref());
         project.sources = files(project.dir.path()).map_err(failed)?;
-        if let Some(count) = file_count_max {
-            let sources = project.sources.iter().filter(|path| path.extension() == Some(OsStr::new("c")));
-            let objects = sources.map(|path| path.with_extension("o"));
-            project.goals = objects.filter(|object| project.can_make("-n", object)).take(count).collect();
-        }
+        project.goals = match goals {
+            Goals::All => Vec::new(),
+            Goals::Files(count) => {
+                let sources = project.sources.iter().filter(|path| path.extension() == Some(OsStr::new("c")));
+                let objects = sources.map(|path| path.with_extension("o"));
+                objects.filter(|object| project.can_make("-n", object)).take(count).collect()
+            }
+            Goals::Long => [LONG].map(PathBuf::from).into_iter().filter(|goal| project.can_make("-n", goal)).collect(),
+        };
         Ok(project)
     }
 
     pub(crate) fn describe(&self, source: &Path) -> String {
-        let what = if self.goals.is_empty() { "all".into() } else { format!("{} files", self.goals.len()) };
+        let what = match &self.goals[..] {
+            [] => "all".into(),
+            [goal] if goal.as_os_str() == LONG => format!("the goal `{LONG}`"),
+            files => format!("{} files", files.len()),
+        };
         let (source, place) = (source.display(), place(self.dir.path()));
         format!("builds {what} of {source}, copied to {place}, make -j{}", self.job_count)
     }
@@ -214,6 +242,17 @@ fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_build_is_of_its_goal_if_the_makefile_has_one() {
+        let dir = tempfile::tempdir().expect("a directory");
+        for (makefile, expected) in [("all:\n\ttouch short\n", "short"), ("all:\nlong:\n\ttouch longer\n", "longer")] {
+            fs::write(dir.path().join("Makefile"), makefile).expect("a Makefile");
+            let project = Project::copy(dir.path(), Goals::Long).expect("a project");
+            let build = project.build::<&str>(&[]).expect("a build");
+            assert_eq!(build.products.0.keys().collect::<Vec<_>>(), [Path::new(expected)]);
+        }
+    }
 
     #[test]
     fn files_that_differ_between_plain_builds_are_not_compared() {

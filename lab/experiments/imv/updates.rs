@@ -1,4 +1,8 @@
-//! Readers of a value under updates: each turn is a process of the engine, which reads on one CPU and updates on another.
+//! Readers of a value under updates: each turn is a process of the engine, which reads on one CPU and updates on another, and
+//! for comparison does not update in every other slice of a few milliseconds.
+//!
+//! Beside what is measured stands what is expected: a reader loses what its interrupts cost, each as much as one by a
+//! barrier alone.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -8,19 +12,27 @@ use dormouse_testing::printed;
 use super::ENGINE;
 use crate::engine::engine_path;
 use crate::plan::{in_turn, labels};
-use crate::statistics::measurement;
-use crate::{Experiment, LabError, RunOptions};
+use crate::statistics::{measurement, median};
+use crate::{Experiment, LabError, Measurement, RunOptions};
 
 /// Updates in a second, and how names have them.
 const RATES: [(&str, &str); 4] =
     [("0", "idle"), ("10", "10-a-second"), ("1000", "1000-a-second"), ("100000", "100000-a-second")];
 
+/// Rate of the turns that have barriers in place of updates, and tell what an interrupt costs; also the rate of updates at
+/// which interrupts are counted, since there are few others beside them.
+const BARRIERS: (&str, &str) = ("100000", "barriers");
+
 /// Length of a turn in ms, for a full and a quick experiment.
-const TURN_MS: [&str; 2] = ["500", "60"];
+const TURN_MS: [&str; 2] = ["700", "60"];
 
 /// Figures of a turn: the engine's name of it, the state and tool of its measurement, and its unit.
-const FIGURES: [(&str, &str, &str, &str); 6] = [
+const FIGURES: [(&str, &str, &str, &str); 10] = [
     ("reads", "reads", "", "1/ns"),
+    ("idle", "reads-without", "", "1/ns"),
+    ("share", "share", "", "of 1"),
+    ("lost", "lost", "", "ns"),
+    ("interrupts", "interrupts", "", "per update"),
     ("p50", "batch", "p50", "ns"),
     ("p99", "batch", "p99", "ns"),
     ("p99.9", "batch", "p99.9", "ns"),
@@ -28,18 +40,46 @@ const FIGURES: [(&str, &str, &str, &str); 6] = [
     ("rate", "updates", "", "1/s"),
 ];
 
+/// Figures of turns, by the engine's names of them.
+type Turns = Vec<BTreeMap<String, f64>>;
+
+/// Returns the values of a figure, of those turns that have it.
+fn values(turns: &Turns, of: &str) -> Vec<f64> {
+    turns.iter().filter_map(|turn| turn.get(of).copied()).collect()
+}
+
+/// Returns the share of its reads that a reader is expected to keep at the rate of each turn, if an update costs
+/// `interrupts` times what a barrier has cost, round by round.
+fn expected(turns: &Turns, barriers: &Turns, interrupts: f64) -> Vec<f64> {
+    let pairs = turns.iter().zip(barriers);
+    pairs
+        .filter_map(|(turn, barrier)| Some(1.0 - turn.get("rate")? * interrupts * barrier.get("lost")? / 1e9))
+        .collect()
+}
+
+/// Returns a measurement of a state at a rate.
+fn figure(state: &str, tool: &str, rate: &str, unit: &str, samples: &[f64]) -> Measurement {
+    let name = [state, tool, rate].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(".");
+    let pairs = [("state", state), ("tool", tool), ("rate", rate)];
+    let pairs: Vec<_> = pairs.into_iter().filter(|(_, value)| !value.is_empty()).collect();
+    Measurement { labels: labels(&pairs), ..measurement(&name, unit, samples) }
+}
+
 /// Measures all rates in turn. A read that returned a wrong value is an error.
 pub(super) fn measure(options: &RunOptions) -> Result<Experiment, LabError> {
     let engine = engine_path(ENGINE)?;
     let [reader, updater] = [0, 1].map(|index| options.cpus[index].to_string());
     let turn_ms = TURN_MS[usize::from(options.is_quick)];
-    let rounds = options.rounds(8, 40);
-    let mut turns: [Vec<BTreeMap<String, f64>>; RATES.len()] = Default::default();
-    in_turn("imv: readers under updates", rounds, RATES.len(), None, |_, index, bar| {
-        let (rate, name) = RATES[index];
+    let rounds = options.rounds(8, 60);
+    let mut turns: [Turns; RATES.len() + 1] = Default::default();
+    in_turn("imv: readers under updates", rounds, RATES.len() + 1, None, |_, index, bar| {
+        let (rate, name) = *RATES.get(index).unwrap_or(&BARRIERS);
         bar.set_message(name);
         let mut command = Command::new(&engine);
         command.args(["updates", &reader, &updater, rate, turn_ms, options.policy.as_str()]);
+        if index == RATES.len() {
+            command.arg("barrier");
+        }
         let text = printed(&mut command, ENGINE).map_err(LabError::Engine)?;
         let found: BTreeMap<String, f64> =
             serde_json::from_str(&text).map_err(|error| LabError::Engine(format!("{error}: {text}")))?;
@@ -49,20 +89,40 @@ pub(super) fn measure(options: &RunOptions) -> Result<Experiment, LabError> {
         turns[index].push(found);
         Ok(())
     })?;
+    let [updating @ .., barriers] = &turns;
+    let interrupts = updating.last().map(|turns| median(&values(turns, "interrupts"))).unwrap_or_default();
     let mut measurements = Vec::new();
-    for ((_, rate), turns) in RATES.into_iter().zip(&turns) {
-        for (of, state, tool, unit) in FIGURES {
-            let name = [state, tool, rate].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(".");
-            let samples: Vec<f64> = turns.iter().filter_map(|turn| turn.get(of).copied()).collect();
-            let pairs = [("state", state), ("tool", tool), ("rate", rate)];
-            let pairs: Vec<_> = pairs.into_iter().filter(|(_, value)| !value.is_empty()).collect();
-            measurements.push(crate::Measurement { labels: labels(&pairs), ..measurement(&name, unit, &samples) });
-        }
+    for ((_, rate), turns) in RATES.into_iter().zip(updating) {
+        let figures = FIGURES.iter().filter(|(of, ..)| *of != "interrupts" || rate == RATES[RATES.len() - 1].1);
+        measurements.extend(figures.map(|(of, state, tool, unit)| figure(state, tool, rate, unit, &values(turns, of))));
+        measurements.push(figure("expected", "", rate, "of 1", &expected(turns, barriers, interrupts)));
     }
-    let updates: f64 = turns.iter().flatten().filter_map(|turn| turn.get("updates")).sum();
+    for (of, unit) in [("share", "of 1"), ("lost", "ns")] {
+        measurements.push(figure(of, "", BARRIERS.1, unit, &values(barriers, of)));
+    }
+    // A machine may be too busy to leave one pair of slices alone, or not tell its interrupts.
+    measurements.retain(|measurement| measurement.n > 0);
+    let sum = |of: &str| -> f64 { updating.iter().map(|turns| values(turns, of).iter().sum::<f64>()).sum() };
     let note = format!(
-        "a value was updated {updates} times while another thread read it; no read returned an old value after an update, or one \
-         that nobody had set; {rounds} rounds of {turn_ms} ms at each rate"
+        "a value was updated {} times while another thread read it; no read returned an old value after an update, or one that \
+         nobody had set; {rounds} rounds of {turn_ms} ms at each rate, of which half is without updates; {} of {} pairs of slices \
+         count, since the reader kept its CPU",
+        sum("updates"),
+        sum("kept"),
+        sum("pairs")
     );
     Ok(Experiment { measurements, notes: vec![note], ..Experiment::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_is_expected_to_lose_what_its_interrupts_cost() {
+        let turn = |of: &str, value: f64| BTreeMap::from([(of.to_string(), value)]);
+        let barriers = vec![turn("lost", 2_000.0), turn("lost", 1_000.0), turn("share", 1.0)];
+        let updating = vec![turn("rate", 1_000.0), turn("rate", 100_000.0), turn("rate", 10.0)];
+        assert_eq!(expected(&updating, &barriers, 2.0), [0.996, 0.8]);
+    }
 }

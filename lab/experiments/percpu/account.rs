@@ -7,10 +7,12 @@
 //! subtracted, which is called and does nothing.
 
 use crate::experiments::compile_job::find_project;
-use crate::experiments::compile_job::project::{Build, Products, Project};
+use crate::experiments::compile_job::project::{Build, Goals, Products, Project};
 use crate::experiments::compile_job::sampler::{Ledger, Sampler};
 use crate::plan::{in_turn, labels};
-use crate::statistics::measurement;
+use crate::rounds::{self, Effect};
+use crate::statistics::power::Precision;
+use crate::statistics::{ROUNDS_MIN, measurement};
 use crate::{LabError, Measurement, RunOptions};
 
 /// Ways of counting; the first is subtracted from the others.
@@ -24,8 +26,11 @@ const FIGURES: [Figure; 3] = [
     ("account-cpu", "s", |(_, build)| build.cpu_s),
 ];
 
-/// Number of rounds of a full experiment: an interval needs six, and a build's time is noisy.
-const ROUNDS: usize = 10;
+/// Effect that the paper has found: two ways, and by how much of the second's share of samples the first's is less.
+const EFFECT: (&str, &str, f64) = ("static", "pointer-array", 0.065);
+
+/// Maximum number of rounds of a full experiment.
+const ROUNDS_MAX: usize = 12;
 
 /// Builds in every way, in turn. [`LabError::Peer`] gives the reason if that is impossible. A build that fails, or has
 /// another result, is a different error.
@@ -33,21 +38,52 @@ pub(super) fn measure(options: &RunOptions, notes: &mut Vec<String>) -> Result<V
     let unbuilt = || LabError::Peer("its library is not built; `cargo xtask lab` does so".into());
     let mut sampler = Sampler::find()?.ok_or_else(unbuilt)?;
     let source = find_project(options.project.as_deref()).map_err(|error| LabError::Peer(error.to_string()))?;
-    let project = Project::copy(&source, options.is_quick.then_some(1))?;
+    let project = Project::copy(&source, Goals::new(options.is_quick, 1, Goals::Long))?;
     notes.push(format!("accounting: {}", project.describe(&source)));
     let reference = Products::reference(&project.build::<&str>(&[])?.products, &project.build::<&str>(&[])?.products);
 
     let mut all: [Vec<(Ledger, Build)>; WAYS.len()] = Default::default();
-    in_turn("percpu: accounting", options.rounds(1, ROUNDS), WAYS.len(), None, |_, index, bar| {
-        let way = WAYS[index];
-        bar.set_message(way);
-        let build = project.build(&sampler.environment(way, None)?)?;
-        reference.compare(&build.products, way)?;
-        let ledger = sampler.read()?.map_err(|why| LabError::Peer(format!("{way}: {why}")))?;
-        all[index].push((ledger, build));
-        Ok(())
-    })?;
+    let pilot = options.rounds(1, ROUNDS_MIN);
+    let mut measure = |what, rounds, all: &mut [Vec<(Ledger, Build)>; WAYS.len()]| {
+        in_turn(what, rounds, WAYS.len(), None, |_, index, bar| {
+            let way = WAYS[index];
+            bar.set_message(way);
+            let build = project.build(&sampler.environment(way, None)?)?;
+            reference.compare(&build.products, way)?;
+            let ledger = sampler.read()?.map_err(|why| LabError::Peer(format!("{way}: {why}")))?;
+            all[index].push((ledger, build));
+            Ok(())
+        })
+    };
+    measure("percpu: accounting, pilot", pilot, &mut all)?;
+    if !options.is_quick {
+        let rounds = rounds::plan(&[effect(&all)], pilot, options.rounds(0, ROUNDS_MAX), notes);
+        measure("percpu: accounting", rounds - pilot, &mut all)?;
+    }
     figures(&all, notes)
+}
+
+/// Returns the costs of a way, round by round: its figures less those of the way `none`, or a `share` of those.
+fn costs(
+    all: &[Vec<(Ledger, Build)>; WAYS.len()],
+    index: usize,
+    of: fn(&(Ledger, Build)) -> f64,
+    share: f64,
+) -> Vec<f64> {
+    all[index].iter().zip(&all[0]).map(|(with, without)| of(with) - share * of(without)).collect()
+}
+
+/// Returns the effect of the paper, with its precision by these rounds.
+fn effect(all: &[Vec<(Ledger, Build)>; WAYS.len()]) -> Effect {
+    let (way, to, size) = EFFECT;
+    let (figure, _, of) = FIGURES[0];
+    let costs =
+        |way| WAYS.iter().position(|one| *one == way).map(|index| costs(all, index, of, 1.0)).unwrap_or_default();
+    Effect {
+        what: format!("{figure}.{way} to {figure}.{to}"),
+        size,
+        precision: Precision::of_ratio(&costs(way), &costs(to)),
+    }
 }
 
 /// Tolerance for the number of blocks between builds: the compilers' allocations depend a little on paths and
@@ -57,12 +93,11 @@ const CROSSINGS_TOLERANCE: f64 = 0.01;
 fn figures(all: &[Vec<(Ledger, Build)>; WAYS.len()], notes: &mut Vec<String>) -> Result<Vec<Measurement>, LabError> {
     let mut measurements = Vec::new();
     for (figure, unit, of) in FIGURES {
-        for (way, builds) in WAYS.into_iter().zip(all) {
+        for (index, way) in WAYS.into_iter().enumerate() {
             // The way `none` is reported as measured: its cost is common to all ways.
             let (state, share) = if way == WAYS[0] { (format!("empty-{figure}"), 0.0) } else { (figure.into(), 1.0) };
-            let pairs = builds.iter().zip(&all[0]);
-            let costs: Vec<f64> = pairs.map(|(with, without)| of(with) - share * of(without)).collect();
             let labels = labels(&[("state", &state), ("tool", way)]);
+            let costs = costs(all, index, of, share);
             measurements.push(Measurement { labels, ..measurement(&format!("{state}.{way}"), unit, &costs) });
         }
     }

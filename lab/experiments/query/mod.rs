@@ -26,7 +26,7 @@ use dormouse_testing::printed;
 
 use crate::engine::{engine_path, find_part};
 use crate::experiments::compile_job::find_project;
-use crate::experiments::compile_job::project::{Project, directory_in, place};
+use crate::experiments::compile_job::project::{Goals, Project, directory_in, place};
 use crate::plan::{self, Samples, in_turn};
 use crate::statistics::{ROUNDS_MIN, measurement};
 use crate::{Experiment, Host, LabError, Measurement, RunOptions};
@@ -168,7 +168,7 @@ fn copier(dir: &Path) -> Result<PathBuf, LabError> {
 
 /// Records builds of a project below a directory. Returns the path of the trace, and its number of events.
 fn record(options: &RunOptions, dir: &Path, project: &Path, library: PathBuf) -> Result<(PathBuf, u64), LabError> {
-    let project = Project::copy(project, options.is_quick.then_some(3))?;
+    let project = Project::copy(project, Goals::new(options.is_quick, 3, Goals::All))?;
     let of = Options {
         mode: Mode::Discard,
         patterns: vec!["libc:*".into()],

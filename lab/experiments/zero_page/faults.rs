@@ -22,7 +22,8 @@ use std::process::{Command, Stdio};
 
 use dormouse_testing::printed;
 
-use crate::experiments::compile_job::{find_project, project::Project};
+use crate::experiments::compile_job::find_project;
+use crate::experiments::compile_job::project::{Goals, Project};
 use crate::plan::{Samples, in_turn};
 use crate::statistics::ROUNDS_MIN;
 use crate::{LabError, RunOptions};
@@ -31,7 +32,11 @@ const RECORD: &str = "perf record --quiet --no-buildid --no-bpf-event --data \
                       --event exceptions:page_fault_user,exceptions:page_fault_kernel,task:task_newtask --output";
 const SCRIPT: &str =
     "script --show-mmap-events --show-task-events --show-lost-events --fields pid,tid,time,event,trace --input";
-const NEEDS: &str = "perf (apt-get install linux-perf; needs x86-64, and root or kernel.perf_event_paranoid = -1)";
+pub(super) const NEEDS: &str =
+    "perf (apt-get install linux-perf; needs x86-64, and root or kernel.perf_event_paranoid = -1)";
+
+/// Number of make's jobs, as in the paper.
+pub(super) const JOBS: usize = 4;
 
 /// Bit of an error code: the page is present.
 const PRESENT: u64 = 1;
@@ -163,8 +168,13 @@ fn rates(lines: impl Iterator<Item = io::Result<String>>) -> io::Result<BTreeMap
     Ok(faults.counts.into_iter().map(|(name, count)| (name, count as f64 / faults.lasting_s)).collect())
 }
 
+/// Returns the words of a command that records the faults of the command after them.
+pub(super) fn perf_words(data: &Path) -> Vec<OsString> {
+    RECORD.split(' ').map(OsString::from).chain([data.into(), "--".into()]).collect()
+}
+
 /// Returns the counts per second of a recording of perf.
-fn rates_of(data: &Path) -> io::Result<BTreeMap<&'static str, f64>> {
+pub(super) fn rates_of(data: &Path) -> io::Result<BTreeMap<&'static str, f64>> {
     let mut script = Command::new("perf");
     script.args(SCRIPT.split(' ')).arg(data).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut script = script.spawn()?;
@@ -178,11 +188,10 @@ fn rates_of(data: &Path) -> io::Result<BTreeMap<&'static str, f64>> {
 pub(super) fn of_builds(options: &RunOptions, samples: &mut Samples) -> Result<String, LabError> {
     let failed = |error| LabError::System { what: NEEDS, error };
     let source = find_project(options.project.as_deref())?;
-    let mut project = Project::copy(&source, options.is_quick.then_some(2))?;
+    let mut project = Project::copy(&source, Goals::new(options.is_quick, 2, Goals::All))?;
     let dir = tempfile::tempdir().map_err(failed)?;
     let data = dir.path().join("perf.data");
-    let words = RECORD.split(' ').map(OsString::from).chain([data.clone().into(), "--".into()]);
-    (project.job_count, project.under) = (4, words.collect());
+    (project.job_count, project.under) = (JOBS, perf_words(&data));
     // perf is tried alone, so that its refusal is not taken for a failure of make.
     let tried = printed(Command::new("perf").args(&project.under[1..]).arg("true"), "perf");
     tried.map_err(|why| failed(io::Error::other(why)))?;

@@ -36,6 +36,7 @@ mod backed;
 mod c;
 mod clock;
 mod counters;
+pub mod interrupts;
 mod loops;
 pub mod pages;
 pub mod ring;

@@ -70,10 +70,11 @@ Exit code: 0, even if figures differ; 2 if a file cannot be read.")]
         #[arg(long)]
         json: bool,
     },
-    /// Add what another machine has measured
+    /// Add the measurements of another machine
     ///
-    /// What A has not measured and B has, of hyperthreads or two sockets for example, stands in A's tables and verdicts with B's mark. A row is of
-    /// one machine: B does not complete what A has measured in part. Without B, the command lists what is missing, and the command to run there.
+    /// Some rows need a machine with hyperthreads or two sockets, for example. The command fills the rows that A lacks with B's measurements, and
+    /// marks them with B's letter. Each row comes from one machine: if A has measured part of a row and B all of it, the row is B's. With A alone,
+    /// the command lists the missing rows, and prints the command that measures them on another machine.
     Merge {
         /// Result of `dormouse lab run --json` of this machine; a file that ends in `.gz` is unpacked
         #[arg(value_name = "A.json")]

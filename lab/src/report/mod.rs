@@ -71,6 +71,8 @@ pub fn papers(report: Option<&Report>) -> String {
         let is_missing = if report.is_some() && found.is_none() { "It is not in this result. " } else { "" };
         text += &format!("\n## {}\n\nExperiment: `{}`. {is_missing}", paper.cite, known.name);
         let nothing = Experiment { name: known.name.into(), ..Experiment::default() };
+        let outdated = report.filter(|_| found.is_some()).map(|report| paper.outdated(&report.host.measured));
+        text.extend(outdated.into_iter().flatten().map(|sentence| sentence + " "));
         text.extend(of_paper(&paper, found.unwrap_or(&nothing)).iter().map(|block| match block {
             Block::Grid(title, grid) => format!("\n### {title}\n\n{}", grid.markdown()),
             Block::Text(text) => format!("{text}\n"),

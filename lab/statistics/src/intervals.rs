@@ -21,7 +21,8 @@ use crate::{
 
 /// Minimum number of rounds for the normal approximation of the rank test.
 const RANK_TEST_ROUNDS_MIN: usize = 8;
-const Z_95: f64 = 1.959_964;
+/// Quantile of a standard normal variable for a two-sided interval of 95 %.
+pub(crate) const Z_95: f64 = 1.959_964;
 
 /// A figure of a result.
 #[derive(Debug, Clone, Copy)]

@@ -6,10 +6,12 @@
 //! | ratio of two costs | ratio of medians; rounds are drawn in pairs | as above, ch. 14 |
 //! | warm-up | MSER-5 | White 1997; White and Robinson 2010 |
 //! | outliers | distance from the median of more than 5 deviations | Iglewicz and Hoaglin 1993, with a wider fence |
+//! | effect that rounds can show | standard error of the bootstrap, power 0.8 | Cohen 1988; Wittes and Brittain 1990 |
 //! | mean ± deviation | first-order propagation of independent errors | common practice; as in the kernel's immediate-value tables of 2008 |
 
 mod figures;
 pub mod intervals;
+pub mod power;
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};

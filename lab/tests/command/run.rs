@@ -295,7 +295,7 @@ fn assert_imv_cases(experiment: &Experiment, report: &Report) {
     }
     if RunOptions::new(true).cpus.len() > 1 {
         for rate in ["idle", "10-a-second", "1000-a-second", "100000-a-second"] {
-            ["reads", "batch.p50", "batch.p99", "batch.p99.9", "batch.max", "updates"]
+            ["reads", "reads-without", "batch.p50", "batch.p99", "batch.p99.9", "batch.max", "updates"]
                 .into_iter()
                 .for_each(|state| has(&format!("{state}.{rate}")));
         }

@@ -1,21 +1,28 @@
 //! A reader of one immediate value, on one CPU, while a thread on another CPU changes the value at a rate.
 //!
 //! ```text
-//!   updater:  k-th deadline = start + k ÷ rate     NEXT = v     UPDATED.set(v)     SETTLED = v
+//!   slices:   0: nothing is updated     1: updates     2: nothing     3: updates     …     all of one length
+//!   updater:  a deadline, in slice 1:  NEXT = v     UPDATED.set(v)     SETTLED = v     in slice 0: waits for it, no more
 //!   reader:   a batch: floor = SETTLED     4,096 reads by 16 sites     each at least floor, none above NEXT     its time
 //! ```
 //! The values ascend. A read below the floor has returned an old value after `set` had returned, and one above `NEXT` a
 //! value that nobody has set: both are violations.
 //!
+//! Slices of both kinds are a few milliseconds apart, in one process, and the updater sleeps and spins alike in both, so a slow
+//! phase of the machine, the layout of the process and a sibling CPU are the same for both. A pair of slices in which the
+//! scheduler has taken the reader's CPU away (involuntary context switches, getrusage(2)) does not count: no update does that.
+//!
 //! Deadlines are absolute, so a late update does not delay the later ones; an updater that cannot keep the rate makes
 //! updates without a pause, and the rate that it has reached is reported.
+//!
+//! In place of an update the updater can call membarrier(2), which interrupts the reader once and does nothing else.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use dormouse_imv::{imv, imv_read};
-use dormouse_lab_harness::set_scheduler;
-use rustix::thread::{CpuSet, sched_setaffinity};
+use dormouse_lab_harness::{interrupts, set_scheduler};
+use rustix::thread::{CpuSet, MembarrierCommand, membarrier, sched_setaffinity};
 
 imv! {
     static UPDATED: u32 = 0;
@@ -33,6 +40,14 @@ const PASSES: u32 = 256;
 const READS: f64 = 16.0 * PASSES as f64;
 /// Maximum number of batches whose times are kept.
 const BATCHES_MAX: usize = 4_000_000;
+/// Minimum number of batches under updates.
+const BATCHES_MIN: usize = 1_000;
+/// Maximum length of a turn with too few batches, as a multiple of the requested length.
+const PATIENCE: u64 = 20;
+/// Length of a slice.
+const SLICE_NS: u64 = 7_000_000;
+/// Time at the beginning of a slice that does not count: an update of the slice before may have been late.
+const GUARD_NS: u64 = 500_000;
 /// Time before a deadline that the updater does not sleep, because a sleep may end late.
 const SPIN: Duration = Duration::from_micros(200);
 
@@ -63,85 +78,233 @@ fn take_seat(cpu: usize, is_fifo: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// Updates the value `rate` times a second until the reader has ended. Returns the number of updates in a second. An
-/// `is_early` updater says too early that an update has ended.
-fn update(rate: u32, is_early: bool) -> Result<f64, String> {
-    let start = Instant::now();
-    let mut count = 0;
-    while rate > 0 && !IS_OVER.load(Ordering::Relaxed) {
-        let deadline = start + Duration::from_secs(1) * count / rate;
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left > SPIN {
-            // Wakes up now and then to see whether the reader has ended.
-            std::thread::sleep((left - SPIN).min(Duration::from_millis(10)));
-            continue;
+/// What the updater does at a deadline.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Act {
+    Update,
+    /// An update that is said to have ended too early.
+    EarlyUpdate,
+    Barrier,
+}
+
+impl Act {
+    /// Acts for the `count`-th time.
+    fn act(self, count: u32) -> Result<(), String> {
+        if self == Act::Barrier {
+            return membarrier(MembarrierCommand::PrivateExpeditedSyncCore).map_err(|error| error.to_string());
         }
-        while Instant::now() < deadline {
-            std::hint::spin_loop();
-        }
-        count += 1;
         NEXT.store(count, Ordering::Relaxed);
-        if is_early {
+        if self == Act::EarlyUpdate {
             SETTLED.store(count, Ordering::Relaxed);
         }
         UPDATED.set(count).map_err(|error| error.to_string())?;
         // (S) pairs with the reader's load: a read after it must not return an older value.
         SETTLED.store(count, Ordering::Release);
+        Ok(())
     }
-    Ok(f64::from(count) / start.elapsed().as_secs_f64())
 }
 
-/// Reads for a time. Returns the time of each batch in ns, ascending, and the number of batches with a violation.
-fn read(lasting: Duration) -> (Vec<u32>, u64) {
+/// Waits for a time. Returns whether the reader goes on.
+fn wait(start: Instant, ns: u64) -> bool {
+    let deadline = start + Duration::from_nanos(ns);
+    while !IS_OVER.load(Ordering::Relaxed) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return true;
+        }
+        if left > SPIN {
+            // Wakes up now and then to see whether the reader has ended.
+            std::thread::sleep((left - SPIN).min(Duration::from_millis(10)));
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+    false
+}
+
+/// Acts `rate` times in each second of slices with updates until the reader has ended. Returns how often it has acted.
+fn update(start: Instant, rate: u32, act: Act) -> Result<u32, String> {
+    let (mut count, mut first) = (0, 0);
+    // Deadlines are in the middle of equal parts of the time that slices with updates have.
+    let deadline = |index: u64| (2 * index + 1) * 500_000_000 / u64::from(rate.max(1));
+    for pair in 0.. {
+        let end = (pair + 1) * SLICE_NS;
+        let after = (first..).find(|index| rate == 0 || deadline(*index) >= end).unwrap_or(first);
+        for slice in [2 * pair, 2 * pair + 1] {
+            for index in first..after {
+                if !wait(start, slice * SLICE_NS + deadline(index) % SLICE_NS) {
+                    return Ok(count);
+                }
+                if start.elapsed().as_nanos() as u64 >= (slice + 1) * SLICE_NS {
+                    break;
+                }
+                if slice % 2 == 1 {
+                    count += 1;
+                    act.act(count)?;
+                }
+            }
+        }
+        first = after;
+        if !wait(start, 2 * end) {
+            return Ok(count);
+        }
+    }
+    Ok(count)
+}
+
+/// A slice, as far as it counts.
+#[derive(Debug, Clone, Copy, Default)]
+struct Slice {
+    batches: u64,
+    ns: u64,
+    is_preempted: bool,
+}
+
+/// What the reader has found.
+#[derive(Default)]
+struct Found {
+    slices: Vec<Slice>,
+    /// Time of each batch in slices with updates, in ns.
+    times: Vec<u32>,
+    violations: u64,
+    /// Time from the first slice to the last.
+    lasting: Duration,
+}
+
+/// Returns how often the scheduler has taken the CPU from this thread.
+fn preemptions() -> i64 {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: `usage` has room for the answer; with these arguments the call does not fail (getrusage(2)).
+    unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) };
+    // SAFETY: all zeroes is a valid `rusage`, and so is the value that the kernel has written over them.
+    unsafe { usage.assume_init() }.ru_nivcsw
+}
+
+/// Reads for a time; for longer, up to a limit, if the machine has left too little of it.
+fn read(start: Instant, lasting: Duration) -> Found {
     // Written, so that its pages cause no faults between the batches.
     let mut times = vec![1; BATCHES_MAX];
-    let (mut count, mut violations) = (0, 0);
-    let start = Instant::now();
-    let mut begun = start;
-    while count < times.len() && begun - start < lasting {
+    let mut found = Found { slices: Vec::with_capacity(1 << 12), ..Found::default() };
+    let (mut count, mut slice, mut number, mut switches) = (0, Slice::default(), 0, preemptions());
+    let at = || start.elapsed().as_nanos() as u64;
+    while Instant::now() < start {
+        std::hint::spin_loop();
+    }
+    let mut begun = at();
+    let enough = |count, at| at >= lasting.as_nanos() as u64 * if count < BATCHES_MIN { PATIENCE } else { 1 };
+    while count < times.len() && !enough(count, begun) {
         // (S) pairs with the updater's store.
         let floor = SETTLED.load(Ordering::Acquire);
         let [least, most] = batch();
-        violations += u64::from(least < floor || most > NEXT.load(Ordering::Relaxed));
-        let ended = Instant::now();
-        times[count] = (ended - begun).as_nanos().try_into().unwrap_or(u32::MAX);
-        (begun, count) = (ended, count + 1);
+        found.violations += u64::from(least < floor || most > NEXT.load(Ordering::Relaxed));
+        let ended = at();
+        if begun / SLICE_NS == ended / SLICE_NS {
+            if begun % SLICE_NS >= GUARD_NS {
+                slice.batches += 1;
+                slice.ns += ended - begun;
+                if number % 2 == 1 {
+                    times[count] = (ended - begun).try_into().unwrap_or(u32::MAX);
+                    count += 1;
+                }
+            }
+            begun = ended;
+            continue;
+        }
+        let now = preemptions();
+        found.slices.push(Slice { is_preempted: now != switches, ..slice });
+        (slice, switches) = (Slice::default(), now);
+        number = ended / SLICE_NS;
+        // A slice in which the reader has not run at all.
+        found.slices.resize(number as usize, Slice { is_preempted: true, ..Slice::default() });
+        begun = at();
     }
     times.truncate(count);
     times.sort_unstable();
-    (times, violations)
+    Found { times, lasting: start.elapsed(), ..found }
+}
+
+/// Returns the figures of slices: reads in a ns without updates and with them, the latter of the former, and the numbers of
+/// pairs that count and of all. Without a pair that counts there is no share, and the reads are those of all pairs.
+fn figures(slices: &[Slice]) -> ([f64; 2], Option<f64>, [usize; 2]) {
+    let (pairs, _) = slices.as_chunks::<2>();
+    let kept: Vec<&[Slice; 2]> = pairs.iter().filter(|pair| pair.iter().all(|slice| !slice.is_preempted)).collect();
+    let reads = |pairs: &[&[Slice; 2]]| {
+        [0, 1].map(|of| {
+            let sum = |figure: fn(&Slice) -> u64| pairs.iter().map(|pair| figure(&pair[of])).sum::<u64>() as f64;
+            READS * sum(|slice| slice.batches) / sum(|slice| slice.ns)
+        })
+    };
+    let counts = [kept.len(), pairs.len()];
+    if kept.is_empty() {
+        return (reads(&pairs.iter().collect::<Vec<_>>()), None, counts);
+    }
+    let [without, with] = reads(&kept);
+    ([without, with], Some(with / without), counts)
 }
 
 /// Runs the reader on the first CPU and the updater on the second, as `CPU CPU RATE MILLISECONDS POLICY` say. Returns the
-/// figures as JSON. With `early` behind them, the updater makes the mistake that the reader has to find.
+/// figures as JSON. With `barrier` behind them there are barriers in place of updates; with `early` the updater makes the
+/// mistake that the reader has to find.
 ///
 /// # Errors
 /// If an argument is wrong, a CPU or the policy cannot be had, or an update fails.
 pub fn run(arguments: &[String]) -> Result<String, String> {
-    let [reader, updater, rate, milliseconds, policy, mistake @ ..] = arguments else {
-        return Err("arguments: updates CPU CPU RATE MILLISECONDS other|fifo [early]".into());
+    let [reader, updater, rate, milliseconds, policy, act @ ..] = arguments else {
+        return Err("arguments: updates CPU CPU RATE MILLISECONDS other|fifo [barrier|early]".into());
     };
-    let is_early = mistake.iter().any(|word| word == "early");
+    let act = match act.first().map(String::as_str) {
+        Some("early") => Act::EarlyUpdate,
+        Some("barrier") => Act::Barrier,
+        _ => Act::Update,
+    };
     let number = |text: &String| text.parse::<u32>().map_err(|error| format!("{text}: {error}"));
     let (reader, updater, rate) = (number(reader)? as usize, number(updater)? as usize, number(rate)?);
     let (lasting, is_fifo) = (Duration::from_millis(number(milliseconds)?.into()), policy == "fifo");
-    let (read, updated) = std::thread::scope(|scope| {
-        let updating = scope.spawn(move || take_seat(updater, is_fifo).and_then(|()| update(rate, is_early)));
+    // An update also registers the process for barriers.
+    UPDATED.set(0).map_err(|error| error.to_string())?;
+    // All requests of other CPUs, also those to forget translations, which the kernel counts as `TLB` besides.
+    let interrupts = || interrupts::of_cpu(reader, |name| name == "CAL");
+    let before = interrupts();
+    let start = Instant::now() + Duration::from_millis(10);
+    let (read, acted) = std::thread::scope(|scope| {
+        let updating = scope.spawn(move || take_seat(updater, is_fifo).and_then(|()| update(start, rate, act)));
         let seated = take_seat(reader, is_fifo);
-        let read = seated.map(|()| read(lasting));
+        let read = seated.map(|()| read(start, lasting));
         IS_OVER.store(true, Ordering::Relaxed);
-        (read, updating.join().map_err(|_| "the updater panicked".to_string()).and_then(|rate| rate))
+        (read, updating.join().map_err(|_| "the updater panicked".to_string()).and_then(|count| count))
     });
-    let ((times, violations), reached) = (read?, updated?);
-    if times.len() < 1_000 {
+    let (Found { slices, times, violations, lasting }, acted) = (read?, f64::from(acted?));
+    if times.len() < BATCHES_MIN {
         return Err(format!("{} batches are too few", times.len()));
     }
     let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
-    let total_ns: f64 = times.iter().map(|ns| f64::from(*ns)).sum();
-    let figures = serde_json::json!({
-        "reads": READS * times.len() as f64 / total_ns,
-        "p50": at(0.5), "p99": at(0.99), "p99.9": at(0.999), "max": at(1.0),
-        "rate": reached, "updates": NEXT.load(Ordering::Relaxed), "violations": violations,
+    let ([idle, reads], share, [kept, pairs]) = figures(&slices);
+    let reached = acted / lasting.as_secs_f64() * 2.0;
+    let mut figures = serde_json::json!({
+        "reads": reads, "idle": idle, "p50": at(0.5), "p99": at(0.99), "p99.9": at(0.999), "max": at(1.0),
+        "rate": reached, "updates": acted, "violations": violations, "kept": kept, "pairs": pairs,
     });
+    if let Some(share) = share {
+        figures["share"] = share.into();
+        if acted > 0.0 {
+            figures["lost"] = ((1.0 - share) * 1e9 / reached).into();
+        }
+    }
+    if let Some((before, after)) = before.zip(interrupts()).filter(|_| acted > 0.0) {
+        figures["interrupts"] = ((after - before) as f64 / acted).into();
+    }
     Ok(figures.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pair_in_which_the_reader_was_preempted_does_not_count() {
+        let slice = |batches, is_preempted| Slice { batches, ns: 4_096_000, is_preempted };
+        let slices = [slice(1_000, false), slice(900, false), slice(500, false), slice(1, true), slice(7, false)];
+        assert_eq!(figures(&slices), ([1.0, 0.9], Some(0.9), [1, 2]));
+        assert_eq!(figures(&slices[2..4]), ([0.5, 0.001], None, [0, 1]));
+    }
 }

@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use crate::PagesError;
 use crate::object_file::{Functions, ObjectFile};
+use crate::source_lines::{SourceLine, SourceLines};
 use crate::{allocators, process, stacks};
 
 /// The name of a mapping.
@@ -157,6 +158,10 @@ pub struct CodePlace {
     pub offset: u64,
     /// Path of the object.
     pub path: PathBuf,
+    /// Source line, and those where inlined functions were called, the innermost first; empty if the object has no debugging
+    /// information.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lines: Vec<SourceLine>,
 }
 
 /// The state of a process's memory, at about one moment.
@@ -268,6 +273,7 @@ pub(crate) struct Surveyor {
     pub(crate) interface: Option<KernelInterface>,
     files: BTreeMap<(PathBuf, u64), Option<Rc<ObjectFile>>>,
     functions: BTreeMap<(PathBuf, u64), Option<Functions>>,
+    lines: BTreeMap<(PathBuf, u64), Option<SourceLines>>,
     /// Total time spent reading object files.
     pub(crate) reading: Duration,
 }
@@ -279,6 +285,7 @@ impl Surveyor {
             interface: None,
             files: BTreeMap::new(),
             functions: BTreeMap::new(),
+            lines: BTreeMap::new(),
             reading: Duration::ZERO,
         }
     }
@@ -344,11 +351,14 @@ impl Surveyor {
         let start = Instant::now();
         let read = || read_object(task, map, &path, Functions::read);
         let functions = self.functions.entry((path.clone(), map.inode)).or_insert_with(read);
-        self.reading += start.elapsed();
+        let read = || read_object(task, map, &path, SourceLines::read);
+        let lines = self.lines.entry((path.clone(), map.inode)).or_insert_with(read);
         let offset = address.wrapping_sub(bias);
+        let lines = lines.as_ref().map(|lines| lines.at(offset)).unwrap_or_default();
+        self.reading += start.elapsed();
         let found = functions.as_ref().and_then(|functions| functions.at(offset));
         let (function, offset) = found.map_or((None, offset), |(name, offset)| (Some(name.to_string()), offset));
-        Some(CodePlace { function, offset, path })
+        Some(CodePlace { function, offset, path, lines })
     }
 
     /// Returns the addresses of code that obtains memory for other code: of the C library, of libraries that allocate, and of

@@ -61,7 +61,9 @@ What --explain adds: `first read by read_all+0x14 in codec` is the instruction w
 then takes about a microsecond longer (perf_event_open(2); kernel.perf_event_paranoid must be 2 or less). `obtained by main+0x42 in codec` is where the program \
 goes on behind the call, of an allocator or of mmap, that obtained a mapping of 64 KiB or more. For that the command is stopped where it obtains memory or \
 gives it back, as with --fix, and steps out of the C library, of operator new and of Rust's alloc instruction by instruction, up to 4000. Smaller blocks share \
-a mapping with others, and keep its name; so does memory of a statically linked program without symbols.
+a mapping with others, and keep its name; so does memory of a statically linked program without symbols. If an object has debugging information (`cc -g`), \
+the source line follows: `(codec.c:17)`, or `(sum at sum.h:5, inlined in codec.c:17)` if the compiler has put the function there instead of a call. Debugging \
+information in a file of its own, and compressed, is not read.
 
 What --fix does: the command runs as it is, and then once more with its memory populated: wherever it obtains memory of its own (mmap, brk, mremap, mprotect; \
 its .bss at its first such call), the kernel is asked to enter a page for each address at once, in the program itself (madvise, MADV_POPULATE_WRITE, Linux \

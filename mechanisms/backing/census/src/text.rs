@@ -25,8 +25,8 @@ use crate::census::Row;
 use crate::fix::{Change, Comparison, Fixed};
 use crate::machine::{MachineCensus, ZeroProcess};
 use crate::{
-    Buffer, BufferName, Census, CodePlace, Counts, LeftAlone, Mapping, Name, Pages, Populated, Run, Sample, Speed,
-    Verdict,
+    Buffer, BufferName, Census, CodePlace, Counts, LeftAlone, Mapping, Name, Pages, Populated, Run, Sample, SourceLine,
+    Speed, Verdict,
 };
 
 /// Columns of figures, and the width of each.
@@ -352,11 +352,20 @@ pub(crate) fn fault_rates(samples: &[Sample], duration_ms: f64, count: usize) ->
 
 impl std::fmt::Display for CodePlace {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let CodePlace { function, offset, path } = self;
+        let CodePlace { function, offset, path, lines } = self;
         match function {
-            Some(function) => write!(f, "{function}+{offset:#x} in {}", file_name(path)),
-            None => write!(f, "{offset:#x} in {}", file_name(path)),
+            Some(function) => write!(f, "{function}+{offset:#x} in {}", file_name(path))?,
+            None => write!(f, "{offset:#x} in {}", file_name(path))?,
         }
+        for (index, SourceLine { function, file, line }) in lines.iter().enumerate() {
+            f.write_str(if index == 0 { " (" } else { ", inlined in " })?;
+            // The function of the last line is the one above.
+            if let Some(function) = function.as_ref().filter(|_| index + 1 < lines.len()) {
+                write!(f, "{function} at ")?;
+            }
+            write!(f, "{}:{line}", file_name(Path::new(file)))?;
+        }
+        if lines.is_empty() { Ok(()) } else { f.write_str(")") }
     }
 }
 

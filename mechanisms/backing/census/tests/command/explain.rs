@@ -132,6 +132,105 @@ fn check_places(program: &Path, buffers: &[Value]) {
     assert_eq!(found, expected.map(|(name, reader)| (name.to_string(), reader.to_string())));
 }
 
+/// A reader in which a function of another file is inlined, and in that one another.
+const INLINED: &str = r#"
+#include "sum.h"
+#include <stdlib.h>
+enum { SIZE = 4 << 20 };
+__attribute__((noinline, noclone)) static long read_all(volatile char *at)
+{
+    long total = 0;
+    for (long i = 0; i < SIZE; i += 4096)
+        total = add(total,
+                    at + i);
+    return total;
+}
+int main(void)
+{
+    char *block = calloc(1, SIZE);
+    return read_all(block) != 0;
+}
+"#;
+const INLINED_HEADER: &str = r#"
+#define INLINE static inline __attribute__((always_inline))
+INLINE long value(volatile char *at)
+{
+    return *at;
+}
+INLINE long add(long total, volatile char *at)
+{
+    return total +
+           value(at);
+}
+"#;
+
+/// Returns the address of a function in a program, by nm.
+fn address_of(program: &Path, function: &str) -> u64 {
+    let output = Command::new("nm").arg(program).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let line =
+        text.lines().find(|line| line.split(' ').next_back() == Some(function)).unwrap_or_else(|| panic!("{text}"));
+    u64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap()
+}
+
+/// Returns the functions and places of an address, the innermost first, by addr2line of binutils.
+fn lines_by_addr2line(program: &Path, address: u64) -> Vec<(String, String)> {
+    let mut tool = Command::new("addr2line");
+    let output = tool.args(["-i", "-f", "-e"]).arg(program).arg(format!("{address:#x}")).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = text.lines().map(|line| line.split(" (discriminator").next().unwrap()).collect();
+    lines.chunks(2).map(|pair| (pair[0].to_string(), pair[1].to_string())).collect()
+}
+
+/// Returns the functions and places that a place in the code names.
+fn lines_of(place: &Value) -> Vec<(String, String)> {
+    let lines = place["lines"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let text = |value: &Value| value.as_str().unwrap().to_string();
+    let pair = |line: &Value| (text(&line["function"]), format!("{}:{}", text(&line["file"]), line["line"]));
+    lines.iter().map(pair).collect()
+}
+
+#[test]
+fn source_lines_are_those_of_addr2line_also_of_inlined_functions() {
+    if !has("addr2line") || !has("nm") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("sum.h"), INLINED_HEADER).unwrap();
+    let source = dir.path().join("inlined.c");
+    fs::write(&source, INLINED).unwrap();
+    for (name, options) in
+        [("dwarf5", &["-gdwarf-5"][..]), ("dwarf4", &["-gdwarf-4"]), ("static", &["-g", "-static"]), ("plain", &[])]
+    {
+        let program = dir.path().join(name);
+        let built = Command::new("cc").args(["-O1"]).args(options).arg(&source).arg("-o").arg(&program).status();
+        assert!(built.unwrap().success());
+        let Some(buffers) = explained(&program) else { return };
+        let [buffer] = &buffers[..] else { panic!("{name}: {buffers:#?}") };
+        let (read, by) = (&buffer["first_read"], &buffer["what"]["by"]);
+        if name == "plain" {
+            assert!(
+                read["function"] == "read_all" && read.get("lines").is_none() && by.get("lines").is_none(),
+                "{buffer:#}"
+            );
+            continue;
+        }
+        // The call is the instruction before the place behind it.
+        for (place, back) in [(read, 0), (by, 1)] {
+            let function = place["function"].as_str().unwrap();
+            let address = address_of(&program, function) + place["offset"].as_u64().unwrap() - back;
+            assert_eq!(lines_of(place), lines_by_addr2line(&program, address), "{name}: {place:#}");
+        }
+        let functions: Vec<String> = lines_of(read).into_iter().map(|(function, _)| function).collect();
+        assert_eq!(functions, ["value", "add", "read_all"], "{name}");
+        let output = Command::new(PAGES).args(["--watch", "--explain", "--"]).arg(&program).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        for part in ["(value at sum.h:5, inlined in add at sum.h:10, inlined in inlined.c:9)", "(inlined.c:15)"] {
+            assert!(text.contains(part), "{name}: {part} is not in {text}");
+        }
+    }
+}
+
 /// Functions of Rust's crate `alloc` are part of the program, and yet not named.
 #[test]
 fn callers_of_rusts_allocator_are_named() {
