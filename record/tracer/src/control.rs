@@ -309,8 +309,8 @@ pub(crate) fn answer(question: ToolToProgram, memory: Option<OwnedFd>) -> Progra
         ToolToProgram::Attach { session } => attach(Path::new(&session), memory),
         ToolToProgram::Detach => lock().detach(),
         // The registry of tunables has a lock of its own, and finding tunables calls the loader.
-        ToolToProgram::ListTunables => crate::tunable::list(),
-        ToolToProgram::SetTunables { values } => crate::tunable::set(&values),
+        ToolToProgram::ListTunables => dormouse_imv_control::list(),
+        ToolToProgram::SetTunables { values } => dormouse_imv_control::set(&values),
         ToolToProgram::ReadMemory { uuid, offset, size_bytes } => {
             let part = lock().joining.read_memory(uuid, offset, size_bytes);
             part.unwrap_or_else(|text| ProgramToTool::Error { text })

@@ -51,8 +51,9 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::Pid;
 use rustix::thread::futex;
 
+use dormouse_listener::{is_last, spawn};
+
 use crate::environment::ListenMode;
-use crate::spawn::{is_last, spawn};
 use crate::{clock, control, environment, join, thread, wake};
 
 const IDLE: u32 = 0;

@@ -95,7 +95,7 @@ fn object_of(address: usize) -> String {
 }
 
 /// Answers [`ToolToProgram::ListTunables`](dormouse_abi::message::ToolToProgram::ListTunables).
-pub(crate) fn list() -> ProgramToTool {
+pub fn list() -> ProgramToTool {
     match dormouse_imv::status().and_then(|status| Ok((status, Snapshot::take()?))) {
         Ok((status, snapshot)) => ProgramToTool::Tunables {
             tracer: Tunables {
@@ -111,7 +111,7 @@ pub(crate) fn list() -> ProgramToTool {
 }
 
 /// Answers [`ToolToProgram::SetTunables`](dormouse_abi::message::ToolToProgram::SetTunables).
-pub(crate) fn set(values: &[(String, String)]) -> ProgramToTool {
+pub fn set(values: &[(String, String)]) -> ProgramToTool {
     let mut assignments: Vec<Assignment<'_>> = values.iter().map(|(name, text)| Assignment::new(name, text)).collect();
     match set_tunables(&mut assignments) {
         Ok(()) => {
