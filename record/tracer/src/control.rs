@@ -216,7 +216,7 @@ impl Control {
         ProgramToTool::Classes {
             session: session_name(),
             classes: self.declared.classes.iter().map(status).collect(),
-            patching: patching(),
+            patching: dormouse_imv_control::patching(),
         }
     }
 
@@ -320,23 +320,6 @@ pub(crate) fn answer(question: ToolToProgram, memory: Option<OwnedFd>) -> Progra
 
 fn session_name() -> String {
     current().map(|attached| attached.socket.to_string_lossy().into_owned()).unwrap_or_default()
-}
-
-/// Describes, for people, how sites are patched, or why they are not.
-fn patching() -> String {
-    match dormouse_imv::status() {
-        Ok(status) => {
-            let count = status.count;
-            format!(
-                "{} of {} sites patched by {} ({})",
-                count.patched,
-                count.sites,
-                status.writer.name(),
-                status.reason
-            )
-        }
-        Err(error) => error.to_string(),
-    }
 }
 
 fn status(class: &Class) -> ClassStatus {

@@ -25,6 +25,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::io::{Error, ErrorKind};
 
 use dormouse_abi::call::{CALL, MARKED_SIGNALS, is_marked};
+use dormouse_imv_control::Host;
 use dormouse_listener::{CHECK_INTERVAL, End, IDLE, LISTENING, Listener, SIGNAL, STARTING, Service, spawn};
 use dormouse_transport::Deadline;
 use rustix::thread::futex;
@@ -46,6 +47,9 @@ static FORMER: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
 static IS_CALLED: AtomicBool = AtomicBool::new(false);
 /// Whether this tracer's handler is installed, or is called by the installed handler of another tracer.
 static IS_IN_CHAIN: AtomicBool = AtomicBool::new(false);
+
+/// What a program without events asks for: `dormouse_imv_control::listen`.
+pub(crate) static HOST: Host = Host { listen: || listen_by(ListenMode::Thread), stop_listening };
 
 /// Time that a thread started by a signal stays without a connection.
 const STAY: futex::Timespec = futex::Timespec { tv_sec: 2, tv_nsec: 0 };

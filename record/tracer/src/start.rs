@@ -81,6 +81,8 @@ fn start_by(listen: Listen, deadline: Deadline<'_>) -> bool {
     drop(inside);
     // (N') pairs with (N).
     STATE.store(DONE, Ordering::Release);
+    #[cfg(feature = "listen")]
+    dormouse_imv_control::set_host(&crate::listen::HOST);
     start_listening(listen, deadline);
     true
 }
