@@ -33,8 +33,8 @@
 //! ends itself.
 //!
 //! # Ordering
-//! Who sees the state that the thread has stored sees what it did before: (S') pairs with (S). The path of the socket
-//! is published before the state says that there is one: (Q') pairs with (Q).
+//! A thread that sees a state sees what the listening thread did before it stored that state: (S') pairs with (S). The
+//! path of the socket is published before the state says that there is one: (Q') pairs with (Q).
 //!
 //! # Limits
 //! One tool at a time. Sixteen may wait.

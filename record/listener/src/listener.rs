@@ -87,7 +87,7 @@ impl Listener {
         Listener { state: AtomicU32::new(IDLE), place: AtomicPtr::new(core::ptr::null_mut()), tid: AtomicU32::new(0) }
     }
 
-    /// Changes the state, and wakes who waits for that.
+    /// Changes the state, and wakes the threads that wait for that.
     pub fn change_to(&self, state: u32) {
         // (S') Release pairs with (S).
         self.state.store(state, Ordering::Release);

@@ -1,5 +1,4 @@
 /* A program in C or C++ that the test lists and sets: it does what each line of its input says. */
-#define _GNU_SOURCE
 #include <dormouse/imv.h>
 #include <dormouse/tunable.h>
 #ifdef WITH_EVENTS
@@ -47,6 +46,7 @@ int main(int argc, char **argv)
                    static_branch_likely(&cached));
         fflush(stdout);
     }
+    (void)argv;
     (void)plugin;
     return 0;
 }
