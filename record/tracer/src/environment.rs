@@ -3,7 +3,9 @@
 //! A program with privileges that its caller does not have (`AT_SECURE`: set-user-ID, file capabilities) ignores them
 //! all, because its caller sets them.
 
-pub(crate) use dormouse_listener::{is_secure, variable};
+#[cfg(feature = "listen")]
+pub(crate) use dormouse_listener::is_secure;
+pub(crate) use dormouse_listener::variable;
 
 /// Means by which tools reach a program.
 #[cfg(feature = "listen")]

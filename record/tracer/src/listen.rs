@@ -48,7 +48,7 @@ static IS_CALLED: AtomicBool = AtomicBool::new(false);
 /// Whether this tracer's handler is installed, or is called by the installed handler of another tracer.
 static IS_IN_CHAIN: AtomicBool = AtomicBool::new(false);
 
-/// What a program without events asks for: `dormouse_imv_control::listen`.
+/// The functions by which `dormouse_imv_control::listen` and `stop_listening` use this listener.
 pub(crate) static HOST: Host = Host { listen: || listen_by(ListenMode::Thread), stop_listening };
 
 /// Time that a thread started by a signal stays without a connection.
