@@ -2,28 +2,34 @@
 
 use std::io::Write;
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use clap::{Args, Subcommand};
 use dormouse_abi::message::TunableStatus;
 use dormouse_abi::message::Tunables;
 use dormouse_abi::site::TunableType;
 use dormouse_abi::tunable::{TunableRange, TunableValue};
+use dormouse_tools::{Program, ProgramError, Reason, WhyUnreachable};
 use serde_json::{Value, json};
 
 use crate::program::{SHORT_LIMIT, WaitOption, explained};
+use crate::programs::pid_of;
 use dormouse_terminal::Output;
 use dormouse_terminal::style::{BAD, BOLD};
 
 /// List and set the tunables of a running program
 ///
-/// A tunable is a value or a switch that a program exports to its operator (`tunable!` in Rust, DORMOUSE_TUNABLE in C and C++). The program
-/// reads it as an immediate value in its instructions, without a load from memory. Setting a tunable rewrites these instructions
-/// while the program runs. The program must be yours, unless you are root.
+/// A tunable is a value, or the key of static branches, that a program exports to its operator (`tunable!` in Rust, DORMOUSE_TUNABLE in C and
+/// C++). The program reads it as an immediate value in its instructions, without a load from memory. Setting a tunable rewrites these
+/// instructions while the program runs. The program must be yours, unless you are root. A program with a tracer answers at its next tracepoint, one
+/// without a tracer once it has called `dormouse_imv_control::listen()` (Rust) or `imv_listen()` (C and C++).
 #[derive(Debug, Args)]
 pub(crate) struct Imv {
     #[command(subcommand)]
     command: ImvCommand,
 }
+
+/// What a program without a tracer does to be reached.
+const LISTEN: &str = "it calls `dormouse_imv_control::listen()` in Rust, or `imv_listen()` in C, to be listed and set";
 
 #[derive(Debug, Subcommand)]
 enum ImvCommand {
@@ -34,19 +40,20 @@ enum ImvCommand {
 /// List the tunables of a program, with their values
 #[derive(Debug, Args)]
 #[command(after_help = "\
-RANGE is the range of allowed values; `any` means every value of the type. SITES says how many of the places in the program's code that read \
+TYPE is `key` for the key of static branches, which is on or off. RANGE is the range of allowed values; `any` means every value of the type. SITES says how many of the places in the program's code that read \
 the tunable hold it as an immediate value: 3/3 means all. If program text cannot be patched, the other places read a variable, \
 which is slower and has the same value; the first line says why, and `dormouse doctor` says what to do. 0/0 means that no place in \
 the code reads the tunable as an immediate value.
 
-JSON is an array with an object for each tracer in the process: `writer`, `reason`, `sites`, \
+JSON is an array with an object for each tracer in the process, or for the library that answers without one: `writer`, `reason`, `sites`, \
 `sites_patched` and `tunables`, each with `name`, `type`, `value`, `min`, `max`, `sites`, \
 `sites_patched`, `description` and `object`, the file that contains its variable.
 
 Exit code: 0, or 2 if the program cannot be reached.")]
 struct List {
-    /// Process id
-    pid: u32,
+    /// Process id, or name of a running program
+    #[arg(value_name = "PID|NAME")]
+    program: String,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -65,13 +72,14 @@ hexadecimal after 0x.
 
 Examples:
   dormouse imv list 4711
-  dormouse imv set 4711 server.batch_size 64
+  dormouse imv set server server.batch_size 64
   dormouse imv set 4711 server.batch_size 64 server.audit on
 
 Exit code: 0 if all tunables were set; 2 if none was, with the reason in one line.")]
 struct Set {
-    /// Process id
-    pid: u32,
+    /// Process id, or name of a running program
+    #[arg(value_name = "PID|NAME")]
+    program: String,
     /// Name and value of a tunable, as `dormouse imv list` shows them; may be given several times
     #[arg(required = true, num_args = 2.., allow_negative_numbers = true, value_names = ["NAME", "VALUE"])]
     values: Vec<String>,
@@ -90,16 +98,36 @@ impl Imv {
 
 impl List {
     fn run(self, out: &mut Output) -> anyhow::Result<u8> {
-        let tracers = self.wait.find(self.pid, SHORT_LIMIT)?.tunables().map_err(explained)?;
+        let pid = pid_of(&self.program)?;
+        let tracers = found(&self.wait, pid)?.tunables().map_err(explained)?;
         if self.json {
             let tracers: Vec<Value> = tracers.iter().map(tracer_json).collect();
             out.json(&tracers)?;
         } else {
             let mut out = out.styled();
-            tracers.iter().try_for_each(|tracer| print(&mut out, self.pid, tracer))?;
+            tracers.iter().try_for_each(|tracer| print(&mut out, pid, tracer))?;
         }
         Ok(0)
     }
+}
+
+/// Returns the program, or an error that also says what a program without tracepoints must do.
+fn found(wait: &WaitOption, pid: u32) -> anyhow::Result<Program> {
+    wait.try_find(pid, SHORT_LIMIT).map_err(|error| {
+        let has_no_tracepoints = matches!(
+            &error,
+            ProgramError::Unreachable(unreachable) if matches!(
+                unreachable.why,
+                WhyUnreachable::DoesNotListen {
+                    reason: Reason::NoTracepoints(_) | Reason::NoTracepointsNorPreload(..), ..
+                }
+            )
+        );
+        if !has_no_tracepoints {
+            return explained(error);
+        }
+        anyhow!("process {pid} has no tracepoints, and does not listen: {LISTEN}")
+    })
 }
 
 /// Returns the JSON object of one tracer of a process.
@@ -188,7 +216,7 @@ impl Set {
             bail!("`{}` has no value: give NAME VALUE, once or several times", name.escape_debug());
         }
         let values: Vec<(String, String)> = pairs.iter().map(|[name, value]| (name.clone(), value.clone())).collect();
-        let changes = self.wait.find(self.pid, SHORT_LIMIT)?.set_tunables(&values).map_err(explained)?;
+        let changes = found(&self.wait, pid_of(&self.program)?)?.set_tunables(&values).map_err(explained)?;
         for change in changes {
             writeln!(out, "{}: {} → {}", change.name, change.former, change.value)?;
         }

@@ -31,10 +31,15 @@ impl WaitOption {
 
     /// Waits until the program can be asked, and returns it. `default` is the limit if `--wait` was not given.
     pub(crate) fn find(&self, pid: u32, default: Option<Duration>) -> anyhow::Result<Program> {
+        self.try_find(pid, default).map_err(explained)
+    }
+
+    /// Like [`WaitOption::find`], without explaining the error.
+    pub(crate) fn try_find(&self, pid: u32, default: Option<Duration>) -> Result<Program, ProgramError> {
         let on_wait = &mut |pid| {
             say(format_args!("waiting for process {pid}, which answers at its next tracepoint (Ctrl-C stops waiting)"));
         };
-        Program::find_soon(pid, &mut Wait { limit: self.wait.or(default), on_wait }).map_err(explained)
+        Program::find_soon(pid, &mut Wait { limit: self.wait.or(default), on_wait })
     }
 }
 

@@ -1,13 +1,13 @@
 //! The running programs and the sessions that a user names: by process id, name or directory, several at once, or all.
 
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use anyhow::bail;
 use dormouse_control::process_name;
 use dormouse_owner::socket_of;
 use dormouse_terminal::say;
-use dormouse_tools::{Membership, RunningProgram, RunningPrograms, SessionSocket, all_sessions, find_session};
+use dormouse_tools::{Membership, Program, RunningProgram, RunningPrograms, SessionSocket, all_sessions, find_session};
 
 use crate::program::explained;
 
@@ -66,6 +66,37 @@ pub(crate) fn pids_of(text: &str) -> anyhow::Result<Named<u32>> {
         Ok(0)
     })?;
     Ok((pids, code))
+}
+
+/// Returns the id of the process that `text` names: its id, or the name of one program of this user, with tracepoints or
+/// without. If several processes have the name, it means the one that listens.
+///
+/// # Errors
+/// None has the name, or several have it.
+pub(crate) fn pid_of(text: &str) -> anyhow::Result<u32> {
+    if let Ok(pid) = text.parse() {
+        return Ok(pid);
+    }
+    let me = rustix::process::geteuid().as_raw();
+    let is_called = |pid: &u32| {
+        let place = Path::new("/proc").join(pid.to_string());
+        let is_own = std::fs::metadata(&place).is_ok_and(|process| process.uid() == me) && *pid != std::process::id();
+        let is_file = || std::fs::read_link(place.join("exe")).is_ok_and(|exe| exe.file_name() == Some(text.as_ref()));
+        is_own && (process_name(*pid).as_deref() == Some(text) || is_file())
+    };
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let named: Vec<u32> = pids.filter(is_called).collect();
+    let listening = || named.iter().copied().filter(|pid| Program::listening(*pid).is_some()).collect::<Vec<u32>>();
+    match named.as_slice() {
+        [] => bail!("no running program of this user is called {}", text.escape_debug()),
+        [pid] => Ok(*pid),
+        _ => match listening().as_slice() {
+            [pid] => Ok(*pid),
+            [] => bail!("{text} is the name of {}, none of which listens", processes(&named)),
+            several => bail!("{text} is the name of {}; give the id of one", processes(several)),
+        },
+    }
 }
 
 /// Returns the ids of this user's programs with tracepoints that are in a session, or of those that are in none; with

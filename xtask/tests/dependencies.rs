@@ -53,17 +53,20 @@ const LAB: [&str; 14] = [
     "dormouse-vring",
 ];
 
-const RULES: [Rule; 59] = [
+const RULES: [Rule; 61] = [
     ("dormouse-abi", &[]),
     // The protocol of both sides.
     ("dormouse-transport", &["dormouse-abi"]),
     ("dormouse-locks", &[]),
+    // How a program is reached, with a tracer and without.
+    ("dormouse-listener", &["dormouse-abi", "dormouse-locks", "dormouse-transport"]),
     // Shared by the tests of all rooms.
     ("dormouse-testing", &["dormouse-install"]),
     // Shared by the tests of the read side.
     ("dormouse-traces", &["dormouse-abi", "dormouse-ctf", "dormouse-format"]),
     // The hot rooms do not depend on one another.
     ("dormouse-imv", &["dormouse-abi", "dormouse-locks"]),
+    ("dormouse-imv-control", &["dormouse-abi", "dormouse-imv", "dormouse-listener", "dormouse-transport"]),
     ("dormouse-percpu", &["dormouse-abi", "dormouse-locks"]),
     ("dormouse-relay", &["dormouse-abi"]),
     ("dormouse-relay-chain", &[]),
@@ -79,7 +82,9 @@ const RULES: [Rule; 59] = [
             "dormouse-abi",
             "dormouse-transport",
             "dormouse-locks",
+            "dormouse-listener",
             "dormouse-imv",
+            "dormouse-imv-control",
             "dormouse-percpu",
             "dormouse-relay",
             "dormouse-vring",
@@ -93,6 +98,7 @@ const RULES: [Rule; 59] = [
             "dormouse-abi",
             "dormouse-locks",
             "dormouse-imv",
+            "dormouse-imv-control",
             "dormouse-percpu",
             "dormouse-relay-chain",
             "dormouse-relay-channel",
@@ -101,7 +107,7 @@ const RULES: [Rule; 59] = [
         ],
     ),
     ("dormouse-backing-capi", &["dormouse-backing"]),
-    ("dormouse-imv-capi", &["dormouse-abi", "dormouse-imv"]),
+    ("dormouse-imv-capi", &["dormouse-abi", "dormouse-imv", "dormouse-imv-control"]),
     ("dormouse-percpu-capi", &["dormouse-percpu"]),
     ("dormouse-relay-capi", &["dormouse-relay-chain", "dormouse-relay-channel"]),
     ("dormouse-vring-capi", &["dormouse-vring"]),

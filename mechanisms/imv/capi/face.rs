@@ -1,8 +1,9 @@
-//! Immediate values and static branches for C: the functions of `dormouse/static_key.h` and `dormouse/imv.h`.
+//! Immediate values and static branches for C: the functions of `dormouse/static_key.h` and `dormouse/imv.h`, and those of
+//! `dormouse/tunable.h` that are the same with a tracer.
 
 use core::ffi::{c_char, c_int, c_void};
 
-use dormouse_abi::site::SiteRecord;
+use dormouse_abi::site::{SiteRecord, TunableRecord};
 use dormouse_imv::{Change, DeferredKey, Error, StaticKey};
 
 /// `struct dormouse_imv_state`. Texts are NUL-terminated, and truncated if they are too long.
@@ -25,6 +26,19 @@ pub(crate) fn errno_of(answer: Result<(), Error>) -> c_int {
     }
 }
 
+/// Returns 0 or a negative errno.
+pub(crate) fn errno_of_io(answer: std::io::Result<()>) -> c_int {
+    use std::io::ErrorKind;
+    answer.map_or_else(
+        |error| match error.kind() {
+            ErrorKind::PermissionDenied => -libc::EPERM,
+            ErrorKind::TimedOut => -libc::ETIMEDOUT,
+            _ => -error.raw_os_error().unwrap_or(libc::EIO),
+        },
+        |()| 0,
+    )
+}
+
 /// [`dormouse_imv::register_object`]; returns 0 or a negative errno.
 ///
 /// # Safety
@@ -41,6 +55,12 @@ pub unsafe extern "C" fn dormouse_imv_register(start: *const SiteRecord, stop: *
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_imv_unregister(start: *const SiteRecord) -> c_int {
     errno_of(dormouse_imv::unregister_object(start))
+}
+
+/// [`dormouse_imv::unregister_tunables`]; returns 0 or a negative errno.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_unregister_tunables(start: *const TunableRecord) -> c_int {
+    errno_of(dormouse_imv::unregister_tunables(start))
 }
 
 /// [`dormouse_imv::enable`]; returns 0 or a negative errno.

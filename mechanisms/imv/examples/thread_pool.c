@@ -1,13 +1,16 @@
 /*
  * A thread pool that profiles how long jobs wait. Whether it does is a static branch, how many jobs are measured is an
- * immediate value, and what is done with a measurement is a static call; all change while its threads run.
+ * immediate value, and what is done with a measurement is a static call; all change while its threads run: by the program
+ * itself, or, with the argument `--listen`, by an operator with `dormouse imv`.
  */
 #define _GNU_SOURCE
 #include <dormouse/imv.h>
+#include <dormouse/tunable.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 enum { THREADS = 3, JOBS = 8000 };
@@ -40,6 +43,8 @@ static void add_and_compare(uint64_t wait_ns)
 DEFINE_STATIC_KEY(profiling);       /* whether waiting times are measured */
 DEFINE_IMV(int, sample_every) = 1;  /* one of so many jobs is measured */
 DEFINE_STATIC_CALL(note_wait, add); /* what is done with a measurement */
+DORMOUSE_TUNABLE_KEY(profiling, "pool.profiling", "whether waiting times are measured");
+DORMOUSE_TUNABLE_RANGE(sample_every, "pool.sample_every", "one of so many jobs is measured", 1, 1000);
 
 static uint64_t now_ns(void)
 {
@@ -100,11 +105,25 @@ static void must(int error)
     }
 }
 
-int main(void)
+/* Runs jobs until the program is killed. Operators change key and value meanwhile. */
+static void serve(void)
+{
+    const struct timespec pause = {0, 100000000};
+    must(imv_listen());
+    for (;;) {
+        phase("served");
+        fflush(stdout);
+        nanosleep(&pause, NULL);
+    }
+}
+
+int main(int argc, char **argv)
 {
     pthread_t threads[THREADS];
     for (int index = 0; index < THREADS; index++)
         must(-pthread_create(&threads[index], NULL, work, NULL));
+    if (argc > 1 && !strcmp(argv[1], "--listen"))
+        serve();
     phase("off");
     must(static_branch_enable(&profiling));
     phase("every job");

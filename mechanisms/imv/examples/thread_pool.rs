@@ -1,13 +1,14 @@
 //! A thread pool that profiles how long jobs wait. Whether it does is a static branch, and how many jobs are measured is
-//! an immediate value; both change while its threads run. (`thread_pool.c` is the same in C.)
+//! an immediate value; both change while its threads run: by the program itself, or, with the argument `--listen`, by an
+//! operator with `dormouse imv`. (`thread_pool.c` is the same in C.)
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use dormouse_imv::{StaticKey, disable, enable, imv, imv_read, static_branch};
+use dormouse_imv::{StaticKey, disable, enable, imv, imv_read, static_branch, tunable};
 
 /// Whether waiting times are measured.
 static PROFILING: StaticKey = StaticKey::new();
@@ -15,6 +16,8 @@ imv! {
     /// One of so many jobs is measured.
     static SAMPLE_EVERY: u64 = 1;
 }
+tunable!(PROFILING, "pool.profiling", "whether waiting times are measured");
+tunable!(SAMPLE_EVERY, "pool.sample_every", "one of so many jobs is measured", 1..=1000);
 
 struct Job {
     number: u64,
@@ -92,6 +95,14 @@ fn main() {
             }
             println!("{name}: {JOBS} jobs, {} measured", pool.samples.load(Ordering::Relaxed) - samples);
         };
+        if std::env::args().nth(1).as_deref() == Some("--listen") {
+            dormouse_imv_control::listen().expect("a thread and a socket");
+            // Until the program is killed. Operators change key and value meanwhile.
+            loop {
+                phase("served");
+                thread::sleep(Duration::from_millis(100));
+            }
+        }
         phase("off");
         enable(&PROFILING).expect("a change of a key");
         phase("every job");

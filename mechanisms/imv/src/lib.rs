@@ -168,8 +168,9 @@
 //!   valgrind, which would otherwise keep using the old text, is told of each store.
 //! * Only this crate may change keys and values.
 //! * Tunables are those of the objects that this copy of the crate has registered: a Rust library has a copy of its
-//!   own, and C libraries register with libdormouse. They can be set from outside only if a tracer listens. A tunable
-//!   is a number, a `bool` or a key: for an enumeration, export its number with a range.
+//!   own, and C libraries register with libdormouse_imv or libdormouse. They can be set from outside only if the program
+//!   listens, by the crate `dormouse-imv-control` or a tracer. A tunable is a number, a `bool` or a key: for an
+//!   enumeration, export its number with a range.
 //!
 //! # Source
 //!

@@ -393,7 +393,8 @@ pub mod tunable_parts {
 }
 
 /// Exports an immediate or a static key, so that operators can see and set it: `dormouse imv list PID` and
-/// `dormouse imv set PID NAME VALUE`, or [`visit_tunables`](crate::visit_tunables) and [`set_tunables`](crate::set_tunables).
+/// `dormouse imv set PID NAME VALUE` in a program that has called `dormouse_imv_control::listen()` or contains a tracer, or
+/// [`visit_tunables`](crate::visit_tunables) and [`set_tunables`](crate::set_tunables).
 ///
 /// ```text
 ///   tunable!(VARIABLE, "name", "what it is for, in one line");

@@ -55,6 +55,9 @@
 mod backing;
 #[path = "../../../mechanisms/imv/capi/face.rs"]
 mod imv;
+#[cfg(feature = "listen")]
+#[path = "../../../mechanisms/imv/capi/listen.rs"]
+mod imv_listen;
 mod listen;
 #[path = "../../../mechanisms/percpu/capi/face.rs"]
 mod percpu;

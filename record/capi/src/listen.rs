@@ -2,6 +2,7 @@
 
 use core::ffi::c_int;
 
+use crate::imv::errno_of_io;
 #[cfg(feature = "listen")]
 use tracer::{listen, stop_listening};
 
@@ -29,33 +30,35 @@ fn stop_listening() -> std::io::Result<()> {
     Ok(())
 }
 
-fn errno_of(result: std::io::Result<()>) -> c_int {
-    use std::io::ErrorKind;
-    result.map_or_else(
-        |error| match error.kind() {
-            ErrorKind::PermissionDenied => -libc::EPERM,
-            ErrorKind::TimedOut => -libc::ETIMEDOUT,
-            _ => -error.raw_os_error().unwrap_or(libc::EIO),
-        },
-        |()| 0,
-    )
+/// Without a listener there is no access for operators either.
+#[cfg(not(feature = "listen"))]
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_imv_listen() -> c_int {
+    errno_of_io(listen())
+}
+
+/// Ends nothing.
+#[cfg(not(feature = "listen"))]
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_imv_stop_listening() -> c_int {
+    errno_of_io(stop_listening())
 }
 
 /// Lets tools reach the program from now on. Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_listen() -> c_int {
-    errno_of(listen())
+    errno_of_io(listen())
 }
 
 /// Lets tools reach the program by a thread (1) or a signal (2), the numbers of the header. Returns 0 or a negative
 /// errno.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_listen_by(mode: c_int) -> c_int {
-    errno_of(listen_by_number(mode))
+    errno_of_io(listen_by_number(mode))
 }
 
 /// Ends listening, thread and socket. Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_stop_listening() -> c_int {
-    errno_of(stop_listening())
+    errno_of_io(stop_listening())
 }

@@ -1,4 +1,4 @@
-//! Tunables for C: the functions of `dormouse/tunable.h`.
+//! Tunables for C: what `dormouse/tunable.h` does differently with a tracer.
 
 use core::ffi::c_int;
 
@@ -17,10 +17,4 @@ pub unsafe extern "C" fn dormouse_register_tunables(start: *const TunableRecord,
     tracer::start(Listen::ByDefault);
     // SAFETY: the caller satisfies the conditions of `dormouse_imv::register_tunables`.
     errno_of(unsafe { dormouse_imv::register_tunables(start, stop) })
-}
-
-/// Forgets an object's tunables. Returns 0 or a negative errno.
-#[unsafe(no_mangle)]
-pub extern "C" fn dormouse_unregister_tunables(start: *const TunableRecord) -> c_int {
-    errno_of(dormouse_imv::unregister_tunables(start))
 }

@@ -216,7 +216,7 @@ impl Control {
         ProgramToTool::Classes {
             session: session_name(),
             classes: self.declared.classes.iter().map(status).collect(),
-            patching: patching(),
+            patching: dormouse_imv_control::patching(),
         }
     }
 
@@ -309,8 +309,8 @@ pub(crate) fn answer(question: ToolToProgram, memory: Option<OwnedFd>) -> Progra
         ToolToProgram::Attach { session } => attach(Path::new(&session), memory),
         ToolToProgram::Detach => lock().detach(),
         // The registry of tunables has a lock of its own, and finding tunables calls the loader.
-        ToolToProgram::ListTunables => crate::tunable::list(),
-        ToolToProgram::SetTunables { values } => crate::tunable::set(&values),
+        ToolToProgram::ListTunables => dormouse_imv_control::list(),
+        ToolToProgram::SetTunables { values } => dormouse_imv_control::set(&values),
         ToolToProgram::ReadMemory { uuid, offset, size_bytes } => {
             let part = lock().joining.read_memory(uuid, offset, size_bytes);
             part.unwrap_or_else(|text| ProgramToTool::Error { text })
@@ -320,23 +320,6 @@ pub(crate) fn answer(question: ToolToProgram, memory: Option<OwnedFd>) -> Progra
 
 fn session_name() -> String {
     current().map(|attached| attached.socket.to_string_lossy().into_owned()).unwrap_or_default()
-}
-
-/// Describes, for people, how sites are patched, or why they are not.
-fn patching() -> String {
-    match dormouse_imv::status() {
-        Ok(status) => {
-            let count = status.count;
-            format!(
-                "{} of {} sites patched by {} ({})",
-                count.patched,
-                count.sites,
-                status.writer.name(),
-                status.reason
-            )
-        }
-        Err(error) => error.to_string(),
-    }
 }
 
 fn status(class: &Class) -> ClassStatus {

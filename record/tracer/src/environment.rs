@@ -3,19 +3,9 @@
 //! A program with privileges that its caller does not have (`AT_SECURE`: set-user-ID, file capabilities) ignores them
 //! all, because its caller sets them.
 
-/// Whether the program has privileges that its caller does not have.
-pub(crate) fn is_secure() -> bool {
-    // SAFETY: getauxval(3) has no conditions.
-    (unsafe { libc::getauxval(libc::AT_SECURE) }) != 0
-}
-
-/// Returns a variable's value if it is set and not empty.
-pub(crate) fn variable(name: &str) -> Option<String> {
-    if is_secure() {
-        return None;
-    }
-    std::env::var(name).ok().filter(|value| !value.is_empty())
-}
+#[cfg(feature = "listen")]
+pub(crate) use dormouse_listener::is_secure;
+pub(crate) use dormouse_listener::variable;
 
 /// Means by which tools reach a program.
 #[cfg(feature = "listen")]

@@ -6,8 +6,8 @@ use dormouse_abi::class::{CClass, FIELD_COUNT_MAX, Kind, LABELLED, SEQUENCE};
 use dormouse_abi::site::EventRecord;
 use dormouse_relay::Segment;
 
-pub use crate::start::{keep_loaded, object_of};
 use crate::{control, record, thread};
+pub use dormouse_listener::{keep_loaded, object_of};
 
 /// Writes one record of `class`, whose fields are the `len` bytes at `fields`.
 ///

@@ -50,7 +50,7 @@
 //! | module | contents |
 //! | --- | --- |
 //! | `arch`, `clock` | thread-local words; clocks |
-//! | `disposition`, `membarrier`, `spawn` | signal actions; the barrier that restarts critical sections; threads of the tracer |
+//! | `disposition`, `membarrier` | signal actions; the barrier that restarts critical sections |
 //! | `environment`, `own`, `thread` | variables; what a process finds out about itself; ids of the writing thread |
 //! | `inherited` | the inherited descriptor of the session's memory |
 //! | `presence`, `session` | the session's memory: what is resident; who uses it |
@@ -58,7 +58,6 @@
 //! | `record` | writing a record |
 //! | `unheard`, `join` | joining and leaving a session |
 //! | `control` | the registry of classes and the lock |
-//! | `tunable` | what operators can set |
 //! | `snapshot`, `crash`, `watch`, `trigger` | snapshots that the program requests, and their triggers |
 //! | `wake`, `ordinary`, `listen` | the listener thread and its socket |
 //! | `fork`, `interpose` | forked children; functions that libraries export in place of libc's |
@@ -109,13 +108,11 @@ mod presence;
 mod record;
 mod session;
 mod snapshot;
-mod spawn;
 mod start;
 #[cfg(all(test, target_os = "linux"))]
 mod tests;
 mod thread;
 mod trigger;
-mod tunable;
 mod unheard;
 mod value;
 #[cfg(feature = "listen")]

@@ -1,11 +1,11 @@
 //! Start of tracing: a constructor of the object that contains the crate.
 
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::c_void;
 use core::sync::atomic::{AtomicU8, Ordering};
 use std::path::Path;
 
 use dormouse_abi::environment::{ENV_MEMORY, ENV_NO_RSEQ, ENV_SESSION, parse_memory_name};
-use dormouse_locks::call_loader;
+use dormouse_listener::{keep_loaded, object_of};
 use dormouse_transport::Deadline;
 
 use crate::environment::{says, variable};
@@ -81,6 +81,8 @@ fn start_by(listen: Listen, deadline: Deadline<'_>) -> bool {
     drop(inside);
     // (N') pairs with (N).
     STATE.store(DONE, Ordering::Release);
+    #[cfg(feature = "listen")]
+    dormouse_imv_control::set_host(&crate::listen::HOST);
     start_listening(listen, deadline);
     true
 }
@@ -135,35 +137,6 @@ fn pin() {
         // never unloaded.
         unsafe { keep_loaded(object.dli_fname) };
     }
-}
-
-/// Returns the loaded object that contains an address.
-pub fn object_of(address: usize) -> Option<libc::Dl_info> {
-    let mut info = core::mem::MaybeUninit::uninit();
-    // SAFETY: dladdr(3) takes any address, and `info` has room for the answer.
-    let found = call_loader(|| unsafe { libc::dladdr(core::ptr::without_provenance(address), info.as_mut_ptr()) });
-    // SAFETY: a nonzero result says that the structure was filled in.
-    (found != 0).then(|| unsafe { info.assume_init() })
-}
-
-/// Keeps the loaded object with this name mapped for ever.
-///
-/// `dlopen` is looked up at run time, because the linker warns about every static program that refers to it. A static
-/// program has no object to keep.
-///
-/// # Safety
-/// `name` ends in NUL.
-pub unsafe fn keep_loaded(name: *const c_char) {
-    // SAFETY: looks up a name.
-    let dlopen = call_loader(|| unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"dlopen".as_ptr()) });
-    if dlopen.is_null() {
-        return;
-    }
-    // SAFETY: the type of dlopen(3).
-    let dlopen: unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void = unsafe { core::mem::transmute(dlopen) };
-    // SAFETY: the caller guarantees that the name ends in NUL; for an object that is loaded already, only its count
-    // changes.
-    call_loader(|| unsafe { dlopen(name, libc::RTLD_NOW | libc::RTLD_NOLOAD | libc::RTLD_NODELETE) });
 }
 
 #[cfg(all(test, target_os = "linux", feature = "listen"))]

@@ -629,10 +629,10 @@ fn whatever_tools_ask_a_program_goes_on() {
         if is_honest {
             (sender.gift_at, sender.is_silent) = (Preamble::SIZE_BYTES, false);
         }
-        let patience = crate::listen::PATIENCE;
+        let patience = dormouse_listener::PATIENCE;
         let mut pace = if is_honest { Pace { next_ns: 0 } } else { Pace::draw(&mut rng, patience) };
         let clock = Simulated::new(|left| sender.act(&tool, left, &mut pace));
-        let _ = crate::listen::converse(program.into(), &clock);
+        let _ = dormouse_listener::converse(program.into(), &clock, &crate::control::answer);
         assert!(clock.elapsed() <= 2 * patience, "conversation {conversation}: {:?}", clock.elapsed());
         drop(clock);
         let mut incoming = Incoming::new();

@@ -17,11 +17,11 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use dormouse_abi::trigger::{PATTERN_COUNT_MAX, Trigger};
+use dormouse_listener::{is_last, spawn};
 use rustix::io::Errno;
 use rustix::thread::futex;
 
 use crate::snapshot::{PATIENCE, PreparedRequest, Snapshot};
-use crate::spawn::{is_last, spawn};
 use crate::thread::{self, Writer};
 use crate::{clock, control, record};
 

@@ -1,7 +1,8 @@
 //! Programs of other packages that tests run.
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 /// Returns the directory that the test's own profile builds to (`target/debug`, `target/release`).
@@ -42,4 +43,36 @@ pub fn build(package: &[&str]) -> PathBuf {
 pub fn dormouse() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| build(&["dormouse-cli"]).join("dormouse"))
+}
+
+/// Starts the example `thread_pool` of immediate values, and sets its key and its value by `dormouse imv`.
+///
+/// # Panics
+/// If what it prints does not change accordingly.
+pub fn steer(pool: &mut Command) {
+    let place = profile_dir().with_file_name("tmp").join(format!("pool-{}", std::process::id()));
+    std::fs::create_dir_all(&place).expect("a directory for sockets");
+    let mut pool = pool.env("XDG_RUNTIME_DIR", &place).stdout(Stdio::piped()).spawn().expect("the pool runs");
+    let mut lines = BufReader::new(pool.stdout.take().expect("a pipe")).lines().map_while(Result::ok);
+    let imv = |words: &[&str]| {
+        let output = Command::new(dormouse()).arg("imv").args(words).env("XDG_RUNTIME_DIR", &place).output();
+        let output = output.expect("dormouse runs");
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("UTF-8")
+    };
+    let pid = pool.id().to_string();
+    // It listens before it prints.
+    assert_eq!(lines.next().as_deref(), Some("served: 8000 jobs, 0 measured"));
+    let listed = imv(&["list", &pid]);
+    assert!(listed.contains("pool.profiling") && listed.contains("1..1000"), "{listed}");
+    let set = imv(&["set", &pid, "pool.profiling", "on", "pool.sample_every", "16"]);
+    assert_eq!(set, "pool.profiling: off → on\npool.sample_every: 1 → 16\n");
+    // Lines that are in the pipe already, and one of a phase that was under way, come first.
+    let mut is_printed = |line: &str| lines.by_ref().take(1000).any(|printed| printed == line);
+    assert!(is_printed("served: 8000 jobs, 500 measured"));
+    imv(&["set", &pid, "pool.profiling", "off"]);
+    assert!(is_printed("served: 8000 jobs, 0 measured"));
+    pool.kill().expect("the pool runs");
+    pool.wait().expect("the pool was started here");
+    std::fs::remove_dir_all(&place).expect("the directory was made here");
 }

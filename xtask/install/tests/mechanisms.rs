@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use dormouse_install::{MECHANISMS, install_mechanism, uninstall};
+use dormouse_testing::programs::steer;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -100,6 +101,9 @@ fn c_programs_of_the_readmes() {
                 &[]
             };
             println!("{name}, {example}: {}", succeed(&mut run(&example, arguments)));
+            if example == "thread_pool" {
+                steer(&mut run(&example, &["--listen"]));
+            }
         }
         let lib = fs::read_dir(prefix.path().join("lib")).unwrap();
         let others = lib

@@ -6,8 +6,10 @@
  *     DORMOUSE_TUNABLE(scale, "server.scale", "factor of all prices");
  *     DORMOUSE_TUNABLE_KEY(audit, "server.audit", "note who asks for what");
  *
- *     $ dormouse imv list PID
- *     $ dormouse imv set PID server.batch_size 64 server.audit on
+ *     int main(void) { imv_listen(); ... }
+ *
+ *     $ dormouse imv list PROGRAM
+ *     $ dormouse imv set PROGRAM server.batch_size 64 server.audit on
  *
  * Use these macros at file scope, after the definition or the declaration. batch_size and scale are variables of type
  * bool, an integer type, float or double that only the library changes, aligned to their size; audit is a struct
@@ -19,12 +21,15 @@
  * The range limits the values that operators may set, not the program itself. A key that the program has enabled more
  * than once cannot be switched off.
  *
- * Link with -ldormouse, which has the socket for operators. With DORMOUSE_DISABLE defined there are no tunables, and no
- * library is needed.
+ * Link with -ldormouse_imv, also if DORMOUSE_GENERIC is defined, and call imv_listen() to let operators in. Or link with
+ * -ldormouse, which contains it: programs with a tracer are reached without that call too, as soon as they pass a
+ * tracepoint. With DORMOUSE_DISABLE defined there are no tunables, and no library is needed. With DORMOUSE_NO_SHORT_NAMES
+ * defined there are only the names with DORMOUSE_ or dormouse_ in front.
  */
 #ifndef DORMOUSE_TUNABLE_H
 #define DORMOUSE_TUNABLE_H
 
+#include <errno.h>
 #include <limits.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -53,6 +58,16 @@
 #define DORMOUSE_TUNABLE_RANGE(name, text, description, least, greatest) DORMOUSE_I_TUNABLE_NOTHING(name)
 #define DORMOUSE_TUNABLE_KEY(name, text, description) DORMOUSE_I_TUNABLE_NOTHING(name)
 
+static inline int dormouse_imv_listen(void)
+{
+    return -ENOSYS;
+}
+
+static inline int dormouse_imv_stop_listening(void)
+{
+    return 0;
+}
+
 #else
 
 #ifdef __cplusplus
@@ -60,7 +75,27 @@ extern "C" {
 #endif
 
 /*
- * dormouse_register_tunables starts the tracer if necessary, and adds the tunables of an object, bounded by its
+ * Lets the program's user and root list and set the tunables of this process and of children that it forks, from now on.
+ * A thread sleeps on a socket that only they can use, in the directory dormouse of XDG_RUNTIME_DIR, or in
+ * /tmp/dormouse-UID. No other thread waits for an operator. Without this call, libdormouse_imv has no thread and no
+ * socket. A second call changes nothing. A shared library that contains libdormouse_imv.a is not unloaded afterwards.
+ *
+ * Errors: -EPERM DORMOUSE_LISTEN=0 is set, or the program has privileges that its caller does not have; -EIO no thread
+ * can be started, or there is no directory for the socket; -ENOSYS with DORMOUSE_DISABLE. MT-safe; blocks until the
+ * socket can be found, for at most a second; not async-signal-safe.
+ */
+int dormouse_imv_listen(void);
+
+/*
+ * Ends that, thread and socket. A program calls it before it enters a sandbox.
+ *
+ * Errors: -ETIMEDOUT an answer takes more than five seconds; others if the directory of the socket is not accessible.
+ * MT-safe, blocking; not async-signal-safe.
+ */
+int dormouse_imv_stop_listening(void);
+
+/*
+ * dormouse_register_tunables starts the tracer if the library has one, and adds the tunables of an object, bounded by its
  * dormouse_tunables section. dormouse_unregister_tunables forgets them. This header's constructor and destructor call
  * these functions. Registering the same start again changes nothing.
  *
@@ -211,5 +246,10 @@ template <class T> struct tunable {
     DORMOUSE_I_TUNABLE(name, text, description, DORMOUSE_TUNABLE_TYPE_KEY, uint64_t, 0, 1)
 
 #endif /* DORMOUSE_DISABLE */
+
+#ifndef DORMOUSE_NO_SHORT_NAMES
+#define imv_listen() dormouse_imv_listen()
+#define imv_stop_listening() dormouse_imv_stop_listening()
+#endif
 
 #endif

@@ -1,15 +1,15 @@
-//! The tracer's own threads.
+//! Threads of Dormouse in a program.
 
 use core::ffi::{CStr, c_void};
 use core::mem::MaybeUninit;
 
 const STACK_SIZE_BYTES: usize = 256 << 10;
 
-/// Starts a thread of the tracer. Signals belong to the program's threads, so this one starts with all signals blocked.
+/// Starts a thread. Signals belong to the program's threads, so this one starts with all signals blocked.
 ///
 /// Does not use the standard library. Its threads begin with values that have destructors, and wait for the loader
 /// because of them: a program that is in a long `dlopen` could not be reached.
-pub(crate) fn spawn(name: &'static CStr, run: impl FnOnce() + Send + 'static) -> bool {
+pub fn spawn(name: &'static CStr, run: impl FnOnce() + Send + 'static) -> bool {
     type Start = Box<dyn FnOnce() + Send>;
     extern "C" fn begin(start: *mut c_void) -> *mut c_void {
         // SAFETY: made by `Box::into_raw` below, for this thread alone.
@@ -56,12 +56,12 @@ pub(crate) fn spawn(name: &'static CStr, run: impl FnOnce() + Send + 'static) ->
     is_started
 }
 
-/// Prefix of the names of the tracer's threads.
+/// Prefix of the names of Dormouse's threads.
 const NAME: &str = "dormouse";
 
-/// Whether all threads of the process except the tracer's have ended. This happens if the first thread has ended by
-/// `pthread_exit`: the process lives until its last thread ends, and must not wait for one of the tracer's.
-pub(crate) fn is_last() -> bool {
+/// Whether all threads of the process except Dormouse's have ended. This happens if the first thread has ended by
+/// `pthread_exit`: the process lives until its last thread ends, and must not wait for one of Dormouse's.
+pub fn is_last() -> bool {
     // The state follows the name (proc_pid_stat(5)).
     let has_ended = |stat: &str| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['Z', 'X']));
     let is_over = |stat: &str| has_ended(stat) || stat.split_once('(').is_some_and(|(_, name)| name.starts_with(NAME));

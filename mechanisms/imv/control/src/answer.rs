@@ -3,7 +3,7 @@
 
 use core::ops::Range;
 
-use dormouse_abi::message::{ProgramToTool, TunableChange, TunableStatus, Tunables};
+use dormouse_abi::message::{ProgramToTool, ToolToProgram, TunableChange, TunableStatus, Tunables};
 use dormouse_abi::tunable::{TUNABLE_DESCRIPTION_LEN_MAX, TunableRange, TunableValue};
 use dormouse_imv::{Assignment, SiteCount, set_tunables, visit_segment, visit_tunables};
 
@@ -94,8 +94,41 @@ fn object_of(address: usize) -> String {
     }
 }
 
-/// Answers [`ToolToProgram::ListTunables`](dormouse_abi::message::ToolToProgram::ListTunables).
-pub(crate) fn list() -> ProgramToTool {
+/// Returns the answer of a program without a tracer: it has no event classes, and is in no session.
+pub fn answer(question: ToolToProgram) -> ProgramToTool {
+    match question {
+        ToolToProgram::ListTunables => list(),
+        ToolToProgram::SetTunables { values } => set(&values),
+        ToolToProgram::List => {
+            ProgramToTool::Classes { session: String::new(), classes: Vec::new(), patching: patching() }
+        }
+        ToolToProgram::Arm { .. }
+        | ToolToProgram::Disarm { .. }
+        | ToolToProgram::Attach { .. }
+        | ToolToProgram::Detach => ProgramToTool::Changed { matched: 0, changed: 0, armed: 0, session: String::new() },
+        ToolToProgram::ReadMemory { .. } => ProgramToTool::Error { text: "the program has no tracer".into() },
+    }
+}
+
+/// Describes, for people, how sites are patched, or why they are not.
+pub fn patching() -> String {
+    match dormouse_imv::status() {
+        Ok(status) => {
+            let count = status.count;
+            format!(
+                "{} of {} sites patched by {} ({})",
+                count.patched,
+                count.sites,
+                status.writer.name(),
+                status.reason
+            )
+        }
+        Err(error) => error.to_string(),
+    }
+}
+
+/// Answers [`ToolToProgram::ListTunables`].
+pub fn list() -> ProgramToTool {
     match dormouse_imv::status().and_then(|status| Ok((status, Snapshot::take()?))) {
         Ok((status, snapshot)) => ProgramToTool::Tunables {
             tracer: Tunables {
@@ -110,8 +143,8 @@ pub(crate) fn list() -> ProgramToTool {
     }
 }
 
-/// Answers [`ToolToProgram::SetTunables`](dormouse_abi::message::ToolToProgram::SetTunables).
-pub(crate) fn set(values: &[(String, String)]) -> ProgramToTool {
+/// Answers [`ToolToProgram::SetTunables`].
+pub fn set(values: &[(String, String)]) -> ProgramToTool {
     let mut assignments: Vec<Assignment<'_>> = values.iter().map(|(name, text)| Assignment::new(name, text)).collect();
     match set_tunables(&mut assignments) {
         Ok(()) => {

@@ -1,0 +1,7 @@
+//! The program without a tracer.
+
+mod program;
+
+fn main() {
+    program::run();
+}
