@@ -233,6 +233,18 @@ fn the_examples_run() {
 }
 
 #[test]
+fn the_example_of_variables_runs() {
+    let program = rust_example(Path::new(env!("CARGO_MANIFEST_DIR")), "requests");
+    for threads in [1, 5] {
+        let text = stdout(&succeed(Command::new(&program).arg(threads.to_string())));
+        let sums = format!("{} requests, {} empty, 0 open, longest 999 bytes", threads * 100_000, threads * 100);
+        assert_eq!(text.lines().last(), Some(sums.as_str()));
+        let by_cpu = text.lines().filter_map(|line| line.split_once(": ")?.1.parse::<u64>().ok());
+        assert_eq!(by_cpu.sum::<u64>(), threads * 100_000, "{text}");
+    }
+}
+
+#[test]
 fn the_manual_pages_tell_of_every_function() {
     // Variables have macros; the functions that these call are private.
     let public = |header: &str| header.split_once("/* Private:").map_or(header.len(), |(public, _)| public.len());
