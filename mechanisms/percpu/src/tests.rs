@@ -22,6 +22,7 @@ mod alone;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod kernel;
 mod operations;
+mod scenarios;
 mod variables;
 mod words;
 

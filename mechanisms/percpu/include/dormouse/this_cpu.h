@@ -133,6 +133,11 @@ void dormouse_percpu_forget(const struct dormouse_percpu_area *area);
 
 #if DORMOUSE_I_PERCPU_INLINE
 
+/* Instructions that tests add to sections, to make them slow: they change neither registers nor flags. */
+#ifndef DORMOUSE_I_PERCPU_DELAY
+#define DORMOUSE_I_PERCPU_DELAY ""
+#endif
+
 /* The beginning of a section, up to the distance of the CPU's copy in the register `a`, whose low half is `low`: the
  * kernel restarts at 6 what it interrupts between 4 and 5. The number of the copy is `at` bytes from `index`. */
 #define DORMOUSE_I_PERCPU_BEGIN(a, low, at)                                                                            \
@@ -148,7 +153,7 @@ void dormouse_percpu_forget(const struct dormouse_percpu_area *area);
     "mov %%fs:" at "(%[index]), " low "\n\t"                                                                           \
     "cmp %[count], " low "\n\t"                                                                                        \
     "jae 7f\n\t"                                                                                                       \
-    "shl %%cl, " a "\n\t"
+    "shl %%cl, " a "\n\t" DORMOUSE_I_PERCPU_DELAY
 
 /* Code that may be unloaded must not leave its descriptor to the kernel: the next interruption would read it. A program
  * stays. */
@@ -203,6 +208,7 @@ void dormouse_percpu_forget(const struct dormouse_percpu_area *area);
                          "mov (%[a]), %[was]\n\t"                                                                      \
                          "mov %[was], %[sum]\n\t"                                                                      \
                          "add %" size "[n], %[sum]\n\t"                                                                \
+                         DORMOUSE_I_PERCPU_DELAY                                                                       \
                          "mov %[sum], (%[a])\n" DORMOUSE_I_PERCPU_END_WITH_OUTCOME                                     \
                          : [a] "=&r"(a), [outcome] "+&r"(outcome), [was] "=&r"(was), [sum] "=&r"(sum)                  \
                          : [first] "r"(first), [n] "er"(n), DORMOUSE_I_PERCPU_IN(index_of)                             \
@@ -218,6 +224,7 @@ void dormouse_percpu_forget(const struct dormouse_percpu_area *area);
         int outcome = DORMOUSE_I_PERCPU_DONE;                                                                          \
         __asm__ volatile(DORMOUSE_I_PERCPU_BEGIN("%[a]", "%k[a]", at) "add %[first], %[a]\n\t"                         \
                          "mov (%[a]), %[was]\n\t"                                                                      \
+                         DORMOUSE_I_PERCPU_DELAY                                                                       \
                          "mov" suffix " %" size "[value], (%[a])\n" DORMOUSE_I_PERCPU_END_WITH_OUTCOME                 \
                          : [a] "=&r"(a), [outcome] "+&r"(outcome), [was] "=&r"(was)                                    \
                          : [first] "r"(first), [value] "er"(value), DORMOUSE_I_PERCPU_IN(index_of)                     \
@@ -236,6 +243,7 @@ void dormouse_percpu_forget(const struct dormouse_percpu_area *area);
                          "mov (%[a]), %[was]\n\t"                                                                      \
                          "cmp %" size "[expected], %[was]\n\t"                                                         \
                          "jne 8f\n\t"                                                                                  \
+                         DORMOUSE_I_PERCPU_DELAY                                                                       \
                          "mov" suffix " %" size "[value], (%[a])\n" DORMOUSE_I_PERCPU_END_WITH_OUTCOME                 \
                          : [a] "=&r"(a), [outcome] "+&r"(outcome), [was] "=&r"(was)                                    \
                          : [first] "r"(first), [expected] "er"(expected), [value] "er"(value),                         \
@@ -258,6 +266,7 @@ DORMOUSE_I_PERCPU_FUNCTION int dormouse_i_percpu_try_push(const struct dormouse_
     __asm__ volatile(DORMOUSE_I_PERCPU_BEGIN("%[a]", "%k[a]", "") "add %[first], %[a]\n\t"
                      "mov (%[a]), %[head]\n\t"
                      "mov %[head], (%[node])\n\t"
+                     DORMOUSE_I_PERCPU_DELAY
                      "mov %[node], (%[a])\n" DORMOUSE_I_PERCPU_END_WITH_OUTCOME
                      : [a] "=&r"(a), [outcome] "+&r"(outcome), [head] "=&r"(head)
                      : [first] "r"(first), [node] "r"(node), DORMOUSE_I_PERCPU_IN(index_offset)
@@ -275,6 +284,7 @@ DORMOUSE_I_PERCPU_FUNCTION int dormouse_i_percpu_try_pop(const struct dormouse_p
                      "test %[node], %[node]\n\t"
                      "jz 8f\n\t"
                      "mov (%[node]), %[next]\n\t"
+                     DORMOUSE_I_PERCPU_DELAY
                      "mov %[next], (%[a])\n" DORMOUSE_I_PERCPU_END_WITH_OUTCOME
                      : [a] "=&r"(a), [outcome] "+&r"(outcome), [node] "=&r"(*node), [next] "=&r"(next)
                      : [first] "r"(first), DORMOUSE_I_PERCPU_IN(index_offset)
