@@ -32,14 +32,20 @@
     test,
     any(target_arch = "x86_64", target_arch = "aarch64"),
     target_os = "linux",
-    target_pointer_width = "64"
+    target_pointer_width = "64",
+    not(feature = "generic")
 ))]
 pub(crate) use machine::pretend;
 pub(crate) use machine::{
     at, detect, has_concurrency_ids, is_own, of_libc, register_thread, tell, unregistered_offset,
 };
 
-#[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux", target_pointer_width = "64"))]
+#[cfg(all(
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    target_os = "linux",
+    target_pointer_width = "64",
+    not(feature = "generic")
+))]
 mod machine {
     use core::ffi::{c_int, c_long, c_uint, c_void};
     use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -344,7 +350,8 @@ mod machine {
 #[cfg(not(all(
     any(target_arch = "x86_64", target_arch = "aarch64"),
     target_os = "linux",
-    target_pointer_width = "64"
+    target_pointer_width = "64",
+    not(feature = "generic")
 )))]
 mod machine {
     use crate::arch::Handle;

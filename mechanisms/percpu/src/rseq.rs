@@ -329,7 +329,12 @@ impl Rseq {
     }
 
     /// For tests that play the kernel's part: see [`register::pretend`].
-    #[cfg(all(test, target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+    #[cfg(all(
+        test,
+        target_os = "linux",
+        any(target_arch = "x86_64", target_arch = "aarch64"),
+        not(feature = "generic")
+    ))]
     pub(crate) fn pretend(cpu: Option<u32>) -> Option<Rseq> {
         register::pretend(cpu).map(Rseq)
     }
@@ -354,10 +359,10 @@ pub(crate) unsafe fn add_by_stride<const INDEX: usize>(
     count: u32,
     n: u64,
 ) -> bool {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(feature = "generic")))]
     // SAFETY: the caller guarantees that each word is aligned and writable, and written only by sections of its number.
     return is_done(unsafe { handle.rseq_cpu_shift_add(first, stride_shift, count, n) });
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(not(all(target_arch = "x86_64", not(feature = "generic"))))]
     {
         let index = handle.index();
         let word = first.wrapping_byte_add((index as usize).wrapping_shl(stride_shift));
@@ -380,10 +385,10 @@ pub(crate) unsafe fn add_u32_by_stride<const INDEX: usize>(
     count: u32,
     n: u32,
 ) -> bool {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(feature = "generic")))]
     // SAFETY: the caller guarantees that each word is aligned and writable, and written only by sections of its number.
     return is_done(unsafe { handle.rseq_cpu_shift_add_u32(first, stride_shift, count, n) });
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(not(all(target_arch = "x86_64", not(feature = "generic"))))]
     {
         let _ = (handle, first, stride_shift, count, n);
         false
