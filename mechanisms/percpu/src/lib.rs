@@ -111,8 +111,8 @@
 //! children keep it; children of `vfork` have none.
 //!
 //! # Limits
-//! * x86-64 and aarch64 Linux. Elsewhere, and if the kernel has no rseq (valgrind, qemu-user), [`Rseq::detect`] returns
-//!   `None`, and the caller takes its fallback.
+//! * x86-64 and aarch64 Linux. Elsewhere, with the feature `generic`, and if the kernel has no rseq (valgrind, qemu-user),
+//!   [`Rseq::detect`] returns `None`, and the caller takes its fallback.
 //! * A library that has registered threads itself must not be unloaded before they have ended.
 //! * A debugger that single-steps through a section aborts it each time.
 //! * `cpu_id` excludes other processes of one kernel, not other virtual machines that share memory.

@@ -19,7 +19,7 @@
 
 use core::fmt;
 use core::ptr::{NonNull, null_mut};
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicIsize, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 
 use crate::alloc::{Mapping, Object, keep_lazy, possible_cpus};
@@ -84,6 +84,9 @@ macro_rules! per_concurrency_id {
 /// The first use of any variable looks up rseq, reads the number of CPUs and maps memory: it is not async-signal-safe,
 /// for the reason that [`Rseq::detect`] gives. After that, operations are like those of [`Words`]: with rseq lock-free
 /// and async-signal-safe; without, blocking and async-signal-safe. Do not use them between `vfork` and `exec`.
+///
+/// # Limits
+/// The copies stay for the life of the process, also those of a library that is unloaded.
 ///
 /// # Errors
 /// An operation that did nothing returns a [`WordError`]: on a thread that has no rseq though its process has (it is
@@ -220,7 +223,7 @@ fn take_place(count: u32) -> Option<NonNull<u8>> {
         // SAFETY: the start of the mapping, which is aligned to a page and which no other thread knows.
         unsafe { used.write(AtomicUsize::new(FIRST_PLACE)) };
         // (H) pairs with (G). A block that another thread has put there first is as good.
-        if BLOCK.compare_exchange(block, used, AcqRel, Relaxed).is_ok() {
+        if BLOCK.compare_exchange(block, used, Release, Relaxed).is_ok() {
             core::mem::forget(mapping);
         }
     }
@@ -378,7 +381,7 @@ impl<T: Word, const BY_CONCURRENCY_ID: bool> Variable<T, BY_CONCURRENCY_ID> {
             }
         }
         // (F) pairs with (E).
-        match self.first.compare_exchange(null_mut(), place.as_ptr(), AcqRel, Acquire) {
+        match self.first.compare_exchange(null_mut(), place.as_ptr(), Release, Acquire) {
             Ok(_) => Ok(place),
             Err(other) => Ok(NonNull::new(other).unwrap_or(place)),
         }
