@@ -54,8 +54,11 @@ fn main() {
 }
 
 /// Engines in C: the program, and its sources in `c/`.
-const IN_C: [(&str, &[&str]); 2] =
-    [("dormouse-lab-engine-percpu-c", &["percpu", "percpu_called"]), ("dormouse-lab-engine-imv-c", &["imv"])];
+const IN_C: [(&str, &[&str]); 3] = [
+    ("dormouse-lab-engine-percpu-c", &["percpu", "percpu_called"]),
+    ("dormouse-lab-engine-imv-c", &["imv"]),
+    ("dormouse-lab-engine-relay-c", &["relay"]),
+];
 
 /// Returns the words that pkg-config prints, or `None` if it does not know the package.
 fn pkg_config(arguments: &[&str]) -> Option<Vec<String>> {
@@ -84,7 +87,7 @@ fn compile_c() {
     let headers = ["c", "../harness/include", "../../record/abi/include"]
         .map(PathBuf::from)
         .into_iter()
-        .chain(["imv", "percpu"].map(|name| Path::new("../../mechanisms").join(name).join("include")));
+        .chain(["imv", "percpu", "relay"].map(|name| Path::new("../../mechanisms").join(name).join("include")));
     let headers: Vec<PathBuf> = headers.collect();
     headers.iter().for_each(|header| println!("cargo::rerun-if-changed={}", header.display()));
     if Command::new("cc").arg("--version").output().is_err() {

@@ -90,8 +90,13 @@ impl Engines {
     /// Adds an experiment's peers, if they are wanted, in all their modes. Returns notes: the version of each, or the
     /// reason why it is missing.
     pub(crate) fn add_peers(&mut self, experiment: &str) -> Vec<String> {
+        self.add_these(PEERS.into_iter().filter(|peer| peer.experiment == experiment))
+    }
+
+    /// Adds peers, also of another experiment, like [`Engines::add_peers`].
+    pub(crate) fn add_these(&mut self, peers: impl IntoIterator<Item = Peer>) -> Vec<String> {
         let (mut notes, is_wanted) = (Vec::new(), self.options.has_peers);
-        for peer in PEERS.into_iter().filter(|peer| is_wanted && peer.experiment == experiment) {
+        for peer in peers.into_iter().filter(|_| is_wanted) {
             // All daemons are started before the first is used.
             let daemons: Vec<_> = peer.modes().iter().map(|_| peer.daemon()).collect();
             for (mode, daemon) in peer.modes().iter().zip(daemons) {

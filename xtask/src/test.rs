@@ -52,6 +52,11 @@ const AT_ONCE: usize = 4;
 /// Test programs that take minutes, mostly waiting. They start first: a run that starts one of them last waits for it alone.
 const SLOWEST: [&str; 3] = ["lab/tests/command/main.rs", "read/python/tests/python.rs", "tests/e2e/tests/e2e/main.rs"];
 
+/// Tests that run once more with the feature `generic`: the package, and its files of `tests/`. Without code that is patched
+/// and without sections, as on architectures that have neither.
+const GENERIC: [(&str, &[&str]); 2] =
+    [("dormouse-imv", &["answers", "values", "calls", "tunables"]), ("dormouse-percpu", &["generic"])];
+
 /// Which tests to run, how many times, and under which load.
 #[derive(Debug, Default, clap::Args)]
 #[command(after_help = AFTER_HELP)]
@@ -333,6 +338,11 @@ impl Test {
             _ => tally.run_all(jobs, AT_ONCE)?,
         }
         if is_all {
+            for (package, files) in GENERIC {
+                let mut tests = cargo(["test", "--no-fail-fast", "--package", package, "--features", "generic"]);
+                tests.args(files.iter().flat_map(|file| ["--test", file]));
+                tally.run(tests)?;
+            }
             aarch64::test(tally)?;
         }
         Ok(())
@@ -341,12 +351,28 @@ impl Test {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
     fn the_slowest_programs_exist() {
         for source in SLOWEST {
             assert!(root().join(source).is_file(), "{source}");
+        }
+    }
+
+    /// Every package of the project's workspace with the feature is tested with it.
+    #[test]
+    fn generic_builds_are_tested() {
+        let metadata = MetadataCommand::new().current_dir(root()).no_deps().exec().unwrap();
+        let with_feature = metadata.packages.iter().filter(|package| package.features.contains_key("generic"));
+        let mut names: Vec<&str> = with_feature.map(|package| package.name.as_str()).collect();
+        names.sort_unstable();
+        assert_eq!(names, GENERIC.map(|(package, _)| package));
+        for (package, files) in GENERIC {
+            let dir = Path::new("mechanisms").join(package.trim_start_matches("dormouse-")).join("tests");
+            files.iter().for_each(|file| assert!(root().join(&dir).join(file).with_extension("rs").is_file(), "{file}"));
         }
     }
 }

@@ -52,7 +52,7 @@ pub use backed::{assure_backed, assure_backed_raw};
 pub use c::CCase;
 pub use clock::cycles_per_ns;
 pub use counters::{Counters, counters};
-pub use loops::{align, opaque, scattered};
+pub use loops::{align, opaque, pad, scattered};
 pub use walk::Walk;
 pub use worker::{Policy, Seat, seat, set_scheduler};
 

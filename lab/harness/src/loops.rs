@@ -18,6 +18,13 @@ pub fn align() {
     unsafe { asm!(".balign 64", options(nomem, nostack, preserves_flags)) };
 }
 
+/// Moves the code that follows by a number of bytes, which are no-ops: what a CPU makes of a loop depends on its place.
+#[inline(always)]
+pub fn pad<const BYTES: usize>() {
+    // SAFETY: no-ops.
+    unsafe { asm!(".skip {bytes}, 0x90", bytes = const BYTES, options(nomem, nostack, preserves_flags)) };
+}
+
 /// Defines a [`Loop`](crate::Loop) over a body that gets a number. The body is repeated eight times in a row, so that
 /// the loop's alignment hardly matters and a body that costs a fraction of a cycle shows. The loop starts at or near a
 /// cache line. The number is the same for all eight, so that the compiler cannot turn it into a chain of eight

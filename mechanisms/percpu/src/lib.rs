@@ -30,7 +30,7 @@
 //! Computing an address reads no table: it takes two additions and a shift. Because objects are interlaced, and are not
 //! arrays indexed by CPU, a working set of many objects costs less (`dormouse lab run percpu` measures how much).
 //!
-//! A [`Pool`] allocates and frees such objects:
+//! [`per_cpu!`] defines variables of which every CPU has a copy. A [`Pool`] allocates and frees objects:
 //!
 //! ```
 //! use dormouse_percpu::{Pool, PoolOptions};
@@ -58,7 +58,7 @@
 //! | a node's link | the thread that pushes it, until it is on the list; then no thread until one has popped it |
 //! | a word written by atomics | any thread |
 //! | a word under exclusive claim | the claimant, by [`apply_exclusive`] |
-//! | a word of a pool's object | [`Words`]: all threads of a process by sections, or all under locks |
+//! | a word of a pool's object, or a copy of a [`Variable`] | [`Words`]: all threads of a process by sections, or all under locks |
 //!
 //! A word is never in two rows at once: a section loads and stores, so an atomic addition from another CPU between the
 //! two would be lost. [`RseqU64`] and [`PerCpuCounterSlot`] enforce this by their types.
@@ -111,8 +111,8 @@
 //! children keep it; children of `vfork` have none.
 //!
 //! # Limits
-//! * x86-64 and aarch64 Linux. Elsewhere, and if the kernel has no rseq (valgrind, qemu-user), [`Rseq::detect`] returns
-//!   `None`, and the caller takes its fallback.
+//! * x86-64 and aarch64 Linux. Elsewhere, with the feature `generic`, and if the kernel has no rseq (valgrind, qemu-user),
+//!   [`Rseq::detect`] returns `None`, and the caller takes its fallback.
 //! * A library that has registered threads itself must not be unloaded before they have ended.
 //! * A debugger that single-steps through a section aborts it each time.
 //! * `cpu_id` excludes other processes of one kernel, not other virtual machines that share memory.
@@ -137,6 +137,7 @@ mod register;
 mod rseq;
 mod signals;
 mod txn;
+mod variable;
 mod words;
 
 pub use alloc::{
@@ -151,6 +152,7 @@ pub use list::{List, ListSlot};
 pub use node::Node;
 pub use rseq::{PopOutcome, Rseq, current_cpu};
 pub use txn::{Commit, apply_exclusive};
+pub use variable::{Variable, Word};
 pub use words::{Copying, Update, Width, WordError, Words};
 
 #[cfg(test)]

@@ -32,12 +32,20 @@
     test,
     any(target_arch = "x86_64", target_arch = "aarch64"),
     target_os = "linux",
-    target_pointer_width = "64"
+    target_pointer_width = "64",
+    not(feature = "generic")
 ))]
 pub(crate) use machine::pretend;
-pub(crate) use machine::{detect, has_concurrency_ids, is_own, of_libc, register_thread, tell, unregistered_offset};
+pub(crate) use machine::{
+    at, detect, has_concurrency_ids, is_own, of_libc, register_thread, tell, unregistered_offset,
+};
 
-#[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux", target_pointer_width = "64"))]
+#[cfg(all(
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    target_os = "linux",
+    target_pointer_width = "64",
+    not(feature = "generic")
+))]
 mod machine {
     use core::ffi::{c_int, c_long, c_uint, c_void};
     use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -209,6 +217,17 @@ mod machine {
         register_thread().then(|| unsafe { Handle::new(own_offset()) })
     }
 
+    /// Returns the handle of which only the offset was kept.
+    ///
+    /// # Safety
+    /// The offset is that of a handle, or [`unregistered_offset`].
+    #[inline]
+    pub(crate) unsafe fn at(offset: isize) -> Option<Handle> {
+        // SAFETY: the caller guarantees that every thread has an rseq structure there, registered or with `cpu_id`
+        // below zero.
+        Some(unsafe { Handle::new(offset) })
+    }
+
     pub(crate) fn is_own(handle: Handle) -> bool {
         handle.offset() == own_offset()
     }
@@ -331,10 +350,15 @@ mod machine {
 #[cfg(not(all(
     any(target_arch = "x86_64", target_arch = "aarch64"),
     target_os = "linux",
-    target_pointer_width = "64"
+    target_pointer_width = "64",
+    not(feature = "generic")
 )))]
 mod machine {
     use crate::arch::Handle;
+
+    pub(crate) unsafe fn at(_offset: isize) -> Option<Handle> {
+        None
+    }
 
     pub(crate) fn detect() -> Option<Handle> {
         None

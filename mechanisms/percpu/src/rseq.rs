@@ -102,6 +102,21 @@ impl Rseq {
         register::has_concurrency_ids(self.0).then(|| self.offset() + OFFSET_MM_CID as isize)
     }
 
+    /// Returns the value of which only [`Rseq::offset`] was kept; `None` on architectures without sections.
+    ///
+    /// # Safety
+    /// The offset is that of an `Rseq`, or [`Rseq::unregistered_offset`].
+    #[inline]
+    pub(crate) unsafe fn at(offset: isize) -> Option<Rseq> {
+        // SAFETY: the caller guarantees one of these offsets.
+        unsafe { register::at(offset) }.map(Rseq)
+    }
+
+    #[inline]
+    pub(crate) fn handle(self) -> Handle {
+        self.0
+    }
+
     /// Returns the CPU that the thread was on a moment ago. It is always a valid number, even on a thread that is not
     /// registered.
     ///
@@ -171,18 +186,9 @@ impl Rseq {
     #[inline]
     #[must_use = "an aborted section has added nothing"]
     pub unsafe fn add_by_stride(self, first: *mut u64, stride_shift: u32, count: u32, n: u64) -> bool {
-        #[cfg(target_arch = "x86_64")]
         // SAFETY: the caller guarantees that each CPU's word is aligned and writable, and that only sections on that
         // CPU write it.
-        return is_done(unsafe { self.0.rseq_cpu_shift_add(first, stride_shift, count, n) });
-        #[cfg(not(target_arch = "x86_64"))]
-        {
-            let cpu = self.cpu_id_start();
-            let word = first.wrapping_byte_add((cpu as usize).wrapping_shl(stride_shift));
-            // SAFETY: the caller guarantees that each CPU's word is aligned and writable, and that only sections on
-            // that CPU write it.
-            cpu < count && unsafe { self.add(cpu, word, n) }
-        }
+        unsafe { add_by_stride(self.0, first, stride_shift, count, n) }
     }
 
     /// Returns the value of `*target` while the thread is on `cpu`. `None`: aborted, or the thread is on another CPU.
@@ -323,7 +329,12 @@ impl Rseq {
     }
 
     /// For tests that play the kernel's part: see [`register::pretend`].
-    #[cfg(all(test, target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+    #[cfg(all(
+        test,
+        target_os = "linux",
+        any(target_arch = "x86_64", target_arch = "aarch64"),
+        not(feature = "generic")
+    ))]
     pub(crate) fn pretend(cpu: Option<u32>) -> Option<Rseq> {
         register::pretend(cpu).map(Rseq)
     }
@@ -335,8 +346,57 @@ impl Rseq {
     }
 }
 
+/// [`Rseq::add_by_stride`], also for words of concurrency ids.
+///
+/// # Safety
+/// For every number below `count`, the word of that CPU or concurrency id is aligned and writable, and only sections
+/// that compare this number write it.
 #[inline]
-fn commit(outcome: Outcome) -> Commit {
+pub(crate) unsafe fn add_by_stride<const INDEX: usize>(
+    handle: Handle<INDEX>,
+    first: *mut u64,
+    stride_shift: u32,
+    count: u32,
+    n: u64,
+) -> bool {
+    #[cfg(all(target_arch = "x86_64", not(feature = "generic")))]
+    // SAFETY: the caller guarantees that each word is aligned and writable, and written only by sections of its number.
+    return is_done(unsafe { handle.rseq_cpu_shift_add(first, stride_shift, count, n) });
+    #[cfg(not(all(target_arch = "x86_64", not(feature = "generic"))))]
+    {
+        let index = handle.index();
+        let word = first.wrapping_byte_add((index as usize).wrapping_shl(stride_shift));
+        debug_assert!(word.is_aligned());
+        // SAFETY: the caller guarantees that each word is aligned and writable, and written only by sections of its
+        // number.
+        index < count && is_done(unsafe { handle.rseq_load_add_store(index, word, n) })
+    }
+}
+
+/// [`add_by_stride`] for words of four bytes. Always false where there is no such section.
+///
+/// # Safety
+/// The conditions of [`add_by_stride`], for words of four bytes.
+#[inline]
+pub(crate) unsafe fn add_u32_by_stride<const INDEX: usize>(
+    handle: Handle<INDEX>,
+    first: *mut u32,
+    stride_shift: u32,
+    count: u32,
+    n: u32,
+) -> bool {
+    #[cfg(all(target_arch = "x86_64", not(feature = "generic")))]
+    // SAFETY: the caller guarantees that each word is aligned and writable, and written only by sections of its number.
+    return is_done(unsafe { handle.rseq_cpu_shift_add_u32(first, stride_shift, count, n) });
+    #[cfg(not(all(target_arch = "x86_64", not(feature = "generic"))))]
+    {
+        let _ = (handle, first, stride_shift, count, n);
+        false
+    }
+}
+
+#[inline]
+pub(crate) fn commit(outcome: Outcome) -> Commit {
     #[cfg(test)]
     crate::inject::count(outcome);
     match outcome {
@@ -347,7 +407,7 @@ fn commit(outcome: Outcome) -> Commit {
 }
 
 #[inline]
-fn is_done(outcome: Outcome) -> bool {
+pub(crate) fn is_done(outcome: Outcome) -> bool {
     commit(outcome) == Commit::Done
 }
 

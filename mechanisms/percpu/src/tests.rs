@@ -19,9 +19,11 @@ use crate::inject::{ABORTED_BY_KERNEL, DELAYS};
 use crate::{Area, Commit, PerCpu, PerCpuCounter, PerCpuCounterShared, PerCpuCounterSlot, Rseq, apply_exclusive};
 
 mod alone;
-#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"), not(feature = "generic")))]
 mod kernel;
 mod operations;
+mod scenarios;
+mod variables;
 mod words;
 
 const STRIDE_SHIFT: u32 = 21;

@@ -23,8 +23,9 @@ use dormouse_abi::txn::{Store, Txn};
 use rustix::thread::{gettid, sched_yield};
 
 use crate::alloc::{Object, Pool, View};
+use crate::arch::Handle;
 use crate::area::Area;
-use crate::rseq::{Rseq, near};
+use crate::rseq::{Rseq, commit, is_done, near};
 use crate::signals::without_signals;
 use crate::txn::Commit;
 
@@ -50,6 +51,8 @@ pub enum WordError {
         /// That CPU.
         cpu: u32,
     },
+    /// The kernel has no memory for the copies of a [`Variable`](crate::Variable), which are made when it is first used.
+    NoMemory,
 }
 
 /// Arguments of [`Words::copy_and_store`]: if the word at `guard` holds `expected`, `size_bytes` bytes are copied from
@@ -295,17 +298,9 @@ impl Words {
     /// multiple of eight on, are readable.
     pub unsafe fn update(self, object: Object, offset: usize, width: Width, update: Update) -> Result<u64, WordError> {
         let section = |rseq: Rseq, cpu, copy: *mut u8| {
-            let word = copy.wrapping_add(offset);
-            // The guard is the eight bytes that contain the word.
-            let (guard, shift) = (word.map_addr(|address| address & !7).cast::<u64>(), (word.addr() & 7) * 8);
-            // SAFETY: the caller guarantees that these eight bytes are readable; they are aligned.
-            let seen = unsafe { rseq.load(cpu, guard) }?;
-            let old = if width == Width::Four { seen >> shift & u64::from(u32::MAX) } else { seen };
-            let Some(value) = update.apply(old, width) else { return Some(old) };
-            let last = Store { target: word, value, width: if width == Width::Four { 4 } else { 8 } };
-            // SAFETY: the caller guarantees that the guard is readable, and that the word is aligned, inside the object
-            // and written only by these operations; the copy is the CPU's.
-            is_stored(unsafe { rseq.commit(cpu, &Txn::new(guard, seen, last)) })?.then_some(old)
+            // SAFETY: the caller guarantees that the word is aligned, inside the object, in eight readable bytes, and
+            // written only by these operations; the copy is the CPU's.
+            unsafe { update_once(rseq.handle(), cpu, copy.wrapping_add(offset), width, update) }
         };
         let plain = |copy: *mut u8| match width {
             Width::Eight => {
@@ -367,6 +362,35 @@ impl Words {
 unsafe fn word<'a>(copy: *mut u8, offset: usize) -> &'a AtomicU64 {
     // SAFETY: the caller guarantees that it is an aligned word of a live object, accessed only atomically.
     unsafe { AtomicU64::from_ptr(copy.wrapping_add(offset).cast()) }
+}
+
+/// Changes a word of the CPU or concurrency id `index` in one attempt, by two sections; returns the old value. `None`:
+/// aborted, or the eight bytes that contain the word have changed in between.
+///
+/// # Safety
+/// The word is aligned and writable, and only sections of that number write it. The eight bytes that contain a narrow
+/// word, from a multiple of eight on, are readable.
+pub(crate) unsafe fn update_once<const INDEX: usize>(
+    handle: Handle<INDEX>,
+    index: u32,
+    word: *mut u8,
+    width: Width,
+    update: Update,
+) -> Option<u64> {
+    // The guard is the eight bytes that contain the word.
+    let (guard, shift) = (word.map_addr(|address| address & !7).cast::<u64>(), (word.addr() & 7) * 8);
+    // SAFETY: the caller guarantees that these eight bytes are readable; they are aligned.
+    let (outcome, seen) = unsafe { handle.rseq_load(index, guard) };
+    if !is_done(outcome) {
+        return None;
+    }
+    let old = if width == Width::Four { seen >> shift & u64::from(u32::MAX) } else { seen };
+    let Some(value) = update.apply(old, width) else { return Some(old) };
+    let last = Store { target: word, value, width: if width == Width::Four { 4 } else { 8 } };
+    // SAFETY: the caller guarantees that the guard is readable, and that the word is aligned, writable and written only
+    // by sections of that number.
+    let outcome = unsafe { handle.commit(index, &Txn::new(guard, seen, last)) };
+    (commit(outcome) == Commit::Done).then_some(old)
 }
 
 fn is_stored(commit: Commit) -> Option<bool> {
@@ -431,6 +455,9 @@ impl fmt::Display for WordError {
                 write!(f, "this thread has no restartable sequences, though others of its process have")
             }
             WordError::NoCopy { cpu } => write!(f, "the pool has no copies for CPU {cpu}, on which this thread is"),
+            WordError::NoMemory => {
+                write!(f, "there is no memory for this variable's copies: raise the limit on address space")
+            }
         }
     }
 }

@@ -1,5 +1,5 @@
 //! Counters, histograms, pools and variables in C and C++: programs, compiled and linked in every common way, and run
-//! with and without rseq. Their checks are in `c_programs/main.c`, `c_programs/pool.c` and `c_programs/this_cpu.c`. The
+//! with and without rseq. Their checks are in `c_programs/main.c`, `pool.c`, `this_cpu.c` and `scenarios.c`. The
 //! examples of the manual page are compiled and run too. A test installs libdormouse_percpu, and libdormouse, which has
 //! the same functions, first.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -29,18 +29,23 @@ fn package(is_static: bool) -> Vec<String> {
 }
 
 fn go(compiler: &str, flags: &str, is_static: bool) {
+    go_with(&["main.c", "pool.c"], compiler, flags, is_static);
+}
+
+/// Compiles each unit as a program, and runs it.
+fn go_with(units: &[&str], compiler: &str, flags: &str, is_static: bool) {
     if !has_part(compiler) {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    for unit in ["main.c", "pool.c"] {
+    for unit in units {
         let program = directory.path().join(unit).with_extension("");
         let mut command = Command::new(compiler);
         command.args(flags.split_whitespace()).args(WARNINGS).arg("-o").arg(&program);
         command.args(["-x", if compiler.ends_with("++") { "c++" } else { "c" }]);
         command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c_programs").join(unit)).args(["-x", "none"]);
         succeed(command.args(package(is_static)));
-        // With the C library's registration, with ours, and where the kernel refuses rseq: `pool.c` knows that
+        // With the C library's registration, with ours, and where the kernel refuses rseq: `without.h` has that
         // argument.
         for (tunables, mode) in [("", ""), ("glibc.pthread.rseq=0", ""), ("glibc.pthread.rseq=0", "without")] {
             let output = succeed(Command::new(&program).arg(mode).env("GLIBC_TUNABLES", tunables));
@@ -76,6 +81,14 @@ fn go_with_variables(compiler: &str, flags: &str, is_static: bool) {
         let output = succeed(command.arg(mode).env("GLIBC_TUNABLES", tunables).env("THIS_CPU_PLUGIN", &plugin));
         assert_eq!(stdout(&output), "fine\n", "{compiler} {flags} {tunables} {mode}");
     }
+}
+
+/// librseq's scenarios, in a program and in code that may be unloaded, whose sections clear their descriptors.
+#[test]
+fn scenarios() {
+    go_with(&["scenarios.c"], "gcc", "-std=gnu11 -O2 -fPIE -pie", false);
+    go_with(&["scenarios.c"], "clang", "-std=gnu11 -O1 -fPIC", false);
+    go_with(&["scenarios.c"], "g++", "-std=gnu++11 -O2", true);
 }
 
 #[test]
@@ -229,6 +242,18 @@ fn the_examples_run() {
             assert_eq!((numbers.len(), numbers[0]), (3, threads.parse::<u64>().unwrap() * 100_000), "{text}");
             assert!(numbers[1] == numbers[2] && numbers[1] > 0, "{text}");
         }
+    }
+}
+
+#[test]
+fn the_example_of_variables_runs() {
+    let program = rust_example(Path::new(env!("CARGO_MANIFEST_DIR")), "requests");
+    for threads in [1, 5] {
+        let text = stdout(&succeed(Command::new(&program).arg(threads.to_string())));
+        let sums = format!("{} requests, {} empty, 0 open, longest 999 bytes", threads * 100_000, threads * 100);
+        assert_eq!(text.lines().last(), Some(sums.as_str()));
+        let by_cpu = text.lines().filter_map(|line| line.split_once(": ")?.1.parse::<u64>().ok());
+        assert_eq!(by_cpu.sum::<u64>(), threads * 100_000, "{text}");
     }
 }
 

@@ -57,7 +57,7 @@ const LAB: &str = "dormouse-lab";
 /// Programs that answer SQL queries, alone or as a cluster, and that put traces into stores.
 const QUERY: [&str; 3] = ["dormouse-query", "dormouse-cluster", "dormouse-ship"];
 /// Programs that the lab runs, and the library that it preloads.
-const LAB_PARTS: [&str; 11] = [
+const LAB_PARTS: [&str; 12] = [
     "dormouse-lab-engine",
     "dormouse-lab-engine-imv",
     "dormouse-lab-engine-imv-c",
@@ -66,6 +66,7 @@ const LAB_PARTS: [&str; 11] = [
     "dormouse-lab-engine-percpu",
     "dormouse-lab-engine-percpu-c",
     "dormouse-lab-engine-relay",
+    "dormouse-lab-engine-relay-c",
     "dormouse-lab-engine-vring",
     "vring-bench",
     "libdormouse_lab_account.so",

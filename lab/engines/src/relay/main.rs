@@ -4,6 +4,9 @@
 //!   WAY_RECORD_ALIGNMENT_PAGES
 //!     WAY         memcpy, specialised, checked-bytes, checked-memcpy, words
 //!                               the write is a call, and copies as described in [`copies`] (Memcpy, Switch, Bytewise, Fallback, Words)
+//!                 inside-specialised, inside-checked-bytes
+//!                               specialised and checked-bytes as two loops of one function, which is there in many copies; each run
+//!                               takes another one, whose loops are at another place ([`inside`])
 //!                 inlined       like words, with the path to the cached page inlined; lengths are known at compile time
 //!                 empty         the same loop, without writes
 //!     RECORD      1, 2, 4, 8    a number           16, 64, 256   bytes from memory
@@ -22,7 +25,9 @@
 //! Each record is an event. It has arrived if its write was not refused. At the end every case runs once more, for a
 //! little more than twice its buffer, and the whole buffer is read back and compared with the expected bytes.
 //!
-//! The length of searches is counted, not timed: before and after each write, the chain's cached page is looked up.
+//! The length of searches is counted, not timed: before and after each write, the chain's cached page is looked up. It is
+//! counted for a writer alone, with a handler that is called after each field, and with signals that interrupt the writer anywhere
+//! ([`signals`]).
 
 use std::process::ExitCode;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -35,6 +40,8 @@ use table::Table;
 
 mod channel;
 mod copies;
+mod inside;
+mod signals;
 mod table;
 
 const SMALL_BYTES: usize = 16 << 10;
@@ -137,6 +144,7 @@ impl<const AT: usize> Shape for Mix<AT> {
 
 /// A buffer of pages, with all ways to write to it.
 trait Buffer: Send + 'static {
+    fn copied<C: Copying>(&mut self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds>;
     fn called<C: Copying>(&mut self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds>;
     fn inlined(&mut self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds>;
     fn inlined_value<const N: usize>(&mut self, offset: usize, bytes: [u8; N]) -> Result<(), OutOfBounds>;
@@ -157,6 +165,11 @@ macro_rules! buffer {
         impl Buffer for $buffer {
             #[inline(never)]
             fn called<C: Copying>(&mut self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
+                self.copied::<C>(offset, bytes)
+            }
+
+            #[inline(always)]
+            fn copied<C: Copying>(&mut self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
                 let bytes = of_unknown_length(bytes);
                 match self.cached(offset, bytes.len()) {
                     Some(address) => {
@@ -380,6 +393,12 @@ fn table(size_bytes: usize, page_bytes: usize) -> Result<Table, String> {
 }
 
 extern "C" fn run<P: Pages, S: Shape, W: Way>(iterations: u64, first: u64) {
+    write_all::<P, S, W>(iterations, first, dormouse_lab_harness::align);
+}
+
+/// Writes records, in a loop before whose code `at` is called, which may move that code.
+#[inline(always)]
+fn write_all<P: Pages, S: Shape, W: Way>(iterations: u64, first: u64, at: impl FnOnce()) {
     let mut guard = P::bench();
     let bench = &mut *guard;
     // Another shape may have left the offset unaligned for this one.
@@ -387,7 +406,7 @@ extern "C" fn run<P: Pages, S: Shape, W: Way>(iterations: u64, first: u64) {
     let mut sink =
         Writing::<P::Buffer, W> { buffer: &mut bench.buffer, offset: start, refused: 0, way: std::marker::PhantomData };
     let size_bytes = bench.size_bytes;
-    dormouse_lab_harness::align();
+    at();
     for number in first..first.wrapping_add(iterations) {
         sink.offset = place::<S>(sink.offset, size_bytes);
         S::write(&mut sink, opaque(number));
@@ -451,7 +470,11 @@ type OfChannel = (&'static str, Loop, fn(&str, Loop) -> Result<(), String>);
 
 impl Cases {
     fn way<P: Pages, S: Shape, W: Way>(&mut self, way: &str, of: &str) {
-        let (name, run) = (&*format!("{way}_{of}").leak(), run::<P, S, W> as Loop);
+        self.loop_of::<P, S>(way, of, run::<P, S, W>);
+    }
+
+    fn loop_of<P: Pages, S: Shape>(&mut self, way: &str, of: &str, run: Loop) {
+        let name = &*format!("{way}_{of}").leak();
         self.cases.push(Case { name, run, events_per_iteration: S::RECORDS });
         let shape = Laid { start: S::START, len_max: S::LEN_MAX, write: S::write };
         self.checked.push(Checked { name, run, shape, check: check::<P> });
@@ -478,10 +501,13 @@ impl Cases {
         }
     }
 
-    /// Adds the ways that are meant for machines without efficient unaligned accesses.
+    /// Adds the ways that are meant for machines without efficient unaligned accesses, and one of them beside a way without a
+    /// check in one function.
     fn add_checking<S: Shape>(&mut self, of: &str) {
         self.way::<List, S, Called<copies::Bytewise>>("checked-bytes", of);
         self.way::<List, S, Called<copies::Fallback>>("checked-memcpy", of);
+        self.loop_of::<List, S>("inside-specialised", of, inside::run::<S, false>);
+        self.loop_of::<List, S>("inside-checked-bytes", of, inside::run::<S, true>);
     }
 
     /// Adds the shapes that are measured in one kind of pages only.
@@ -514,6 +540,8 @@ const WALKED_PAGES: usize = 64;
 const WALKED_ITERATIONS: u64 = 10_000;
 /// Number of bytes that a handler writes after each field.
 const NESTED_BYTES: usize = 64;
+/// Maximum number of fields that an iteration writes.
+const FIELDS_MAX: usize = 20;
 
 /// A sink that writes to a list and counts the entries that each search has walked over, from the cached page before to
 /// the one after.
@@ -574,7 +602,6 @@ impl Sink for Walked {
 /// Returns the maximum number of list entries that a write of packed records walks over. After each field, a handler writes
 /// this many bytes behind the records, as one does that has interrupted their writer after it had reserved them.
 fn entries_walked_max(nested_bytes: usize) -> Result<usize, String> {
-    const FIELDS_MAX: usize = 20;
     let size_bytes = WALKED_PAGES * PAGE_BYTES;
     let chain = list(size_bytes, PAGE_BYTES)?;
     let mut walked = Walked { chain, offset: 1, cached: 0, entries_max: 0, nested_bytes, nested_at: 0 };
@@ -634,7 +661,8 @@ fn verify() -> Result<u64, String> {
     let nested = entries_walked_max(NESTED_BYTES)?;
     let text = format!(
         "the buffers of {count} cases were read back and are right; {huge}; entries walked over at most: {entries}; \
-         with nested writers: {nested}"
+         with nested writers: {nested}; {}",
+        signals::entries_walked_max()?
     );
     report(written(), 0, &text)
 }

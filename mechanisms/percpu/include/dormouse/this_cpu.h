@@ -133,6 +133,11 @@ void dormouse_percpu_forget(const struct dormouse_percpu_area *area);
 
 #if DORMOUSE_I_PERCPU_INLINE
 
+/* Instructions that tests add to sections, to make them slow: they change neither registers nor flags. */
+#ifndef DORMOUSE_I_PERCPU_DELAY
+#define DORMOUSE_I_PERCPU_DELAY ""
+#endif
+
 /* The beginning of a section, up to the distance of the CPU's copy in the register `a`, whose low half is `low`: the
  * kernel restarts at 6 what it interrupts between 4 and 5. The number of the copy is `at` bytes from `index`. */
 #define DORMOUSE_I_PERCPU_BEGIN(a, low, at)                                                                            \
@@ -148,7 +153,7 @@ void dormouse_percpu_forget(const struct dormouse_percpu_area *area);
     "mov %%fs:" at "(%[index]), " low "\n\t"                                                                           \
     "cmp %[count], " low "\n\t"                                                                                        \
     "jae 7f\n\t"                                                                                                       \
-    "shl %%cl, " a "\n\t"
+    "shl %%cl, " a "\n\t" DORMOUSE_I_PERCPU_DELAY
 
 /* Code that may be unloaded must not leave its descriptor to the kernel: the next interruption would read it. A program
  * stays. */
@@ -175,20 +180,21 @@ void dormouse_percpu_forget(const struct dormouse_percpu_area *area);
     DORMOUSE_I_PERCPU_END("mov $2, %[outcome]\n\tjmp 5b\n", "mov $3, %[outcome]\n\tjmp 5b\n")                          \
     "8:\n\tmov $1, %[outcome]\n\tjmp 5b\n\t.popsection"
 
-#define DORMOUSE_I_PERCPU_IN(index_of)                                                                                 \
-    [rseq] "r"(area->rseq_offset), [index] "r"(area->index_of), [count] "m"(area->count), "c"(area->stride_shift)
+/* `count` is "r" for variables: a loop keeps the number of copies in a register, and nothing takes the address of the area. */
+#define DORMOUSE_I_PERCPU_IN(index_of, count_in)                                                                       \
+    [rseq] "r"(area->rseq_offset), [index] "r"(area->index_of), [count] count_in(area->count), "c"(area->stride_shift)
 
 /*
  * Defines the operations on words of `bits` bits, with the suffix and operand modifier of their instructions. `kind` says
  * where the number of the copy is: in variables it is the CPU's, which takes no load to find.
  */
-#define DORMOUSE_I_PERCPU_DEFINE(kind, at, index_of, bits, suffix, size)                                               \
+#define DORMOUSE_I_PERCPU_DEFINE(kind, at, index_of, count_in, bits, suffix, size)                                     \
     DORMOUSE_I_PERCPU_FUNCTION int dormouse_i_percpu_add##bits##kind(const struct dormouse_percpu_area *area,          \
                                                                      void *first, uint##bits##_t n)                    \
     {                                                                                                                  \
         __asm__ goto(DORMOUSE_I_PERCPU_BEGIN("%%rax", "%%eax", at) "add" suffix " %" size "[n], (%[first], %%rax)\n"   \
                      DORMOUSE_I_PERCPU_END("jmp %l[again]\n", "jmp %l[again]\n") ".popsection"                         \
-                     : : [first] "r"(first), [n] "er"(n), DORMOUSE_I_PERCPU_IN(index_of) : "rax", "cc" : again);       \
+                     : : [first] "r"(first), [n] "er"(n), DORMOUSE_I_PERCPU_IN(index_of, count_in) : "rax", "cc" : again);\
         return DORMOUSE_I_PERCPU_DONE;                                                                                 \
     again:                                                                                                             \
         return DORMOUSE_I_PERCPU_AGAIN;                                                                                \
@@ -203,9 +209,10 @@ void dormouse_percpu_forget(const struct dormouse_percpu_area *area);
                          "mov (%[a]), %[was]\n\t"                                                                      \
                          "mov %[was], %[sum]\n\t"                                                                      \
                          "add %" size "[n], %[sum]\n\t"                                                                \
+                         DORMOUSE_I_PERCPU_DELAY                                                                       \
                          "mov %[sum], (%[a])\n" DORMOUSE_I_PERCPU_END_WITH_OUTCOME                                     \
                          : [a] "=&r"(a), [outcome] "+&r"(outcome), [was] "=&r"(was), [sum] "=&r"(sum)                  \
-                         : [first] "r"(first), [n] "er"(n), DORMOUSE_I_PERCPU_IN(index_of)                             \
+                         : [first] "r"(first), [n] "er"(n), DORMOUSE_I_PERCPU_IN(index_of, count_in)                   \
                          : "cc", "memory");                                                                            \
         *old = was;                                                                                                    \
         return outcome;                                                                                                \
@@ -218,9 +225,10 @@ void dormouse_percpu_forget(const struct dormouse_percpu_area *area);
         int outcome = DORMOUSE_I_PERCPU_DONE;                                                                          \
         __asm__ volatile(DORMOUSE_I_PERCPU_BEGIN("%[a]", "%k[a]", at) "add %[first], %[a]\n\t"                         \
                          "mov (%[a]), %[was]\n\t"                                                                      \
+                         DORMOUSE_I_PERCPU_DELAY                                                                       \
                          "mov" suffix " %" size "[value], (%[a])\n" DORMOUSE_I_PERCPU_END_WITH_OUTCOME                 \
                          : [a] "=&r"(a), [outcome] "+&r"(outcome), [was] "=&r"(was)                                    \
-                         : [first] "r"(first), [value] "er"(value), DORMOUSE_I_PERCPU_IN(index_of)                     \
+                         : [first] "r"(first), [value] "er"(value), DORMOUSE_I_PERCPU_IN(index_of, count_in)           \
                          : "cc", "memory");                                                                            \
         *old = was;                                                                                                    \
         return outcome;                                                                                                \
@@ -236,19 +244,20 @@ void dormouse_percpu_forget(const struct dormouse_percpu_area *area);
                          "mov (%[a]), %[was]\n\t"                                                                      \
                          "cmp %" size "[expected], %[was]\n\t"                                                         \
                          "jne 8f\n\t"                                                                                  \
+                         DORMOUSE_I_PERCPU_DELAY                                                                       \
                          "mov" suffix " %" size "[value], (%[a])\n" DORMOUSE_I_PERCPU_END_WITH_OUTCOME                 \
                          : [a] "=&r"(a), [outcome] "+&r"(outcome), [was] "=&r"(was)                                    \
                          : [first] "r"(first), [expected] "er"(expected), [value] "er"(value),                         \
-                           DORMOUSE_I_PERCPU_IN(index_of)                                                              \
+                           DORMOUSE_I_PERCPU_IN(index_of, count_in)                                                    \
                          : "cc", "memory");                                                                            \
         *old = was;                                                                                                    \
         return outcome;                                                                                                \
     }
 
-DORMOUSE_I_PERCPU_DEFINE(_here, "4", rseq_offset, 64, "q", "")
-DORMOUSE_I_PERCPU_DEFINE(_here, "4", rseq_offset, 32, "l", "k")
-DORMOUSE_I_PERCPU_DEFINE(_in_area, "", index_offset, 64, "q", "")
-DORMOUSE_I_PERCPU_DEFINE(_in_area, "", index_offset, 32, "l", "k")
+DORMOUSE_I_PERCPU_DEFINE(_here, "4", rseq_offset, "r", 64, "q", "")
+DORMOUSE_I_PERCPU_DEFINE(_here, "4", rseq_offset, "r", 32, "l", "k")
+DORMOUSE_I_PERCPU_DEFINE(_in_area, "", index_offset, "m", 64, "q", "")
+DORMOUSE_I_PERCPU_DEFINE(_in_area, "", index_offset, "m", 32, "l", "k")
 
 DORMOUSE_I_PERCPU_FUNCTION int dormouse_i_percpu_try_push(const struct dormouse_percpu_area *area, void *first,
                                                           struct dormouse_percpu_node *node)
@@ -258,9 +267,10 @@ DORMOUSE_I_PERCPU_FUNCTION int dormouse_i_percpu_try_push(const struct dormouse_
     __asm__ volatile(DORMOUSE_I_PERCPU_BEGIN("%[a]", "%k[a]", "") "add %[first], %[a]\n\t"
                      "mov (%[a]), %[head]\n\t"
                      "mov %[head], (%[node])\n\t"
+                     DORMOUSE_I_PERCPU_DELAY
                      "mov %[node], (%[a])\n" DORMOUSE_I_PERCPU_END_WITH_OUTCOME
                      : [a] "=&r"(a), [outcome] "+&r"(outcome), [head] "=&r"(head)
-                     : [first] "r"(first), [node] "r"(node), DORMOUSE_I_PERCPU_IN(index_offset)
+                     : [first] "r"(first), [node] "r"(node), DORMOUSE_I_PERCPU_IN(index_offset, "m")
                      : "cc", "memory");
     return outcome;
 }
@@ -275,9 +285,10 @@ DORMOUSE_I_PERCPU_FUNCTION int dormouse_i_percpu_try_pop(const struct dormouse_p
                      "test %[node], %[node]\n\t"
                      "jz 8f\n\t"
                      "mov (%[node]), %[next]\n\t"
+                     DORMOUSE_I_PERCPU_DELAY
                      "mov %[next], (%[a])\n" DORMOUSE_I_PERCPU_END_WITH_OUTCOME
                      : [a] "=&r"(a), [outcome] "+&r"(outcome), [node] "=&r"(*node), [next] "=&r"(next)
-                     : [first] "r"(first), DORMOUSE_I_PERCPU_IN(index_offset)
+                     : [first] "r"(first), DORMOUSE_I_PERCPU_IN(index_offset, "m")
                      : "cc", "memory");
     return outcome;
 }

@@ -56,6 +56,7 @@ use core::ptr::NonNull;
 use dormouse_locks::Reentered;
 pub use error::{AllocError, Corruption, MemoryKind, Requirement, Shortage};
 use heap::Heap;
+pub(crate) use memory::{Mapping, keep_lazy};
 pub use topology::possible_cpus;
 
 use crate::area::Area;

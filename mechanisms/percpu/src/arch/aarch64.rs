@@ -11,7 +11,7 @@
 
 use core::arch::asm;
 
-use dormouse_abi::rseq::{OFFSET_CPU_ID, OFFSET_RSEQ_CS};
+use dormouse_abi::rseq::OFFSET_RSEQ_CS;
 
 use super::Outcome;
 use super::handle::Handle;
@@ -112,7 +112,7 @@ macro_rules! critical_section {
             area = out(reg) _,
             a = out(reg) _,
             rseq_cs = const OFFSET_RSEQ_CS,
-            cpu_id = const OFFSET_CPU_ID,
+            cpu_id = const INDEX,
             signature = const SIGNATURE_CODE,
             $($operands)+
         );
@@ -120,7 +120,7 @@ macro_rules! critical_section {
     }};
 }
 
-impl Handle {
+impl<const INDEX: usize> Handle<INDEX> {
     /// Returns the word at byte `FIELD` of the calling thread's rseq structure.
     #[inline]
     fn word<const FIELD: usize>(self) -> u32 {

@@ -2,6 +2,8 @@
 
 use core::arch::global_asm;
 
+use dormouse_abi::rseq::{OFFSET_CPU_ID, OFFSET_MM_CID};
+
 // The block that `register` gives to the kernel if libc has not given it one: the rseq structure of 32 bytes, then the
 // thread's state. `cpu_id` is initially RSEQ_CPU_ID_UNINITIALIZED, so that a section in a thread that is not registered
 // ends at its comparison.
@@ -19,8 +21,9 @@ global_asm!(
 );
 
 /// Proof that there is a registration: the distance from the thread pointer to the thread's rseq structure, in bytes.
+/// Its sections compare the number at byte `INDEX` of that structure: the CPU, or the concurrency id.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Handle {
+pub(crate) struct Handle<const INDEX: usize = OFFSET_CPU_ID> {
     pub(super) offset: isize,
 }
 
@@ -36,5 +39,11 @@ impl Handle {
     #[inline]
     pub(crate) fn offset(self) -> isize {
         self.offset
+    }
+
+    /// Returns the handle of sections that compare the thread's concurrency id, which the kernel must write.
+    #[inline]
+    pub(crate) fn by_concurrency_id(self) -> Handle<OFFSET_MM_CID> {
+        Handle { offset: self.offset }
     }
 }

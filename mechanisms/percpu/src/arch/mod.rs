@@ -9,36 +9,44 @@
 #[allow(unused_macros, reason = "without sections there is nowhere to inject")]
 mod sections;
 
-#[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux", target_pointer_width = "64"))]
+#[cfg(all(
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    target_os = "linux",
+    target_pointer_width = "64",
+    not(feature = "generic")
+))]
 mod handle;
 #[cfg(all(
     any(target_arch = "x86_64", target_arch = "aarch64"),
     target_os = "linux",
-    target_pointer_width = "64"
+    target_pointer_width = "64",
+    not(feature = "generic")
 ))]
 pub(crate) use handle::Handle;
 
-#[cfg(all(target_arch = "x86_64", target_os = "linux", target_pointer_width = "64"))]
+#[cfg(all(target_arch = "x86_64", target_os = "linux", target_pointer_width = "64", not(feature = "generic")))]
 mod x86_64;
-#[cfg(all(target_arch = "x86_64", target_os = "linux", target_pointer_width = "64"))]
+#[cfg(all(target_arch = "x86_64", target_os = "linux", target_pointer_width = "64", not(feature = "generic")))]
 pub(crate) use x86_64::{SIGNATURE, own_offset, thread_pointer};
 
-#[cfg(all(target_arch = "aarch64", target_os = "linux", target_pointer_width = "64"))]
+#[cfg(all(target_arch = "aarch64", target_os = "linux", target_pointer_width = "64", not(feature = "generic")))]
 mod aarch64;
-#[cfg(all(target_arch = "aarch64", target_os = "linux", target_pointer_width = "64"))]
+#[cfg(all(target_arch = "aarch64", target_os = "linux", target_pointer_width = "64", not(feature = "generic")))]
 pub(crate) use aarch64::{SIGNATURE, own_offset, thread_pointer};
 
 #[cfg(not(all(
     any(target_arch = "x86_64", target_arch = "aarch64"),
     target_os = "linux",
-    target_pointer_width = "64"
+    target_pointer_width = "64",
+    not(feature = "generic")
 )))]
 #[expect(unused_variables, unused_unsafe, unreachable_code, reason = "sections that nobody can enter")]
 mod none;
 #[cfg(not(all(
     any(target_arch = "x86_64", target_arch = "aarch64"),
     target_os = "linux",
-    target_pointer_width = "64"
+    target_pointer_width = "64",
+    not(feature = "generic")
 )))]
 pub(crate) use none::Handle;
 
@@ -63,7 +71,8 @@ impl Outcome {
         not(all(
             any(target_arch = "x86_64", target_arch = "aarch64"),
             target_os = "linux",
-            target_pointer_width = "64"
+            target_pointer_width = "64",
+            not(feature = "generic")
         )),
         expect(dead_code, reason = "called by sections, which nobody can enter")
     )]

@@ -2,12 +2,14 @@
 
 use core::convert::Infallible;
 
+use dormouse_abi::rseq::{OFFSET_CPU_ID, OFFSET_MM_CID};
+
 use super::Outcome;
 use crate::node::Node;
 
 /// Uninhabited.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Handle(Infallible);
+pub(crate) struct Handle<const INDEX: usize = OFFSET_CPU_ID>(Infallible);
 
 impl Handle {
     #[inline]
@@ -15,6 +17,12 @@ impl Handle {
         match self.0 {}
     }
 
+    pub(crate) fn by_concurrency_id(self) -> Handle<OFFSET_MM_CID> {
+        match self.0 {}
+    }
+}
+
+impl<const INDEX: usize> Handle<INDEX> {
     fn word<const FIELD: usize>(self) -> u32 {
         match self.0 {}
     }

@@ -45,7 +45,7 @@ macro_rules! with_delays {
 /// ```text
 ///     outcome = Done
 ///     rseq_cs = &descriptor
-///  4: ─┐ if cpu_id != cpu: goto 7
+///  4: ─┐ if cpu_id != cpu: goto 7                    (or mm_cid, in sections by concurrency id)
 ///      │ body; its branches out go to 8
 ///     ─┘ (its last instruction is the final store)
 ///  5: rseq_cs = null
@@ -65,10 +65,16 @@ macro_rules! sections {
         rseq_load_cbeq_load_store $load_cbeq_load_store:tt
         rseq_load_cbne_memcpy_store $load_cbne_memcpy_store:tt
     ) => {
-        impl Handle {
+        impl<const INDEX: usize> Handle<INDEX> {
             #[inline]
             pub(crate) fn cpu_id_start(self) -> u32 {
                 self.word::<{ dormouse_abi::rseq::OFFSET_CPU_ID_START }>()
+            }
+
+            /// Returns the number that the sections compare: of a CPU, or a concurrency id.
+            #[inline]
+            pub(crate) fn index(self) -> u32 {
+                self.word::<INDEX>()
             }
 
             #[inline]

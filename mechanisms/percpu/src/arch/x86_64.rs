@@ -2,7 +2,7 @@
 
 use core::arch::asm;
 
-use dormouse_abi::rseq::{OFFSET_CPU_ID, OFFSET_RSEQ_CS, SIGNATURE_X86};
+use dormouse_abi::rseq::{OFFSET_RSEQ_CS, SIGNATURE_X86};
 
 use super::Outcome;
 use super::handle::Handle;
@@ -66,7 +66,7 @@ macro_rules! critical_section {
             outcome = out(reg) outcome,
             a = out(reg) _,
             rseq_cs = const OFFSET_RSEQ_CS,
-            cpu_id = const OFFSET_CPU_ID,
+            cpu_id = const INDEX,
             signature = const SIGNATURE_X86,
             $($operands)+
         );
@@ -87,7 +87,7 @@ macro_rules! critical_section {
 ///  6: rseq_cs = null;  return AbortedByKernel
 /// ```
 macro_rules! rseq_cpu_shift_add {
-    ($offset:expr, $first:expr, $shift:expr, $count:expr, $n:expr, $($operands:tt)+) => {
+    ($add:literal $offset:expr, $first:expr, $shift:expr, $count:expr, $n:expr, $($operands:tt)+) => {
         asm!(
             ".pushsection __rseq_cs, \"aw\", @progbits",
             ".balign 32",
@@ -105,7 +105,7 @@ macro_rules! rseq_cpu_shift_add {
             inject!(2),
             "shl {a}, cl",
             inject!(5),
-            "add qword ptr [{first} + {a}], {n}",
+            $add,
             "5:",
             "mov qword ptr fs:[{offset} + {rseq_cs}], 0",
             ".pushsection __rseq_failure, \"ax\", @progbits",
@@ -125,7 +125,7 @@ macro_rules! rseq_cpu_shift_add {
             n = in(reg) $n,
             a = out(reg) _,
             rseq_cs = const OFFSET_RSEQ_CS,
-            cpu_id = const OFFSET_CPU_ID,
+            cpu_id = const INDEX,
             signature = const SIGNATURE_X86,
             aborted = label { return Outcome::AbortedByKernel },
             nowhere = label { return Outcome::OtherCpu },
@@ -158,7 +158,7 @@ pub(crate) fn thread_pointer() -> *mut u8 {
     pointer
 }
 
-impl Handle {
+impl<const INDEX: usize> Handle<INDEX> {
     /// Returns the word at byte `FIELD` of the calling thread's rseq structure.
     #[inline]
     fn word<const FIELD: usize>(self) -> u32 {
@@ -190,7 +190,23 @@ impl Handle {
     pub(crate) unsafe fn rseq_cpu_shift_add(self, first: *mut u64, shift: u32, count: u32, n: u64) -> Outcome {
         // SAFETY: the kernel's contract is kept: descriptor, signature and abort handler are the ABI's, and no stack is
         // touched. The caller guarantees that each CPU's word is aligned and writable.
-        unsafe { with_delays!(rseq_cpu_shift_add self.offset, first, shift, count, n,) }
+        unsafe {
+            with_delays!(rseq_cpu_shift_add "add qword ptr [{first} + {a}], {n}" self.offset, first, shift, count, n,)
+        }
+        Outcome::Done
+    }
+
+    /// The same section for words of four bytes.
+    ///
+    /// # Safety
+    /// The conditions of [`crate::Rseq::add_by_stride`], for words of four bytes.
+    #[inline]
+    pub(crate) unsafe fn rseq_cpu_shift_add_u32(self, first: *mut u32, shift: u32, count: u32, n: u32) -> Outcome {
+        // SAFETY: the kernel's contract is kept: descriptor, signature and abort handler are the ABI's, and no stack is
+        // touched. The caller guarantees that each CPU's word is aligned and writable.
+        unsafe {
+            with_delays!(rseq_cpu_shift_add "add dword ptr [{first} + {a}], {n:e}" self.offset, first, shift, count, n,)
+        }
         Outcome::Done
     }
 }

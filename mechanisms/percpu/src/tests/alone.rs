@@ -12,7 +12,7 @@ const ENV_RUNNER: &str = "DORMOUSE_TEST_RUNNER";
 const ENV_ALONE: &str = "DORMOUSE_TEST_ALONE";
 const VALGRIND: &str = "valgrind";
 
-fn is_child() -> bool {
+pub(super) fn is_child() -> bool {
     std::env::var_os(ENV_ALONE).is_some()
 }
 
@@ -35,6 +35,20 @@ fn assert_passed(output: &Output, count: usize) {
     let text = String::from_utf8_lossy(&output.stdout);
     let passed = format!("{count} passed");
     assert!(output.status.success() && text.contains(&passed), "{text}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Runs a test in a process of its own.
+#[track_caller]
+pub(super) fn run_alone(name: &str) {
+    assert_passed(&run(&[], &[name], |_| ()), 1);
+}
+
+/// Runs a test in a process of its own, without libc's registration, if there is rseq.
+#[track_caller]
+pub(super) fn run_without_libc(name: &str) {
+    if rseq().is_some() {
+        assert_passed(&run(&[], &[name], without_libc), 1);
+    }
 }
 
 fn without_libc(command: &mut Command) {
@@ -61,6 +75,9 @@ fn sections_are_correct_with_our_own_registration() {
         "tests::operations::a_killed_process_leaves_exact_sums",
         "tests::operations::each_thread_has_one_rseq_area_for_every_registrar",
         "tests::words::words_are_exact_while_affinity_changes",
+        "tests::variables::variables_are_exact_while_affinity_changes",
+        "tests::variables::variables_by_concurrency_id_are_exact_while_affinity_changes",
+        "tests::variables::variables_are_exact_in_handlers_that_interrupt_their_sections",
     ];
     // The child uses the CPUs as much as the other tests do, so it runs alone.
     let _lock = TestLock::take([0; 6]);
@@ -227,6 +244,9 @@ fn the_fallback_is_clean_under_valgrind() {
         "tests::operations::each_thread_has_one_rseq_area_for_every_registrar",
         "tests::words::words_are_exact_while_affinity_changes",
         "tests::words::a_pool_with_too_few_cpus_is_an_error",
+        "tests::variables::variables_match_numbers",
+        "tests::variables::variables_are_exact_while_affinity_changes",
+        "tests::variables::variables_are_exact_in_handlers_that_interrupt_their_sections",
     ];
     let output = run(&[VALGRIND, "-q", "--error-exitcode=99", "--fair-sched=yes"], &names, |_| ());
     assert_passed(&output, names.len());
