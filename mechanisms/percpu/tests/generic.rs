@@ -94,8 +94,10 @@ fn words_and_lists_are_exact() {
         }
     });
     let copy = |cpu| {
-        // SAFETY: the object lives, the pool has the CPU, and all threads have ended.
-        unsafe { pool.view().address(object, cpu).cast::<u64>().read() }
+        // SAFETY: the object lives, and the pool has the CPU.
+        let copy = unsafe { pool.view().address(object, cpu) };
+        // SAFETY: an aligned word of the object, which all threads that wrote it have left.
+        unsafe { copy.cast::<u64>().read() }
     };
     assert_eq!((0..possible_cpus()).map(copy).sum::<u64>(), THREADS * ROUNDS * (ROUNDS - 1) / 2);
     let mut left = Vec::new();
