@@ -116,7 +116,7 @@ fn dpdk_drives_our_device() {
         let mut command = Command::new(PROGRAM);
         command.env("XDG_RUNTIME_DIR", dir.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // Other tests may run DPDK at the same time, whose files have the same names.
-        command.arg("--file-prefix=vring-dpdk");
+        command.arg(format!("--file-prefix=vring-{}", std::process::id()));
         command.args(["-l", "0,1", "--no-huge", "-m", "128", "--no-pci", "--no-telemetry", "--vdev", &vdev]);
         command.args(["--", "--forward-mode=io", "--total-num-mbufs=4096", "--no-mlockall"]);
         let mut driver = Driver(command.spawn().unwrap());

@@ -91,7 +91,7 @@ fn dpdk_sends_all_frames_back() {
         let mut command = Command::new(PROGRAM);
         command.env("XDG_RUNTIME_DIR", dir.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         // Other tests may run DPDK at the same time, whose files have the same names.
-        command.arg("--file-prefix=vring-network");
+        command.arg(format!("--file-prefix=vring-{}", std::process::id()));
         command.args(["-l", "0,1", "--no-huge", "-m", "128", "--no-pci", "--no-telemetry", "--vdev", &vdev]);
         command.args(["--", "--forward-mode=io", "--no-flush-rx", "--total-num-mbufs=4096", "--no-mlockall"]);
         let mut driver = Driver(command.spawn().unwrap());

@@ -149,7 +149,7 @@ fn dpdk_drives_the_device() {
         let mut command = Command::new(PROGRAM);
         command.env("XDG_RUNTIME_DIR", directory.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
         // Other tests may run DPDK at the same time, whose files have the same names.
-        command.arg("--file-prefix=vring-c");
+        command.arg(format!("--file-prefix=vring-{}", std::process::id()));
         command.args(["-l", "0,1", "--no-huge", "-m", "128", "--no-pci", "--no-telemetry", "--vdev", &vdev]);
         command.args(["--", "--forward-mode=io", "--tx-first", "--total-num-mbufs=4096", "--no-mlockall"]);
         let mut driver = Running(command.stderr(Stdio::null()).spawn().unwrap());
