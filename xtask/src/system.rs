@@ -56,7 +56,8 @@ pub(crate) const STORAGE_DAEMON: Tool =
 pub(crate) const QEMU: Tool =
     Tool { program: "qemu-system-x86_64", others: &[], package: "qemu-system-x86", is_required: false };
 /// Commands of such guests.
-pub(crate) const BUSYBOX: Tool = Tool { program: "busybox", others: &[], package: "busybox-static", is_required: false };
+pub(crate) const BUSYBOX: Tool =
+    Tool { program: "busybox", others: &[], package: "busybox-static", is_required: false };
 /// Driver for network devices that share their queues over vhost-user.
 pub(crate) const DPDK: Tool = Tool { program: "dpdk-testpmd", others: &[], package: "dpdk-dev", is_required: false };
 /// Runs programs and checks each of their memory accesses.

@@ -13,8 +13,8 @@ use crate::aarch64;
 use crate::load::Load;
 use crate::run::{WORKSPACES, cargo, line, root, target_dir};
 use crate::system::{
-    self, BABELTRACE2, BUBBLEWRAP, BUSYBOX, CC, CHROMIUM, CLANG, CMAKE, CPP, DPDK, GIT, GROFF, LLD, LTTNG, LTTNG_UST, MAKE,
-    MUSL_GCC, NPM, PKG_CONFIG, QEMU, STORAGE_DAEMON, STRACE, Tool, VALGRIND,
+    self, BABELTRACE2, BUBBLEWRAP, BUSYBOX, CC, CHROMIUM, CLANG, CMAKE, CPP, DPDK, GIT, GROFF, LLD, LTTNG, LTTNG_UST,
+    MAKE, MUSL_GCC, NPM, PKG_CONFIG, QEMU, STORAGE_DAEMON, STRACE, Tool, VALGRIND,
 };
 use crate::tally::{Counts, Job, Tally, show};
 

@@ -20,7 +20,6 @@
 //!
 //! Registers that 4.2.2 does not allow a driver to write in the current state keep their values, and the attempt is counted.
 
-use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::bus::{AreaLocation, Areas, Direct};
@@ -394,7 +393,7 @@ impl Registers {
     /// Makes everything as it was at first, but for the configuration and the number of violations (2.4.1).
     fn reset(&mut self) {
         let sizes: Vec<u16> = self.queues.iter().map(|queue| queue.size_max).collect();
-        let config = core::mem::replace(&mut self.config, vec![]);
+        let config = core::mem::take(&mut self.config);
         let (generation, violations) = (self.generation, self.violations);
         *self = Registers::new(self.device_id, self.vendor_id, self.offered, &sizes, config);
         (self.generation, self.violations) = (generation, violations);

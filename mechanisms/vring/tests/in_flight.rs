@@ -217,3 +217,50 @@ fn the_record_has_the_layout_of_vhost_user() {
     assert_eq!(word(8) >> 48, 2, "used_idx");
     assert_eq!([word(entry(heads[0])) & 0xFF, word(entry(heads[2])) & 0xFF], [0, 0]);
 }
+
+/// A packed queue's device that is killed at each of the steps of returning a buffer continues before the buffer or after
+/// it, as the driver sees it: also if the driver has reused the buffer's place by then. Goes over several laps.
+#[test]
+fn a_packed_position_is_the_drivers() {
+    #[repr(align(64))]
+    struct Memory([AtomicU64; 256]);
+    const PACKED_SIZE: u16 = 3;
+    let (queue, record) = (Memory([const { AtomicU64::new(0) }; 256]), Memory([const { AtomicU64::new(0) }; 256]));
+    let areas = either::contiguous(true, queue.0.as_ptr().cast_mut().cast(), PACKED_SIZE.into()).unwrap();
+    // SAFETY: the memory outlives both sides, and its words are atomics.
+    let bus = unsafe { Direct::new(areas) };
+    either::init(true, &bus, PACKED_SIZE.into()).unwrap();
+    let features = Features::default();
+    let mut driver = either::Driver::new(true, bus, PACKED_SIZE.into(), features).unwrap();
+    // SAFETY: the memory outlives the record, and its words are atomics.
+    let open = || unsafe { InFlight::new(record.0.as_ptr().cast_mut().cast(), true, PACKED_SIZE) }.unwrap();
+    let add = |driver: &mut either::Driver<Direct>, token| {
+        driver.add_and_publish(&[Segment { addr: token, len: 8 }], &[], token).unwrap();
+    };
+    (0..3).for_each(|token| add(&mut driver, token));
+    for token in 0..20 {
+        let position = open().resume(&bus, 1 << 15).unwrap().base;
+        // Killed after the record names the buffer, before the queue does: the buffer is popped again.
+        for is_published in [false, true] {
+            let mut in_flight = open();
+            let from = in_flight.resume(&bus, 1 << 15).unwrap();
+            assert_eq!(from.base, position, "buffer {token}");
+            let mut device = either::Device::with_in_flight(true, bus, PACKED_SIZE.into(), features, &from).unwrap();
+            let mut chain = Chain::default();
+            assert!(device.pop(&NoMemory, &mut chain).unwrap());
+            assert_eq!(chain.readable()[0].addr, token);
+            device.push_used(&chain, 0);
+            in_flight.give_back(chain.id(), device.base());
+            if is_published {
+                // Killed before the record says so.
+                device.publish_used();
+            }
+        }
+        assert_eq!(driver.take_used().unwrap().map(|done| done.token), Some(token));
+        if token % 2 == 0 {
+            assert_ne!(open().resume(&bus, 1 << 15).unwrap().base, position, "buffer {token} is back");
+        }
+        add(&mut driver, token + 3);
+        assert_ne!(open().resume(&bus, 1 << 15).unwrap().base, position, "the place of buffer {token} is used again");
+    }
+}

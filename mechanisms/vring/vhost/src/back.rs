@@ -580,15 +580,13 @@ impl<D: ServedDevice> Serving<D> {
                 if end != TurnResult::More {
                     break end;
                 }
-                if !self.wait(Some(&AT_ONCE)) {
+                if self.is_woken(Some(&AT_ONCE)).is_none() {
                     return;
                 }
             };
             // A violation that is not skipped makes the ring always look non-empty. A driver that repairs it must kick.
-            let has_more = end == TurnResult::Empty && self.ring.arm_notification();
-            if end == TurnResult::Stuck {
-                self.ring.arm_notification();
-            }
+            // Without anything for them, buffers need no kick.
+            let has_more = end != TurnResult::Idle && self.ring.arm_notification() && end != TurnResult::Stuck;
             if !self.wait(has_more.then_some(&AT_ONCE)) {
                 return;
             }
@@ -611,16 +609,23 @@ impl<D: ServedDevice> Serving<D> {
 
     /// Waits for a kick or for the device's source, and counts a kick. False: the thread must stop.
     fn wait(&self, timeout: Option<&Timespec>) -> bool {
+        let Some(is_kicked) = self.is_woken(timeout) else { return false };
+        if is_kicked {
+            self.shared.count(|counters| counters.kicks += 1);
+        }
+        true
+    }
+
+    /// Waits for a kick or for the device's source, and returns whether a kick came. `None`: the thread must stop.
+    fn is_woken(&self, timeout: Option<&Timespec>) -> Option<bool> {
         let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 3];
         let count = match epoll::wait(&self.epoll, &mut events[..], timeout) {
             Ok(count) => count,
-            Err(error) => return error == rustix::io::Errno::INTR,
+            Err(rustix::io::Errno::INTR) => 0,
+            Err(_) => return None,
         };
         let happened = |number| events[..count].iter().any(|event| { event.data }.u64() == number);
-        if happened(KICKED) {
-            self.shared.count(|counters| counters.kicks += 1);
-        }
-        !happened(STOPPED)
+        (!happened(STOPPED)).then(|| happened(KICKED))
     }
 
     /// Serves at most [`TURN_BUFFERS_MAX`] buffers.

@@ -90,6 +90,8 @@ fn dpdk_sends_all_frames_back() {
             format!("net_virtio_user0,path={},packed_vq={packed},in_order={in_order},queue_size=256", socket.display());
         let mut command = Command::new(PROGRAM);
         command.env("XDG_RUNTIME_DIR", dir.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        // Other tests may run DPDK at the same time, whose files have the same names.
+        command.arg(format!("--file-prefix=vring-{}", std::process::id()));
         command.args(["-l", "0,1", "--no-huge", "-m", "128", "--no-pci", "--no-telemetry", "--vdev", &vdev]);
         command.args(["--", "--forward-mode=io", "--no-flush-rx", "--total-num-mbufs=4096", "--no-mlockall"]);
         let mut driver = Driver(command.spawn().unwrap());
