@@ -21,6 +21,7 @@ use std::time::Instant;
 
 use dormouse_backing::maps;
 use dormouse_backing::page_table::{PageKind, PageTable};
+use dormouse_lab_harness::interrupts;
 use dormouse_lab_harness::pages::{
     BUFFER_BYTES_MAX, Census, Frame, HUGE_PAGE_BYTES, Memory, Order, Outcome, Part, Request, Scheduling, State, Thp,
 };
@@ -286,7 +287,12 @@ fn run(order: &Order) -> Result<Outcome, String> {
         let mut counts = Vec::with_capacity(32);
         ns.reserve(32);
         ns_by_time_of_day.reserve(32);
+        // Small frames would find the caches changed by these.
+        let is_watched = order.sizes.len() == 1;
+        let (mut ns_beside, mut interrupted) = (Vec::new(), Vec::new());
+        let interrupts = || interrupts::of_cpu(order.cpu as usize, |_| true).filter(|_| is_watched);
         for _ in 0..passes(order.part, bytes) {
+            let interrupts_before = interrupts();
             let before = faults();
             let begun_of_day = time_of_day();
             let begun = Instant::now();
@@ -294,11 +300,31 @@ fn run(order: &Order) -> Result<Outcome, String> {
             ns.push(begun.elapsed().as_nanos() as f64);
             ns_by_time_of_day.push((time_of_day() - begun_of_day) * 1e3);
             counts.push(faults() - before);
+            interrupted.extend(interrupts_before.zip(interrupts()).map(|(before, after)| after - before));
+            if is_watched {
+                ns_beside.push(read_beside(&raw mut small[..BLOCK])?);
+            }
         }
         let census = census(&table, frame).map_err(|error| error.to_string())?;
-        frames.push(Frame { bytes, ns, ns_by_time_of_day, faults: counts, census });
+        frames.push(Frame { bytes, ns, ns_by_time_of_day, ns_beside, interrupts: interrupted, faults: counts, census });
     }
     Ok(Outcome { refused, frames, sees_zero: table.interface().sees_zero() })
+}
+
+/// Number of reads of the small buffer that are timed together, since the clock has coarse steps.
+const READS_BESIDE: u32 = 16;
+
+/// Returns the time of reading a small buffer that is in the first-level cache, in nanoseconds: the quickest of several.
+fn read_beside(small: *mut [u64]) -> Result<f64, String> {
+    let mut quickest = f64::INFINITY;
+    for _ in 0..8 {
+        let begun = Instant::now();
+        for _ in 0..READS_BESIDE {
+            black_box(work(Part::Read, small, &[])?);
+        }
+        quickest = quickest.min(begun.elapsed().as_nanos() as f64 / f64::from(READS_BESIDE));
+    }
+    Ok(quickest)
 }
 
 fn fill_from_dev_zero(frame: *mut [u64]) -> io::Result<()> {

@@ -116,7 +116,7 @@ pub fn find_project(named: Option<&Path>) -> Result<PathBuf, LabError> {
         Some(dir) if has_makefile(&dir) => Ok(dir),
         Some(dir) => Err(LabError::Project(format!("{} has no Makefile; name the directory of one", dir.display()))),
         None => Err(LabError::Project(
-            "compile-job needs a C project to build: `cargo xtask fetch-lua DIR` makes one; then give --project DIR or set \
+            "compile-job needs a C project to build: `cargo xtask fetch-lua --long DIR` makes one; then give --project DIR or set \
              DORMOUSE_LAB_PROJECT=DIR"
                 .into(),
         )),

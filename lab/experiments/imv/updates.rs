@@ -1,5 +1,5 @@
 //! Readers of a value under updates: each turn is a process of the engine, which reads on one CPU and updates on another, and
-//! for comparison does not update in every other slice of a few milliseconds.
+//! for comparison does not update in every other stretch of a few milliseconds.
 //!
 //! Beside what is measured stands what is expected: a reader loses what its interrupts cost, each as much as one by a
 //! barrier alone.
@@ -100,12 +100,12 @@ pub(super) fn measure(options: &RunOptions) -> Result<Experiment, LabError> {
     for (of, unit) in [("share", "of 1"), ("lost", "ns")] {
         measurements.push(figure(of, "", BARRIERS.1, unit, &values(barriers, of)));
     }
-    // A machine may be too busy to leave one pair of slices alone, or not tell its interrupts.
+    // A machine may be too busy to leave one pair of stretches alone, or not tell its interrupts.
     measurements.retain(|measurement| measurement.n > 0);
     let sum = |of: &str| -> f64 { updating.iter().map(|turns| values(turns, of).iter().sum::<f64>()).sum() };
     let note = format!(
         "a value was updated {} times while another thread read it; no read returned an old value after an update, or one that \
-         nobody had set; {rounds} rounds of {turn_ms} ms at each rate, of which half is without updates; {} of {} pairs of slices \
+         nobody had set; {rounds} rounds of {turn_ms} ms at each rate, of which half is without updates; {} of {} pairs of stretches \
          count, since the reader kept its CPU",
         sum("updates"),
         sum("kept"),

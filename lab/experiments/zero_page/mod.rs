@@ -10,11 +10,13 @@
 //!         | codec                                      a third-party decoder of Motion JPEG
 //!     threads, one and many                            touch memory and give it back, of the zero page and of their own
 //!   builds, by make -j4                                effect of their faults on the zero page (`faults`)
+//!   a build, a browser, a database                     mappings in all processes meanwhile (`load`)
 //! ```
 //!
 //! Source: Xinyu Chen, "ZERO PAGE removal influence: Codec Performance Differences between 2.6.19 and 2.6.24 kernel" (2008).
 
 mod faults;
+mod load;
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -88,6 +90,9 @@ fn of_pass(pass: &str, mut numbers: impl Iterator<Item = f64>) -> f64 {
     found.unwrap_or(f64::NAN)
 }
 
+/// Size of the written memory that is read beside each pass, in KiB.
+const BESIDE_KIB: f64 = 16.0;
+
 /// A function that returns a number of a frame.
 type Number<'a> = &'a dyn Fn(&Frame) -> f64;
 
@@ -137,14 +142,24 @@ fn figures(run: &Order, outcomes: &[Outcome]) -> Vec<Measurement> {
                 counters: counters.map(|(name, of)| (name.to_string(), median(&each(of)))).into(),
                 ..measurement(&name, "ns", &times)
             });
-            let besides: [(&str, &str, &str, Number<'_>); 3] = [
+            let ns_beside = |frame: &Frame| of_pass(pass, frame.ns_beside.iter().copied()) / BESIDE_KIB;
+            let ns_undisturbed = |frame: &Frame| {
+                let passes = frame.ns.iter().zip(&frame.interrupts);
+                of_pass(pass, passes.map(|(ns, count)| if *count == 0 { *ns } else { f64::INFINITY })) / kib
+            };
+            let besides: [(&str, &str, &str, Number<'_>); 5] = [
                 ("first", "faults", "per page", &|frame| faults(frame) / pages),
                 ("later", "zero-share", "of 1", &|frame| zero_bytes(frame) / *bytes as f64),
+                ("later", "beside", "ns", &ns_beside),
+                ("later", "undisturbed", "ns", &ns_undisturbed),
                 ("later", "time-of-day", "ns", &|frame| of_pass(pass, frame.ns_by_time_of_day.iter().copied()) / kib),
             ];
             for (in_pass, what, unit, of) in besides {
                 if shape == "at-once" && in_pass == pass && (sees_zero || what != "zero-share") {
-                    measurements.push(measurement(&format!("{what}.{name}"), unit, &each(of)));
+                    // A run may have no pass without an interrupt.
+                    let samples: Vec<f64> = each(of).into_iter().filter(|sample| sample.is_finite()).collect();
+                    measurements
+                        .extend((!samples.is_empty()).then(|| measurement(&format!("{what}.{name}"), unit, &samples)));
                 }
             }
         }
@@ -221,6 +236,10 @@ pub fn run_zero_page(options: &RunOptions, host: &Host) -> Result<Experiment, La
     ));
     let built = faults::of_builds(options, &mut samples);
     notes.push(built.unwrap_or_else(|why| format!("no build's faults were counted: {why}")));
+    let mappings = || ask::<Option<f64>>(&Request::Machine).ok().flatten();
+    if let Err(why) = load::measure(options, &mut samples, &mut notes, mappings) {
+        notes.push(format!("no work was measured: {why}"));
+    }
     // In the first round programs are read from disk. Some samples are unavailable in all rounds.
     samples.retain(|_, samples| samples.len() > 1);
     let of_samples = samples.iter().map(|((name, unit), samples)| measurement(name, unit, &samples[1..]));
@@ -266,7 +285,17 @@ mod tests {
                 let (zero, ns) = if is_zero { (*bytes as u64, *bytes as f64 / 16.0) } else { (0, *bytes as f64 / 4.0) };
                 let ns = vec![if run.state == State::Never { 3.0 * ns } else { ns }, ns, 2.0 * ns, ns];
                 let census = Census { zero, small: *bytes as u64 - zero, ..Census::default() };
-                Frame { bytes: *bytes, ns_by_time_of_day: ns.clone(), ns, faults: vec![7, 0, 0, 0], census }
+                // An interrupt has disturbed the quickest pass.
+                let (ns_beside, interrupts) = (vec![80.0; 4], vec![0, 1, 0, 1]);
+                Frame {
+                    bytes: *bytes,
+                    ns_by_time_of_day: ns.clone(),
+                    ns,
+                    ns_beside,
+                    interrupts,
+                    faults: vec![7, 0, 0, 0],
+                    census,
+                }
             };
             let frames = run.sizes.iter().map(frame).collect();
             let mut outcomes = vec![Outcome { refused: Default::default(), frames, sees_zero: true }; 6];
@@ -295,12 +324,16 @@ mod tests {
         let find = |name: &str| experiment.measurements.iter().find(|figure| figure.name == name).expect("a figure");
         assert_eq!(find("read.written.later").median, 256.0);
         assert_eq!(find("zero-share.read.never-written.later.at-once").median, 1.0);
+        assert_eq!(find("beside.read.never-written.later.at-once").median, 5.0);
+        let quickest = find("read.never-written.later.at-once").median;
+        assert_eq!(find("undisturbed.read.never-written.later.at-once").median, 2.0 * quickest);
         assert_eq!(find("slowdown.zero.four-each-cpu").median, 4.0 * find("slowdown.zero.each-cpu").median);
         assert_eq!(["first", "later"].map(|pass| find(&format!("read.written.{pass}")).counters["faults"]), [7.0, 0.0]);
         let paper = crate::experiments::find(NAME).and_then(|known| known.paper()).expect("its paper");
         for judged in paper.judge(&experiment).iter().filter(|judged| !judged.range.is_empty()) {
-            // Figures of builds and of the machine are not made up here.
-            let is_elsewhere = judged.ratio.contains("build.") || judged.ratio.contains("machine.");
+            // Figures of works and of the machine are not made up here.
+            let is_elsewhere =
+                ["build.", "browser.", "database.", "machine."].iter().any(|of| judged.ratio.contains(of));
             assert_eq!(judged.verdict == crate::result::Verdict::NotMeasured, is_elsewhere, "{judged:#?}");
         }
     }

@@ -160,6 +160,12 @@ pub struct Frame {
     pub ns: Vec<f64>,
     /// Time of each pass by `gettimeofday`, which counts whole microseconds, in nanoseconds.
     pub ns_by_time_of_day: Vec<f64>,
+    /// Time of reading 16 KiB of written memory after each pass, in nanoseconds; only of a run of one size.
+    #[serde(default)]
+    pub ns_beside: Vec<f64>,
+    /// Number of interrupts of the CPU during each pass; only of a run of one size, where the kernel tells it.
+    #[serde(default)]
+    pub interrupts: Vec<u64>,
     /// Page faults of this thread in each pass, minor and major.
     pub faults: Vec<u64>,
     /// Census of the frame's pages after the last pass.

@@ -1,15 +1,15 @@
 //! A reader of one immediate value, on one CPU, while a thread on another CPU changes the value at a rate.
 //!
 //! ```text
-//!   slices:   0: nothing is updated     1: updates     2: nothing     3: updates     …     all of one length
-//!   updater:  a deadline, in slice 1:  NEXT = v     UPDATED.set(v)     SETTLED = v     in slice 0: waits for it, no more
-//!   reader:   a batch: floor = SETTLED     4,096 reads by 16 sites     each at least floor, none above NEXT     its time
+//!   stretches: 0: nothing is updated     1: updates     2: nothing     3: updates     …     all of one length
+//!   updater:   a deadline, in stretch 1:  NEXT = v     UPDATED.set(v)     SETTLED = v     in stretch 0: waits for it, no more
+//!   reader:    a batch: floor = SETTLED     4,096 reads by 16 sites     each at least floor, none above NEXT     its time
 //! ```
 //! The values ascend. A read below the floor has returned an old value after `set` had returned, and one above `NEXT` a
 //! value that nobody has set: both are violations.
 //!
-//! Slices of both kinds are a few milliseconds apart, in one process, and the updater sleeps and spins alike in both, so a slow
-//! phase of the machine, the layout of the process and a sibling CPU are the same for both. A pair of slices in which the
+//! Stretches of both kinds are a few milliseconds apart, in one process, and the updater sleeps and spins alike in both, so a slow
+//! phase of the machine, the layout of the process and a sibling CPU are the same for both. A pair of stretches in which the
 //! scheduler has taken the reader's CPU away (involuntary context switches, getrusage(2)) does not count: no update does that.
 //!
 //! Deadlines are absolute, so a late update does not delay the later ones; an updater that cannot keep the rate makes
@@ -44,9 +44,9 @@ const BATCHES_MAX: usize = 4_000_000;
 const BATCHES_MIN: usize = 1_000;
 /// Maximum length of a turn with too few batches, as a multiple of the requested length.
 const PATIENCE: u64 = 20;
-/// Length of a slice.
-const SLICE_NS: u64 = 7_000_000;
-/// Time at the beginning of a slice that does not count: an update of the slice before may have been late.
+/// Length of a stretch.
+const STRETCH_NS: u64 = 7_000_000;
+/// Time at the beginning of a stretch that does not count: an update of the stretch before may have been late.
 const GUARD_NS: u64 = 500_000;
 /// Time before a deadline that the updater does not sleep, because a sleep may end late.
 const SPIN: Duration = Duration::from_micros(200);
@@ -122,23 +122,23 @@ fn wait(start: Instant, ns: u64) -> bool {
     false
 }
 
-/// Acts `rate` times in each second of slices with updates until the reader has ended. Returns how often it has acted.
+/// Acts `rate` times in each second of stretches with updates until the reader has ended. Returns how often it has acted.
 fn update(start: Instant, rate: u32, act: Act) -> Result<u32, String> {
     let (mut count, mut first) = (0, 0);
-    // Deadlines are in the middle of equal parts of the time that slices with updates have.
+    // Deadlines are in the middle of equal parts of the time that stretches with updates have.
     let deadline = |index: u64| (2 * index + 1) * 500_000_000 / u64::from(rate.max(1));
     for pair in 0.. {
-        let end = (pair + 1) * SLICE_NS;
+        let end = (pair + 1) * STRETCH_NS;
         let after = (first..).find(|index| rate == 0 || deadline(*index) >= end).unwrap_or(first);
-        for slice in [2 * pair, 2 * pair + 1] {
+        for stretch in [2 * pair, 2 * pair + 1] {
             for index in first..after {
-                if !wait(start, slice * SLICE_NS + deadline(index) % SLICE_NS) {
+                if !wait(start, stretch * STRETCH_NS + deadline(index) % STRETCH_NS) {
                     return Ok(count);
                 }
-                if start.elapsed().as_nanos() as u64 >= (slice + 1) * SLICE_NS {
+                if start.elapsed().as_nanos() as u64 >= (stretch + 1) * STRETCH_NS {
                     break;
                 }
-                if slice % 2 == 1 {
+                if stretch % 2 == 1 {
                     count += 1;
                     act.act(count)?;
                 }
@@ -152,9 +152,9 @@ fn update(start: Instant, rate: u32, act: Act) -> Result<u32, String> {
     Ok(count)
 }
 
-/// A slice, as far as it counts.
+/// A stretch, as far as it counts.
 #[derive(Debug, Clone, Copy, Default)]
-struct Slice {
+struct Stretch {
     batches: u64,
     ns: u64,
     is_preempted: bool,
@@ -163,11 +163,11 @@ struct Slice {
 /// What the reader has found.
 #[derive(Default)]
 struct Found {
-    slices: Vec<Slice>,
-    /// Time of each batch in slices with updates, in ns.
+    stretches: Vec<Stretch>,
+    /// Time of each batch in stretches with updates, in ns.
     times: Vec<u32>,
     violations: u64,
-    /// Time from the first slice to the last.
+    /// Time from the first stretch to the last.
     lasting: Duration,
 }
 
@@ -184,8 +184,8 @@ fn preemptions() -> i64 {
 fn read(start: Instant, lasting: Duration) -> Found {
     // Written, so that its pages cause no faults between the batches.
     let mut times = vec![1; BATCHES_MAX];
-    let mut found = Found { slices: Vec::with_capacity(1 << 12), ..Found::default() };
-    let (mut count, mut slice, mut number, mut switches) = (0, Slice::default(), 0, preemptions());
+    let mut found = Found { stretches: Vec::with_capacity(1 << 12), ..Found::default() };
+    let (mut count, mut stretch, mut number, mut switches) = (0, Stretch::default(), 0, preemptions());
     let at = || start.elapsed().as_nanos() as u64;
     while Instant::now() < start {
         std::hint::spin_loop();
@@ -198,10 +198,10 @@ fn read(start: Instant, lasting: Duration) -> Found {
         let [least, most] = batch();
         found.violations += u64::from(least < floor || most > NEXT.load(Ordering::Relaxed));
         let ended = at();
-        if begun / SLICE_NS == ended / SLICE_NS {
-            if begun % SLICE_NS >= GUARD_NS {
-                slice.batches += 1;
-                slice.ns += ended - begun;
+        if begun / STRETCH_NS == ended / STRETCH_NS {
+            if begun % STRETCH_NS >= GUARD_NS {
+                stretch.batches += 1;
+                stretch.ns += ended - begun;
                 if number % 2 == 1 {
                     times[count] = (ended - begun).try_into().unwrap_or(u32::MAX);
                     count += 1;
@@ -211,11 +211,11 @@ fn read(start: Instant, lasting: Duration) -> Found {
             continue;
         }
         let now = preemptions();
-        found.slices.push(Slice { is_preempted: now != switches, ..slice });
-        (slice, switches) = (Slice::default(), now);
-        number = ended / SLICE_NS;
-        // A slice in which the reader has not run at all.
-        found.slices.resize(number as usize, Slice { is_preempted: true, ..Slice::default() });
+        found.stretches.push(Stretch { is_preempted: now != switches, ..stretch });
+        (stretch, switches) = (Stretch::default(), now);
+        number = ended / STRETCH_NS;
+        // A stretch in which the reader has not run at all.
+        found.stretches.resize(number as usize, Stretch { is_preempted: true, ..Stretch::default() });
         begun = at();
     }
     times.truncate(count);
@@ -223,15 +223,16 @@ fn read(start: Instant, lasting: Duration) -> Found {
     Found { times, lasting: start.elapsed(), ..found }
 }
 
-/// Returns the figures of slices: reads in a ns without updates and with them, the latter of the former, and the numbers of
+/// Returns the figures of stretches: reads in a ns without updates and with them, the latter of the former, and the numbers of
 /// pairs that count and of all. Without a pair that counts there is no share, and the reads are those of all pairs.
-fn figures(slices: &[Slice]) -> ([f64; 2], Option<f64>, [usize; 2]) {
-    let (pairs, _) = slices.as_chunks::<2>();
-    let kept: Vec<&[Slice; 2]> = pairs.iter().filter(|pair| pair.iter().all(|slice| !slice.is_preempted)).collect();
-    let reads = |pairs: &[&[Slice; 2]]| {
+fn figures(stretches: &[Stretch]) -> ([f64; 2], Option<f64>, [usize; 2]) {
+    let (pairs, _) = stretches.as_chunks::<2>();
+    let kept: Vec<&[Stretch; 2]> =
+        pairs.iter().filter(|pair| pair.iter().all(|stretch| !stretch.is_preempted)).collect();
+    let reads = |pairs: &[&[Stretch; 2]]| {
         [0, 1].map(|of| {
-            let sum = |figure: fn(&Slice) -> u64| pairs.iter().map(|pair| figure(&pair[of])).sum::<u64>() as f64;
-            READS * sum(|slice| slice.batches) / sum(|slice| slice.ns)
+            let sum = |figure: fn(&Stretch) -> u64| pairs.iter().map(|pair| figure(&pair[of])).sum::<u64>() as f64;
+            READS * sum(|stretch| stretch.batches) / sum(|stretch| stretch.ns)
         })
     };
     let counts = [kept.len(), pairs.len()];
@@ -273,12 +274,12 @@ pub fn run(arguments: &[String]) -> Result<String, String> {
         IS_OVER.store(true, Ordering::Relaxed);
         (read, updating.join().map_err(|_| "the updater panicked".to_string()).and_then(|count| count))
     });
-    let (Found { slices, times, violations, lasting }, acted) = (read?, f64::from(acted?));
+    let (Found { stretches, times, violations, lasting }, acted) = (read?, f64::from(acted?));
     if times.len() < BATCHES_MIN {
         return Err(format!("{} batches are too few", times.len()));
     }
     let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
-    let ([idle, reads], share, [kept, pairs]) = figures(&slices);
+    let ([idle, reads], share, [kept, pairs]) = figures(&stretches);
     let reached = acted / lasting.as_secs_f64() * 2.0;
     let mut figures = serde_json::json!({
         "reads": reads, "idle": idle, "p50": at(0.5), "p99": at(0.99), "p99.9": at(0.999), "max": at(1.0),
@@ -302,9 +303,10 @@ mod tests {
 
     #[test]
     fn a_pair_in_which_the_reader_was_preempted_does_not_count() {
-        let slice = |batches, is_preempted| Slice { batches, ns: 4_096_000, is_preempted };
-        let slices = [slice(1_000, false), slice(900, false), slice(500, false), slice(1, true), slice(7, false)];
-        assert_eq!(figures(&slices), ([1.0, 0.9], Some(0.9), [1, 2]));
-        assert_eq!(figures(&slices[2..4]), ([0.5, 0.001], None, [0, 1]));
+        let stretch = |batches, is_preempted| Stretch { batches, ns: 4_096_000, is_preempted };
+        let stretches =
+            [stretch(1_000, false), stretch(900, false), stretch(500, false), stretch(1, true), stretch(7, false)];
+        assert_eq!(figures(&stretches), ([1.0, 0.9], Some(0.9), [1, 2]));
+        assert_eq!(figures(&stretches[2..4]), ([0.5, 0.001], None, [0, 1]));
     }
 }
