@@ -126,7 +126,7 @@ fn found(wait: &WaitOption, pid: u32) -> anyhow::Result<Program> {
         if !has_no_tracepoints {
             return explained(error);
         }
-        anyhow!("process {pid} has no tracepoints, and does not listen: {LISTEN}")
+        anyhow!("process {pid} has no Dormouse tracepoints, and does not listen: {LISTEN}")
     })
 }
 

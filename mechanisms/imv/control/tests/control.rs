@@ -171,7 +171,7 @@ fn what_the_program_prints_follows_what_is_set() {
         assert!(tunable["sites"].as_u64() > Some(0), "{json}");
         assert!(tunable["object"].as_str().unwrap().ends_with("/dormouse_imv_steered"), "{json}");
     }
-    // By its name, and with what it has not.
+    // As a table. Commands about events say that there are none.
     let words = steered.succeed(&["imv", "list", &pid]);
     for row in ["steered.audit  key      on  on, off", "steered.batch  u32      64  1..1024"] {
         assert!(words.contains(row), "{words}");
@@ -244,11 +244,12 @@ fn silent_wrong_and_dead_clients_change_nothing() {
             let _ = client.read_to_end(&mut Vec::new());
         }
     }
-    // Sixteen that say nothing wait in the backlog. The program's thread is not concerned, and tools wait.
+    // While three clients say nothing, the program goes on.
     let silent: Vec<UnixStream> = (0..3).map(|_| steered.connect()).collect();
     let values = steered.ask("values");
     assert!(["16 0.5 off", "64 0.5 off"].contains(&values.as_str()), "{values}");
     drop(silent);
+    // A tool waits until a silent client is left.
     let one = steered.connect();
     let text = steered.succeed(&["imv", "set", &steered.pid(), "steered.batch", "65"]);
     assert!(text.ends_with("→ 65\n"), "{text}");
