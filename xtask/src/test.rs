@@ -372,7 +372,9 @@ mod tests {
         assert_eq!(names, GENERIC.map(|(package, _)| package));
         for (package, files) in GENERIC {
             let dir = Path::new("mechanisms").join(package.trim_start_matches("dormouse-")).join("tests");
-            files.iter().for_each(|file| assert!(root().join(&dir).join(file).with_extension("rs").is_file(), "{file}"));
+            files
+                .iter()
+                .for_each(|file| assert!(root().join(&dir).join(file).with_extension("rs").is_file(), "{file}"));
         }
     }
 }

@@ -5,6 +5,7 @@
 #[cfg(has_c_compiler)]
 mod c;
 #[path = "../../../mechanisms/imv/capi/face.rs"]
+#[expect(dead_code, reason = "the engine does not listen")]
 mod imv;
 
 use std::process::ExitCode;
