@@ -315,15 +315,18 @@ fn an_old_value_after_an_update_is_found() {
         return skip(Lack::machine("one CPU", "two CPUs"));
     };
     let engine = Path::new(LAB).with_file_name("dormouse-lab-engine-imv");
-    let violations = |mistake: &[&str]| {
+    let violations = |milliseconds: u32, mistake: &[&str]| {
         let mut command = Command::new(&engine);
-        command.args(["updates", &reader.to_string(), &updater.to_string(), "2000", "200", "other"]).args(mistake);
+        let cpus = [reader, updater].map(|cpu| cpu.to_string());
+        command.arg("updates").args(cpus).args(["2000", &milliseconds.to_string(), "other"]).args(mistake);
         let figures: Value = serde_json::from_slice(&succeed(&mut command).stdout).expect("JSON");
-        assert!(figures["updates"].as_u64() > Some(0), "{figures}");
+        assert!(figures["updates"].as_f64() > Some(0.0), "{figures}");
         figures["violations"].as_u64().expect("a number")
     };
-    assert_eq!(violations(&[]), 0);
-    assert!(violations(&["early"]) > 0);
+    assert_eq!(violations(200, &[]), 0);
+    // On a busy machine, the reader may not run during any update of a short time.
+    let lengths = std::iter::successors(Some(200), |milliseconds| Some(2 * milliseconds));
+    assert!(lengths.take(8).any(|milliseconds| violations(milliseconds, &["early"]) > 0));
 }
 
 #[test]

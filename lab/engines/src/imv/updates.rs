@@ -40,10 +40,10 @@ const PASSES: u32 = 256;
 const READS: f64 = 16.0 * PASSES as f64;
 /// Maximum number of batches whose times are kept.
 const BATCHES_MAX: usize = 4_000_000;
-/// Minimum number of batches under updates.
+/// Minimum number of batches in stretches of each kind.
 const BATCHES_MIN: usize = 1_000;
-/// Maximum length of a turn with too few batches, as a multiple of the requested length.
-const PATIENCE: u64 = 20;
+/// Maximum length of a turn with too few batches, on a busy machine.
+const PATIENCE_NS: u64 = 60_000_000_000;
 /// Length of a stretch.
 const STRETCH_NS: u64 = 7_000_000;
 /// Time at the beginning of a stretch that does not count: an update of the stretch before may have been late.
@@ -166,6 +166,8 @@ struct Found {
     stretches: Vec<Stretch>,
     /// Time of each batch in stretches with updates, in ns.
     times: Vec<u32>,
+    /// Number of batches in the others.
+    idle_count: usize,
     violations: u64,
     /// Time from the first stretch to the last.
     lasting: Duration,
@@ -185,14 +187,17 @@ fn read(start: Instant, lasting: Duration) -> Found {
     // Written, so that its pages cause no faults between the batches.
     let mut times = vec![1; BATCHES_MAX];
     let mut found = Found { stretches: Vec::with_capacity(1 << 12), ..Found::default() };
-    let (mut count, mut stretch, mut number, mut switches) = (0, Stretch::default(), 0, preemptions());
+    let (mut counts, mut stretch, mut number, mut switches) = ([0; 2], Stretch::default(), 0, preemptions());
     let at = || start.elapsed().as_nanos() as u64;
     while Instant::now() < start {
         std::hint::spin_loop();
     }
     let mut begun = at();
-    let enough = |count, at| at >= lasting.as_nanos() as u64 * if count < BATCHES_MIN { PATIENCE } else { 1 };
-    while count < times.len() && !enough(count, begun) {
+    let is_enough = |counts: [usize; 2], at| {
+        let has_few = counts.into_iter().any(|count| count < BATCHES_MIN);
+        at >= if has_few { PATIENCE_NS } else { lasting.as_nanos() as u64 }
+    };
+    while counts[1] < times.len() && !is_enough(counts, begun) {
         // (S) pairs with the updater's store.
         let floor = SETTLED.load(Ordering::Acquire);
         let [least, most] = batch();
@@ -202,10 +207,11 @@ fn read(start: Instant, lasting: Duration) -> Found {
             if begun % STRETCH_NS >= GUARD_NS {
                 stretch.batches += 1;
                 stretch.ns += ended - begun;
-                if number % 2 == 1 {
-                    times[count] = (ended - begun).try_into().unwrap_or(u32::MAX);
-                    count += 1;
+                let of = (number % 2) as usize;
+                if of == 1 {
+                    times[counts[1]] = (ended - begun).try_into().unwrap_or(u32::MAX);
                 }
+                counts[of] += 1;
             }
             begun = ended;
             continue;
@@ -218,28 +224,28 @@ fn read(start: Instant, lasting: Duration) -> Found {
         found.stretches.resize(number as usize, Stretch { is_preempted: true, ..Stretch::default() });
         begun = at();
     }
-    times.truncate(count);
+    found.stretches.push(Stretch { is_preempted: true, ..stretch });
+    times.truncate(counts[1]);
     times.sort_unstable();
-    Found { times, lasting: start.elapsed(), ..found }
+    Found { times, idle_count: counts[0], lasting: start.elapsed(), ..found }
 }
 
 /// Returns the figures of stretches: reads in a ns without updates and with them, the latter of the former, and the numbers of
-/// pairs that count and of all. Without a pair that counts there is no share, and the reads are those of all pairs.
+/// pairs that count and of all. Without a pair that counts there is no share, and the reads are those of all stretches.
 fn figures(stretches: &[Stretch]) -> ([f64; 2], Option<f64>, [usize; 2]) {
     let (pairs, _) = stretches.as_chunks::<2>();
-    let kept: Vec<&[Stretch; 2]> =
-        pairs.iter().filter(|pair| pair.iter().all(|stretch| !stretch.is_preempted)).collect();
-    let reads = |pairs: &[&[Stretch; 2]]| {
-        [0, 1].map(|of| {
-            let sum = |figure: fn(&Stretch) -> u64| pairs.iter().map(|pair| figure(&pair[of])).sum::<u64>() as f64;
-            READS * sum(|stretch| stretch.batches) / sum(|stretch| stretch.ns)
-        })
+    let whole = pairs.iter().filter(|pair| pair.iter().all(|stretch| !stretch.is_preempted));
+    let kept: Vec<Stretch> = whole.flatten().copied().collect();
+    let reads = |of: usize, stretches: &[Stretch]| {
+        let of_kind = || stretches.iter().skip(of).step_by(2);
+        let (batches, ns) = of_kind().fold((0, 0), |sum, stretch| (sum.0 + stretch.batches, sum.1 + stretch.ns));
+        READS * batches as f64 / ns as f64
     };
-    let counts = [kept.len(), pairs.len()];
+    let counts = [kept.len() / 2, pairs.len()];
     if kept.is_empty() {
-        return (reads(&pairs.iter().collect::<Vec<_>>()), None, counts);
+        return ([0, 1].map(|of| reads(of, stretches)), None, counts);
     }
-    let [without, with] = reads(&kept);
+    let [without, with] = [0, 1].map(|of| reads(of, &kept));
     ([without, with], Some(with / without), counts)
 }
 
@@ -274,9 +280,10 @@ pub fn run(arguments: &[String]) -> Result<String, String> {
         IS_OVER.store(true, Ordering::Relaxed);
         (read, updating.join().map_err(|_| "the updater panicked".to_string()).and_then(|count| count))
     });
-    let (Found { stretches, times, violations, lasting }, acted) = (read?, f64::from(acted?));
-    if times.len() < BATCHES_MIN {
-        return Err(format!("{} batches are too few", times.len()));
+    let (Found { stretches, times, idle_count, violations, lasting }, acted) = (read?, f64::from(acted?));
+    let fewest = times.len().min(idle_count);
+    if fewest < BATCHES_MIN {
+        return Err(format!("{fewest} batches are too few"));
     }
     let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
     let ([idle, reads], share, [kept, pairs]) = figures(&stretches);
