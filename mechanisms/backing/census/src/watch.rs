@@ -228,6 +228,8 @@ struct Space {
     allocations: Vec<Allocation>,
     /// Whether it shares its memory with another process that is watched anyway.
     is_shared: bool,
+    /// Whether its last census was taken as the process ended. From then on the kernel may take the memory away.
+    is_ending: bool,
 }
 
 struct Watcher {
@@ -354,6 +356,9 @@ impl Watcher {
                     if !is_shared {
                         self.look(pid, thread, Names::All);
                     }
+                    if let Some(space) = self.spaces.get_mut(&pid) {
+                        space.is_ending = true;
+                    }
                     self.count();
                 }
                 drop(answer);
@@ -402,7 +407,8 @@ impl Watcher {
                 self.spaces.entry(pid).or_default();
             }
         }
-        let pids: Vec<u32> = self.spaces.iter().filter(|(_, space)| !space.is_shared).map(|(pid, _)| *pid).collect();
+        let alive = self.spaces.iter().filter(|(_, space)| !space.is_shared && !space.is_ending);
+        let pids: Vec<u32> = alive.map(|(pid, _)| *pid).collect();
         for pid in pids {
             self.look(pid, pid, Names::ButStacks);
         }

@@ -162,7 +162,10 @@ fn the_json_report_is_complete() {
     assert_eq!(found.len(), 1, "{buffers:#?}");
     assert_eq!((found[0]["what"]["name"].as_str(), found[0]["size"].as_u64()), (Some("frame"), Some(SIZE)));
     // A page that it shares with another variable may be written.
-    assert!(found[0]["zero"].as_u64().unwrap() >= SIZE - 8192 && found[0]["zero_at_end"] == found[0]["zero"]);
+    assert!(
+        found[0]["zero"].as_u64().unwrap() >= SIZE - 8192 && found[0]["zero_at_end"] == found[0]["zero"],
+        "{report:#}"
+    );
     let number = |value: &Value| value.as_f64().unwrap();
     let speed = &report["speed"];
     assert!(number(&speed["factor"]) > 0.0 && number(&speed["factor_ci95"][0]) <= number(&speed["factor_ci95"][1]));
