@@ -3,11 +3,13 @@
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use std::fs;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
 use dormouse_install::{MECHANISMS, install_mechanism, uninstall};
 use dormouse_testing::programs::steer;
+use dormouse_testing::wait_until;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -61,6 +63,16 @@ fn has(program: &str) -> bool {
     has
 }
 
+/// Kills its process when it is dropped.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
 #[test]
 fn c_programs_of_the_readmes() {
     if !has("cc") || !has("pkg-config") {
@@ -93,17 +105,30 @@ fn c_programs_of_the_readmes() {
             let source = root().join(format!("mechanisms/{name}/examples/{example}.c"));
             fs::copy(source, dir.path().join(format!("{example}.c"))).unwrap();
             compile(&line.replacen(&format!("{name}.c"), &format!("-O2 -pthread {example}.c -o {example}"), 1));
-            let arguments: &[&str] = if example == "recorder" {
-                // A signal ends the run that records; another run reads the records.
-                assert!(!run(&example, &["records", "crash"]).output().unwrap().status.success());
-                &["--read", "records"]
-            } else {
-                &[]
+            let arguments: &[&str] = match &*example {
+                "recorder" => {
+                    // A signal ends the run that records; another run reads the records.
+                    assert!(!run(&example, &["records", "crash"]).output().unwrap().status.success());
+                    &["--read", "records"]
+                }
+                // These two work together, below.
+                "vhost_device" | "vhost_driver" => continue,
+                _ => &[],
             };
             println!("{name}, {example}: {}", succeed(&mut run(&example, arguments)));
             if example == "thread_pool" {
                 steer(&mut run(&example, &["--listen"]));
             }
+        }
+        if name == "vring" {
+            fs::write(dir.path().join("disk"), vec![0; 1 << 20]).unwrap();
+            let mut device = Killed(run("vhost_device", &["socket", "disk"]).stdout(Stdio::null()).spawn().unwrap());
+            // A connection without a request is a driver that has gone.
+            wait_until("the device listens", || {
+                assert!(device.0.try_wait().unwrap().is_none(), "it has ended");
+                UnixStream::connect(dir.path().join("socket")).is_ok()
+            });
+            assert_eq!(succeed(&mut run("vhost_driver", &["socket"])), "256 blocks written, 0 wrong\n");
         }
         let lib = fs::read_dir(prefix.path().join("lib")).unwrap();
         let others = lib
