@@ -28,7 +28,7 @@ pub(crate) struct Imv {
     command: ImvCommand,
 }
 
-/// What a program without a tracer does to be reached.
+/// The remedy for a program that has no tracer and does not listen.
 const LISTEN: &str = "it calls `dormouse_imv_control::listen()` in Rust, or `imv_listen()` in C, to be listed and set";
 
 #[derive(Debug, Subcommand)]

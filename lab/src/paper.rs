@@ -59,7 +59,7 @@ struct Changed {
     on: String,
     /// Part of the ratios of the statements that it concerns.
     part: String,
-    /// What is so since then.
+    /// Description of the measurement since then.
     now: String,
 }
 

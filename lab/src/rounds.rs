@@ -7,7 +7,7 @@ const OF_TEST: &str = "with power 0.8 at 5 %";
 
 /// An effect that a paper has found.
 pub(crate) struct Effect {
-    /// What is compared, as notes have it.
+    /// Name of the comparison in notes.
     pub(crate) what: String,
     /// Size of the effect, of 1.
     pub(crate) size: f64,

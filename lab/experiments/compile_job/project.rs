@@ -49,7 +49,7 @@ fn cpu_s(of: libc::c_int) -> f64 {
 /// Goal of a Makefile for builds of a minute and more.
 const LONG: &str = "long";
 
-/// What make builds.
+/// The goals of a build by make.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Goals {
     /// The Makefile's default goal.

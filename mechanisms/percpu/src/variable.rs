@@ -148,7 +148,7 @@ static DECISION: AtomicIsize = AtomicIsize::new(UNDECIDED);
 const UNDECIDED: isize = isize::MIN;
 const LOCKS: isize = isize::MIN + 1;
 
-/// What sections need, written before any `first`.
+/// Operands of sections. They are written before any `first`.
 struct Sections {
     /// Offset of the rseq structure, or of one whose `cpu_id` is negative.
     offset: AtomicIsize,

@@ -78,7 +78,7 @@ fn take_seat(cpu: usize, is_fifo: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// What the updater does at a deadline.
+/// An action of the updater at a deadline.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Act {
     Update,
@@ -160,7 +160,7 @@ struct Stretch {
     is_preempted: bool,
 }
 
-/// What the reader has found.
+/// The measurements of the reader.
 #[derive(Default)]
 struct Found {
     stretches: Vec<Stretch>,

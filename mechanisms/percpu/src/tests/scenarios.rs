@@ -119,7 +119,7 @@ fn counters() {
     assert_eq!((WIDE.sum(), u64::from(NARROW.sum()), BY_ID.sum()), (expected, expected, expected));
 }
 
-/// What a lock of a CPU protects: two words that are changed one after the other, by the holder wherever it runs.
+/// A lock of a CPU, and two words that its holder changes one after the other, wherever it runs.
 #[repr(C)]
 struct Locked {
     is_held: AtomicU64,
