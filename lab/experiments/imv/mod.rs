@@ -291,6 +291,8 @@ const RATIOS: [(&str, &str, &str); 27] = [
     ("reads_at_10_updates_vs_idle", "reads.10-a-second", "reads-without.10-a-second"),
     ("reads_at_1000_updates_vs_idle", "reads.1000-a-second", "reads-without.1000-a-second"),
     ("reads_at_100000_updates_vs_idle", "reads.100000-a-second", "reads-without.100000-a-second"),
+    ("reads_at_1000_patches_vs_idle", "reads.1000-patched", "reads-without.1000-patched"),
+    ("reads_at_100000_patches_vs_idle", "reads.100000-patched", "reads-without.100000-patched"),
     ("update_1000_sites_vs_1", "update.static-branch.1000-sites", "update.static-branch"),
     ("update_1000_busy_vs_idle", "update.static-branch.1000-sites.busy", "update.static-branch.1000-sites"),
     ("update_1_vs_static_keys", "update.static-branch", "update.static-keys"),

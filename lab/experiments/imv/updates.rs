@@ -15,13 +15,22 @@ use crate::plan::{in_turn, labels};
 use crate::statistics::{measurement, median};
 use crate::{Experiment, LabError, Measurement, RunOptions};
 
-/// Updates in a second, and how names have them.
-const RATES: [(&str, &str); 4] =
-    [("0", "idle"), ("10", "10-a-second"), ("1000", "1000-a-second"), ("100000", "100000-a-second")];
+/// Turns: updates in a second, what an update does, and how names have them. A value that is updated often becomes a
+/// variable, unless each update is to change code.
+const TURNS: [(&str, &str, &str); 7] = [
+    ("0", "update", "idle"),
+    ("10", "patch", "10-a-second"),
+    ("1000", "update", "1000-a-second"),
+    ("100000", "update", "100000-a-second"),
+    ("1000", "patch", "1000-patched"),
+    ("100000", "patch", PATCHED),
+    ("100000", "barrier", BARRIERS),
+];
 
-/// Rate of the turns that have barriers in place of updates, and tell what an interrupt costs; also the rate of updates at
-/// which interrupts are counted, since there are few others beside them.
-const BARRIERS: (&str, &str) = ("100000", "barriers");
+/// The turns at whose rate interrupts are counted, since there are few others beside them.
+const PATCHED: &str = "100000-patched";
+/// The turns that have barriers in place of updates, and tell what an interrupt costs.
+const BARRIERS: &str = "barriers";
 
 /// Length of a turn in ms, for a full and a quick experiment.
 const TURN_MS: [&str; 2] = ["700", "60"];
@@ -71,15 +80,12 @@ pub(super) fn measure(options: &RunOptions) -> Result<Experiment, LabError> {
     let [reader, updater] = [0, 1].map(|index| options.cpus[index].to_string());
     let turn_ms = TURN_MS[usize::from(options.is_quick)];
     let rounds = options.rounds(8, 60);
-    let mut turns: [Turns; RATES.len() + 1] = Default::default();
-    in_turn("imv: readers under updates", rounds, RATES.len() + 1, None, |_, index, bar| {
-        let (rate, name) = *RATES.get(index).unwrap_or(&BARRIERS);
+    let mut turns: [Turns; TURNS.len()] = Default::default();
+    in_turn("imv: readers under updates", rounds, TURNS.len(), None, |_, index, bar| {
+        let (rate, act, name) = TURNS[index];
         bar.set_message(name);
         let mut command = Command::new(&engine);
-        command.args(["updates", &reader, &updater, rate, turn_ms, options.policy.as_str()]);
-        if index == RATES.len() {
-            command.arg("barrier");
-        }
+        command.args(["updates", &reader, &updater, rate, turn_ms, options.policy.as_str(), act]);
         let text = printed(&mut command, ENGINE).map_err(LabError::Engine)?;
         let found: BTreeMap<String, f64> =
             serde_json::from_str(&text).map_err(|error| LabError::Engine(format!("{error}: {text}")))?;
@@ -90,15 +96,18 @@ pub(super) fn measure(options: &RunOptions) -> Result<Experiment, LabError> {
         Ok(())
     })?;
     let [updating @ .., barriers] = &turns;
-    let interrupts = updating.last().map(|turns| median(&values(turns, "interrupts"))).unwrap_or_default();
+    let interrupts = TURNS.iter().zip(updating).find(|((.., name), _)| *name == PATCHED);
+    let interrupts = interrupts.map(|(_, turns)| median(&values(turns, "interrupts"))).unwrap_or_default();
     let mut measurements = Vec::new();
-    for ((_, rate), turns) in RATES.into_iter().zip(updating) {
-        let figures = FIGURES.iter().filter(|(of, ..)| *of != "interrupts" || rate == RATES[RATES.len() - 1].1);
-        measurements.extend(figures.map(|(of, state, tool, unit)| figure(state, tool, rate, unit, &values(turns, of))));
-        measurements.push(figure("expected", "", rate, "of 1", &expected(turns, barriers, interrupts)));
+    for ((rate, act, name), turns) in TURNS.into_iter().zip(updating) {
+        let figures = FIGURES.iter().filter(|(of, ..)| *of != "interrupts" || name == PATCHED);
+        measurements.extend(figures.map(|(of, state, tool, unit)| figure(state, tool, name, unit, &values(turns, of))));
+        if rate == "0" || act == "patch" {
+            measurements.push(figure("expected", "", name, "of 1", &expected(turns, barriers, interrupts)));
+        }
     }
     for (of, unit) in [("share", "of 1"), ("lost", "ns")] {
-        measurements.push(figure(of, "", BARRIERS.1, unit, &values(barriers, of)));
+        measurements.push(figure(of, "", BARRIERS, unit, &values(barriers, of)));
     }
     // A machine may be too busy to leave one pair of stretches alone, or not tell its interrupts.
     measurements.retain(|measurement| measurement.n > 0);

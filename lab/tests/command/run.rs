@@ -294,13 +294,13 @@ fn assert_imv_cases(experiment: &Experiment, report: &Report) {
         }
     }
     if RunOptions::new(true).cpus.len() > 1 {
-        for rate in ["idle", "10-a-second", "1000-a-second", "100000-a-second"] {
+        for rate in ["idle", "10-a-second", "1000-a-second", "100000-a-second", "1000-patched", "100000-patched"] {
             ["reads", "reads-without", "batch.p50", "batch.p99", "batch.p99.9", "batch.max", "updates"]
                 .into_iter()
                 .for_each(|state| has(&format!("{state}.{rate}")));
         }
         assert_eq!(find("wrong-answers.immediate-value").map(|count| count.median), Some(0.0));
-        ratios.push("reads_at_1000_updates_vs_idle");
+        ratios.extend(["reads_at_1000_updates_vs_idle", "reads_at_1000_patches_vs_idle"]);
     }
     for ratio in ratios {
         let is_explained = || experiment.notes.iter().any(|note| note.starts_with(&format!("{ratio}: no ratio")));

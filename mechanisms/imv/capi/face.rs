@@ -144,6 +144,12 @@ pub extern "C" fn dormouse_imv_is_patched(variable: *const c_void) -> c_int {
     }
 }
 
+/// [`dormouse_imv::set_patch_rate`]; returns 0 or a negative errno.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_imv_set_patch_rate(per_second: u32) -> c_int {
+    errno_of(dormouse_imv::set_patch_rate(per_second))
+}
+
 /// [`dormouse_imv::status`]; returns 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_imv_status(state: &mut State) -> c_int {

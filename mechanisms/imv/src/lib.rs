@@ -116,6 +116,9 @@
 //!   data, so data that belongs to it needs an ordering of its own. References are the exception: what one refers to is
 //!   visible to a thread that reads it, by the load (F) of a variable that was set after a fence (G), or by a barrier (I)
 //!   before the store and a compiler fence behind the instruction (H).
+//! * *A value that is set often* is a variable: after 64 changes in a row, more than [200 a second](set_patch_rate)
+//!   would interrupt each thread too often, so its sites become loads, and setting it is a store. They become immediates
+//!   again when it is set after a time with few changes.
 //! * *If text cannot be written any more*, sites as they were born and announced gates still follow their variables, but
 //!   an announced gate that is dormant does not open. Any other site that gives the former answer makes the update fail:
 //!   with [`Error::Unpatched`] for a key, with [`Error::Stale`] for a value.
@@ -184,6 +187,7 @@ mod call;
 mod code_writer;
 mod deferral;
 mod filter;
+mod pace;
 mod records;
 mod registry;
 mod segment;
@@ -207,7 +211,7 @@ pub use dormouse_abi::tunable::{TunableRange, TunableValue, Unfit};
 pub use filter::is_filtered;
 pub use registry::{
     Change, ForeignUpdate, SiteCount, Status, disable, enable, ensure_registered, hand_over, key_sites,
-    register_object, register_tunables, sites_of, status, unregister_object, unregister_tunables, update,
+    register_object, register_tunables, set_patch_rate, sites_of, status, unregister_object, unregister_tunables, update,
     visit_key_sites,
 };
 pub use segment::{LoadedSegment, visit_segment};
@@ -268,7 +272,7 @@ pub enum Error {
     Unpatched,
     /// A value was not changed, because some of its sites contain it in text that can no longer be written.
     Stale,
-    /// Tunables were not set, because another library has the sites ([`hand_over`]).
+    /// Another library has the sites ([`hand_over`]); nothing was set.
     Elsewhere,
 }
 

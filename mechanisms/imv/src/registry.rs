@@ -9,6 +9,7 @@ use dormouse_abi::site::{SiteRecord, TunableRecord};
 use dormouse_locks::{OwnerLock, Rank, Reentered};
 
 use crate::code_writer::{CodeWriter, Ladder, synchronise_cores};
+use crate::pace::Pace;
 use crate::records::RecordTables;
 use crate::segment::{Segment, executable_segment_of};
 use crate::site::{OBJECT_COUNT_MAX, Site, Store, Variable};
@@ -38,6 +39,7 @@ pub(crate) struct Registry {
     object_count: usize,
     pub(crate) tunables: RecordTables,
     ladder: Ladder,
+    pace: Pace,
     prepared: bool,
 }
 
@@ -56,6 +58,7 @@ static LOCKED: Locked = Locked {
         object_count: 0,
         tunables: RecordTables::NONE,
         ladder: if arch::PATCHED { Ladder::new() } else { Ladder::unpatched_architecture() },
+        pace: Pace::new(),
         prepared: false,
     }),
 };
@@ -87,7 +90,8 @@ impl Registry {
         SiteCount::of(self.sites().filter(|site| site.key == address))
     }
 
-    /// Patches the sites in `objects` whose key or variable passes `concerned`, so that they agree with it.
+    /// Patches the sites in `objects` whose key or variable passes `concerned`, so that they agree with it. Those of a
+    /// value that changes too often become loads of its variable.
     ///
     /// ```text
     ///   if a site's next store lets threads into the code of an enabled key:  every core serialises (once)
@@ -116,7 +120,8 @@ impl Registry {
             let mut tried = false;
             for object in &self.objects[objects.clone()] {
                 let bytes_only = self.ladder.writer == CodeWriter::ProcMem;
-                let stores = object.concerned_sites(concerned).filter_map(|site| arch::next_store(site, bytes_only));
+                let next = |site: Site| arch::next_store(site, bytes_only, self.pace.is_variable(site.key));
+                let stores = object.concerned_sites(concerned).filter_map(next);
                 let Some(span) = span_of(stores.clone()) else { continue };
                 tried |= self.ladder.writer != CodeWriter::None;
                 // `stores` reads the text again, so after a write that failed half-way the next rung writes only the
@@ -433,17 +438,24 @@ impl Registry {
                 if change.operation == PUBLISH {
                     // (G) pairs with (F): what the value refers to is visible to a thread that loads the variable.
                     fence(Ordering::Release);
-                    publishes |= bits != former;
                 }
                 variable.store(bits);
-                turned |= variable.load() != former;
+                if variable.load() != former {
+                    turned = true;
+                    let is_patched = self.ladder.writer != CodeWriter::None;
+                    let is_variable = is_patched && self.pace.change(change.address, monotonic_ns());
+                    publishes |= change.operation == PUBLISH && is_patched && !is_variable;
+                }
             }
         }
         if turned {
             // (I) pairs with (H): what a value refers to is visible to a thread that executes its new instruction.
-            if publishes && self.ladder.writer != CodeWriter::None && !synchronise_cores() {
+            if publishes && !synchronise_cores() {
                 self.ladder.refuse(BARRIER_REFUSED);
             }
+            // Sites that are loads of their variables need no store and no barrier: the new value is visible before this
+            // returns.
+            fence(Ordering::SeqCst);
             let all = 0..self.object_count;
             let concerned = |address| changes().any(|change| change.address == address);
             if !self.patch(all.clone(), concerned) {
@@ -463,6 +475,26 @@ impl Registry {
         }
         if unbalanced { Err(Error::Unbalanced) } else { Ok(()) }
     }
+}
+
+/// Returns the time of a clock that does not go back, in nanoseconds. No system call on most machines.
+fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: every Linux has this clock, and `now` has room for the answer.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Sets how often the code of one value or static call may be changed in a second, after a burst of 64 changes; the
+/// default is 200. Each change interrupts every running thread of the process. A value that is set more often is read
+/// from its variable, as long as it is, and then [`SiteCount::patched`] is 0. `u32::MAX` is no limit. Keys have none.
+///
+/// Errors: [`Error::Reentered`]; [`Error::Elsewhere`]: another library has the sites. Blocking; async-signal-safe.
+pub fn set_patch_rate(per_second: u32) -> Result<(), Error> {
+    if elsewhere().is_some() {
+        return Err(Error::Elsewhere);
+    }
+    with(|registry| registry.pace.per_second = per_second)
 }
 
 /// Number of sites, and how many of them are in the state that their key requires (the others read their key).

@@ -4,7 +4,7 @@
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use dormouse_imv::{Change, Error, Imv, StaticKey, Value, imv, imv_enum, imv_read, static_branch, update};
+use dormouse_imv::{Change, Error, Imv, StaticKey, Value, imv, imv_enum, imv_read, set_patch_rate, static_branch, update};
 
 /// Whether values are plain variables on this architecture.
 const IS_LOAD: bool = cfg!(any(feature = "generic", not(target_arch = "x86_64")));
@@ -118,6 +118,8 @@ fn what_a_reference_refers_to_is_visible() {
             }
             torn
         });
+        // Each change is one of code.
+        set_patch_rate(u32::MAX).unwrap();
         for number in 1..=300 {
             let pair = Box::leak(Box::new(Pair(AtomicU64::new(number), AtomicU64::new(2 * number))));
             CURRENT.set(Some(pair)).unwrap();

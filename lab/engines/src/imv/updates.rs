@@ -15,12 +15,12 @@
 //! Deadlines are absolute, so a late update does not delay the later ones; an updater that cannot keep the rate makes
 //! updates without a pause, and the rate that it has reached is reported.
 //!
-//! In place of an update the updater can call membarrier(2), which interrupts the reader once and does nothing else.
+//! A value that is updated often becomes a variable, unless each update is to change code. In place of an update the updater can call membarrier(2), which interrupts the reader once and does nothing else.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use dormouse_imv::{imv, imv_read};
+use dormouse_imv::{imv, imv_read, set_patch_rate};
 use dormouse_lab_harness::{interrupts, set_scheduler};
 use rustix::thread::{CpuSet, MembarrierCommand, membarrier, sched_setaffinity};
 
@@ -82,6 +82,8 @@ fn take_seat(cpu: usize, is_fifo: bool) -> Result<(), String> {
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Act {
     Update,
+    /// An update that changes code, however many there are.
+    Patch,
     /// An update that is said to have ended too early.
     EarlyUpdate,
     Barrier,
@@ -250,23 +252,27 @@ fn figures(stretches: &[Stretch]) -> ([f64; 2], Option<f64>, [usize; 2]) {
 }
 
 /// Runs the reader on the first CPU and the updater on the second, as `CPU CPU RATE MILLISECONDS POLICY` say. Returns the
-/// figures as JSON. With `barrier` behind them there are barriers in place of updates; with `early` the updater makes the
-/// mistake that the reader has to find.
+/// figures as JSON. With `patch` behind them each update changes code; with `barrier` there are barriers in place of
+/// updates; with `early` the updater makes the mistake that the reader has to find.
 ///
 /// # Errors
 /// If an argument is wrong, a CPU or the policy cannot be had, or an update fails.
 pub fn run(arguments: &[String]) -> Result<String, String> {
     let [reader, updater, rate, milliseconds, policy, act @ ..] = arguments else {
-        return Err("arguments: updates CPU CPU RATE MILLISECONDS other|fifo [barrier|early]".into());
+        return Err("arguments: updates CPU CPU RATE MILLISECONDS other|fifo [patch|barrier|early]".into());
     };
     let act = match act.first().map(String::as_str) {
         Some("early") => Act::EarlyUpdate,
         Some("barrier") => Act::Barrier,
+        Some("patch") => Act::Patch,
         _ => Act::Update,
     };
     let number = |text: &String| text.parse::<u32>().map_err(|error| format!("{text}: {error}"));
     let (reader, updater, rate) = (number(reader)? as usize, number(updater)? as usize, number(rate)?);
     let (lasting, is_fifo) = (Duration::from_millis(number(milliseconds)?.into()), policy == "fifo");
+    if act == Act::Patch {
+        set_patch_rate(u32::MAX).map_err(|error| error.to_string())?;
+    }
     // An update also registers the process for barriers.
     UPDATED.set(0).map_err(|error| error.to_string())?;
     // All requests of other CPUs, also those to forget translations, which the kernel counts as `TLB` besides.

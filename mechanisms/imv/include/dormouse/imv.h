@@ -135,6 +135,14 @@ int dormouse_static_key_deferred_expire(struct dormouse_static_key_deferred *def
  * MT-safe, blocking, async-signal-safe. */
 int dormouse_imv_is_patched(const void *variable);
 
+/*
+ * Sets how often the code of one value or static call may be changed in a second, after a burst of 64 changes; the default
+ * is 200. Each change interrupts every running thread of the process. A value that is set more often is read from its
+ * variable, as long as it is. UINT32_MAX is no limit. Errors: -EDEADLK, as for dormouse_imv_update(). MT-safe, blocking,
+ * async-signal-safe.
+ */
+int dormouse_imv_set_patch_rate(uint32_t per_second);
+
 /* Stores the state of the library. Errors: -EDEADLK, as for dormouse_imv_update(). MT-safe, blocking,
  * async-signal-safe. */
 int dormouse_imv_status(struct dormouse_imv_state *state);
@@ -209,6 +217,12 @@ static inline int dormouse_static_key_deferred_expire(struct dormouse_static_key
     (void)now_ns;
     if (left_ns)
         *left_ns = 0;
+    return 0;
+}
+
+static inline int dormouse_imv_set_patch_rate(uint32_t per_second)
+{
+    (void)per_second;
     return 0;
 }
 

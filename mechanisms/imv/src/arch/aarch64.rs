@@ -55,7 +55,7 @@ fn seen(site: Site) -> u32 {
 
 /// Returns the store that makes a gate agree with its key, if it needs one and is in a state that allows one. All four
 /// bytes change, so there is no store if only single bytes can be written.
-pub(crate) fn next_store(site: Site, bytes_only: bool) -> Option<Store> {
+pub(crate) fn next_store(site: Site, bytes_only: bool, _reads_variable: bool) -> Option<Store> {
     if bytes_only || !site.is_branch() || !site.address.is_multiple_of(4) {
         return None;
     }
@@ -72,7 +72,7 @@ fn wanted(site: Site) -> u32 {
 
 /// Whether the next store to a gate lets threads into the code of an enabled key without a load of the key.
 pub(crate) fn opens_at_once(site: Site) -> bool {
-    site.form() == Form::DirectBranch && site.wanted() != 0 && next_store(site, false).is_some()
+    site.form() == Form::DirectBranch && site.wanted() != 0 && next_store(site, false, false).is_some()
 }
 
 /// Whether a gate gives another answer than its key.

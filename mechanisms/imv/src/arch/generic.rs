@@ -16,7 +16,7 @@ pub(crate) const fn os_page_bytes() -> usize {
 pub(crate) const fn publish_store(_store: Store) {}
 
 /// Returns the store that a site needs: none.
-pub(crate) fn next_store(_site: Site, _bytes_only: bool) -> Option<Store> {
+pub(crate) fn next_store(_site: Site, _bytes_only: bool, _reads_variable: bool) -> Option<Store> {
     None
 }
 

@@ -54,19 +54,25 @@ pub(crate) fn publish_store(store: Store) {
 /// With `bytes_only`, only single bytes are certain to change at once. That is enough for a branch. A value's
 /// instruction then stays unchanged, because a thread may be about to execute it, and a gated value is read by the slow
 /// path of its gate.
-pub(crate) fn next_store(site: Site, bytes_only: bool) -> Option<Store> {
+///
+/// With `reads_variable`, the site of a value or call goes back to the state in which it was born.
+pub(crate) fn next_store(site: Site, bytes_only: bool, reads_variable: bool) -> Option<Store> {
     let wanted = site.wanted();
     match site.form() {
         Form::Branch | Form::DirectBranch => branch_store(site),
         Form::Value | Form::Call if bytes_only => None,
         Form::Value => {
             let seen = site.bytes();
-            let patched = immediate_instruction(seen, wanted as u32)?;
+            let patched = match reads_variable {
+                true if is_immediate(seen) => load_instruction(site, register_of_immediate(seen))?,
+                true => seen,
+                false => immediate_instruction(seen, wanted as u32)?,
+            };
             (seen != patched).then(|| Store::Double(site.address, u64::from_le_bytes(patched)))
         }
         Form::Call => {
             let seen = site.bytes();
-            let patched = call_entry(site, seen)?;
+            let patched = call_entry(site, seen, if reads_variable { site.target } else { wanted as usize })?;
             (seen != patched).then(|| Store::Double(site.address, u64::from_le_bytes(patched)))
         }
         Form::GatedValue => {
@@ -74,6 +80,8 @@ pub(crate) fn next_store(site: Site, bytes_only: bool) -> Option<Store> {
             let [gate] = site.bytes();
             if !address.is_multiple_of(8) || !matches!(gate, X86_JMP | X86_TEST) {
                 None
+            } else if reads_variable {
+                (gate == X86_TEST).then_some(Store::Byte(site.address, X86_JMP))
             } else if immediate_behind(site) == wanted {
                 (gate == X86_JMP).then_some(Store::Byte(site.address, X86_TEST))
             } else if bytes_only {
@@ -97,7 +105,7 @@ pub(crate) fn is_stale(site: Site) -> bool {
         Form::GatedValue => site.bytes::<1>()[0] == X86_TEST && immediate_behind(site) != wanted,
         Form::Call => {
             let seen = site.bytes();
-            !jumps_to(site, seen, site.target) && call_entry(site, seen) != Some(seen)
+            !jumps_to(site, seen, site.target) && call_entry(site, seen, site.wanted() as usize) != Some(seen)
         }
     }
 }
@@ -180,15 +188,15 @@ fn branch_store(site: Site) -> Option<Store> {
 /// Size of a call's entry, which is replaced at once, in bytes.
 const CALL_LEN: usize = 8;
 
-/// Returns the bytes of a call's entry that jumps to the function, or, if that is out of reach, to the slow path, which
+/// Returns the bytes of a call's entry that jumps to `function`, or, if that is out of reach, to the slow path, which
 /// loads its address; `None` if the entry is not as this crate makes it. Only the distance changes, in one aligned word.
-fn call_entry(site: Site, seen: [u8; CALL_LEN]) -> Option<[u8; CALL_LEN]> {
+fn call_entry(site: Site, seen: [u8; CALL_LEN], function: usize) -> Option<[u8; CALL_LEN]> {
     if !site.address.is_multiple_of(CALL_LEN) || seen[0] != X86_JMP {
         return None;
     }
     let next = site.address + X86_BRANCH_LEN;
     let distance_to = |address: usize| i32::try_from(address.wrapping_sub(next) as isize).ok();
-    let distance = distance_to(site.wanted() as usize).or_else(|| distance_to(site.target))?;
+    let distance = distance_to(function).or_else(|| distance_to(site.target))?;
     let mut patched = seen;
     patched[1..X86_BRANCH_LEN].copy_from_slice(&distance.to_le_bytes());
     Some(patched)
@@ -217,6 +225,29 @@ fn is_immediate(bytes: [u8; X86_VALUE_LEN]) -> bool {
     bytes[0] == PREFIX && bytes[1] & !REX_B == REX && bytes[2] == MOV_IMMEDIATE && bytes[3] & 0xF8 == 0xC0
 }
 
+/// Returns the register that an instruction with an immediate loads.
+fn register_of_immediate(bytes: [u8; X86_VALUE_LEN]) -> u8 {
+    bytes[3] & 7 | (bytes[1] & REX_B) << 3
+}
+
+/// Returns the load of a site's variable to a register, extended as the site says; `None` if it is out of reach.
+///
+/// ```text
+///   4 bytes: 3E REX 8B /r      1, 2 bytes: REX 0F xx /r       /r: [rip + disp32]; xx: B6, B7, BE, BF
+/// ```
+fn load_instruction(site: Site, register: u8) -> Option<[u8; X86_VALUE_LEN]> {
+    let distance = site.key.wrapping_sub(site.address + X86_VALUE_LEN) as isize;
+    let [a, b, c, d] = i32::try_from(distance).ok()?.to_le_bytes();
+    let (rex, memory) = (REX | register >> 1 & REX_R, (register & 7) << 3 | 5);
+    let extended = |unsigned: u8| if site.kind & SITE_SIGNED != 0 { unsigned + 8 } else { unsigned };
+    let [first, second, third] = match site.kind >> SITE_WIDTH_SHIFT & 3 {
+        0 => [rex, 0x0F, extended(0xB6)],
+        1 => [rex, 0x0F, extended(0xB7)],
+        _ => [PREFIX, rex, 0x8B],
+    };
+    Some([first, second, third, memory, a, b, c, d])
+}
+
 /// Returns `3E REX C7 /0 imm32` for the register that the instruction in `bytes` loads (in either form), or `None` if
 /// it has neither form.
 ///
@@ -226,7 +257,7 @@ fn is_immediate(bytes: [u8; X86_VALUE_LEN]) -> bool {
 fn immediate_instruction(bytes: [u8; X86_VALUE_LEN], value: u32) -> Option<[u8; X86_VALUE_LEN]> {
     let is_rex = |byte: u8| byte & !(REX_R | REX_B) == REX;
     let register = if is_immediate(bytes) {
-        bytes[3] & 7 | (bytes[1] & REX_B) << 3
+        register_of_immediate(bytes)
     } else {
         let rex = match bytes {
             [PREFIX, PREFIX, 0x8B, ..] | [PREFIX, 0x0F, 0xB6 | 0xB7 | 0xBE | 0xBF, ..] => 0,

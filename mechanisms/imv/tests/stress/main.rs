@@ -10,7 +10,8 @@ use std::thread;
 use std::time::Instant;
 
 use dormouse_imv::{
-    CodeWriter, StaticKey, disable, enable, imv, imv_read, static_branch, static_branch_likely, status,
+    CodeWriter, StaticKey, disable, enable, imv, imv_read, set_patch_rate, static_branch, static_branch_likely,
+    status,
 };
 
 /// Number of updates in each case, unless the variable sets it.
@@ -86,26 +87,49 @@ fn pattern(number: u64) -> u64 {
     (number & 0xFF) * 0x0101_0101_0101_0101
 }
 
+/// Every change is one of code.
+fn always_patched(number: u64) {
+    if number == 0 {
+        set_patch_rate(u32::MAX).expect("an update");
+    }
+}
+
+/// The value becomes a variable and is patched again, in turn.
+fn patched_in_turns(number: u64) {
+    match number % 512 {
+        0 => set_patch_rate(u32::MAX).expect("an update"),
+        256 => set_patch_rate(0).expect("an update"),
+        _ => {}
+    }
+}
+
 macro_rules! stress_value {
-    ($name:ident: $type:ty) => {
+    ($name:ident by $pace:ident: $type:ty) => {
         fn $name(times: u64) -> ReaderFindings {
             imv! { static VALUE: $type = 0; }
+            $pace(0);
             let mask = u64::from(<$type>::MAX);
             stress(
                 times,
                 || imv_read!(VALUE).into(),
                 |value| value == pattern(value) & mask,
                 |number| pattern(number) & mask,
-                |number| VALUE.set(pattern(number) as $type).expect("an update"),
+                |number| {
+                    $pace(number);
+                    VALUE.set(pattern(number) as $type).expect("an update");
+                },
             )
         }
     };
 }
 
-stress_value!(bytes: u8);
-stress_value!(halves: u16);
-stress_value!(words: u32);
-stress_value!(doubles: u64);
+stress_value!(bytes by always_patched: u8);
+stress_value!(halves by always_patched: u16);
+stress_value!(words by always_patched: u32);
+stress_value!(doubles by always_patched: u64);
+stress_value!(halves_in_turns by patched_in_turns: u16);
+stress_value!(words_in_turns by patched_in_turns: u32);
+stress_value!(doubles_in_turns by patched_in_turns: u64);
 
 macro_rules! stress_branch {
     ($name:ident: $gate:ident!(KEY $($announce:tt)*)) => {
@@ -153,7 +177,7 @@ fn nothing_is_torn_by_any_writer() {
 fn each_width() {
     let times = updates();
     type Case = fn(u64) -> ReaderFindings;
-    let cases: [(&str, Case); 7] = [
+    let cases: [(&str, Case); 10] = [
         ("branch", unlikely),
         ("likely branch", likely),
         ("announced branch", keyed),
@@ -161,6 +185,9 @@ fn each_width() {
         ("2 bytes", halves),
         ("4 bytes", words),
         ("8 bytes", doubles),
+        ("2 bytes, at times a variable", halves_in_turns),
+        ("4 bytes, at times a variable", words_in_turns),
+        ("8 bytes, at times a variable", doubles_in_turns),
     ];
     for (name, case) in cases {
         let start = Instant::now();

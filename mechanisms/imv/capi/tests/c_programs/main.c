@@ -103,6 +103,14 @@ static void set_to_and_fro(const char *writer)
     CHECK(static_call_is_direct(adjust) == (strcmp(writer, "mprotect") == 0));
 #endif
 
+    /* A value that is set often is a variable for that time. */
+    CHECK(dormouse_imv_set_patch_rate(0) == 0);
+    for (int round = 0; round < 200; round++)
+        CHECK(imv_set(own_long, round) == 0 && imv_read(own_long) == round && imv_set(own, round) == 0 && imv_read(own) == round);
+    CHECK(dormouse_imv_is_patched(&own) == 0 && dormouse_imv_is_patched(&own_long) == 0);
+    CHECK(dormouse_imv_set_patch_rate(UINT32_MAX) == 0);
+    CHECK(imv_set(own_long, -5) == 0 && imv_read(own_long) == -5 && imv_set(own, 7) == 0 && imv_read(own) == 7);
+
     /* Reads of a value in an assignment of the same value. */
     CHECK(imv_set(own, _imv_read(own)) == 0 && imv_set(own, imv_read(own)) == 0 && imv_read(own) == 7);
     struct dormouse_imv_change nested[] = {IMV_CHANGE(own, imv_read(own) + _imv_read(own) - 7)};
