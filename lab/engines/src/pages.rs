@@ -289,10 +289,8 @@ fn run(order: &Order) -> Result<Outcome, String> {
         ns_by_time_of_day.reserve(32);
         // Small frames would find the caches changed by these.
         let is_watched = order.sizes.len() == 1;
-        let (mut ns_beside, mut interrupted) = (Vec::new(), Vec::new());
-        let interrupts = || interrupts::of_cpu(order.cpu as usize, |_| true).filter(|_| is_watched);
+        let mut ns_beside = Vec::new();
         for _ in 0..passes(order.part, bytes) {
-            let interrupts_before = interrupts();
             let before = faults();
             let begun_of_day = time_of_day();
             let begun = Instant::now();
@@ -300,15 +298,43 @@ fn run(order: &Order) -> Result<Outcome, String> {
             ns.push(begun.elapsed().as_nanos() as f64);
             ns_by_time_of_day.push((time_of_day() - begun_of_day) * 1e3);
             counts.push(faults() - before);
-            interrupted.extend(interrupts_before.zip(interrupts()).map(|(before, after)| after - before));
             if is_watched {
                 ns_beside.push(read_beside(&raw mut small[..BLOCK])?);
             }
         }
+        // A decoder's data are those of a whole frame.
+        let mut ns_undisturbed = Vec::new();
+        if is_watched && order.part != Part::Codec {
+            for _ in 0..passes(order.part, bytes) {
+                ns_undisturbed.extend(undisturbed(&order, frame)?);
+            }
+        }
         let census = census(&table, frame).map_err(|error| error.to_string())?;
-        frames.push(Frame { bytes, ns, ns_by_time_of_day, ns_beside, interrupts: interrupted, faults: counts, census });
+        frames.push(Frame { bytes, ns, ns_by_time_of_day, ns_beside, ns_undisturbed, faults: counts, census });
     }
     Ok(Outcome { refused, frames, sees_zero: table.interface().sees_zero() })
+}
+
+/// Parts of a pass whose interrupts are counted apart: each takes less time than lies between two ticks of a timer.
+const PASS_PARTS: usize = 16;
+
+/// Works on each part of a frame, and returns the times of those during which the CPU has taken no interrupt, each times the
+/// number of parts, in ns. None if the kernel does not tell interrupts.
+fn undisturbed(order: &Order, frame: *mut [u64]) -> Result<Vec<f64>, String> {
+    let interrupts = || interrupts::of_cpu(order.cpu as usize, |_| true);
+    let words = frame.len() / PASS_PARTS;
+    let mut times = Vec::new();
+    for part in 0..PASS_PARTS {
+        let part = std::ptr::slice_from_raw_parts_mut(frame.cast::<u64>().wrapping_add(part * words), words);
+        let before = interrupts();
+        let begun = Instant::now();
+        black_box(work(order.part, part, &[])?);
+        let ns = begun.elapsed().as_nanos() as f64;
+        if before.is_some() && before == interrupts() {
+            times.push(ns * PASS_PARTS as f64);
+        }
+    }
+    Ok(times)
 }
 
 /// Number of reads of the small buffer that are timed together, since the clock has coarse steps.

@@ -143,10 +143,8 @@ fn figures(run: &Order, outcomes: &[Outcome]) -> Vec<Measurement> {
                 ..measurement(&name, "ns", &times)
             });
             let ns_beside = |frame: &Frame| of_pass(pass, frame.ns_beside.iter().copied()) / BESIDE_KIB;
-            let ns_undisturbed = |frame: &Frame| {
-                let passes = frame.ns.iter().zip(&frame.interrupts);
-                of_pass(pass, passes.map(|(ns, count)| if *count == 0 { *ns } else { f64::INFINITY })) / kib
-            };
+            let ns_undisturbed =
+                |frame: &Frame| frame.ns_undisturbed.iter().copied().min_by(f64::total_cmp).unwrap_or(f64::NAN) / kib;
             let besides: [(&str, &str, &str, Number<'_>); 5] = [
                 ("first", "faults", "per page", &|frame| faults(frame) / pages),
                 ("later", "zero-share", "of 1", &|frame| zero_bytes(frame) / *bytes as f64),
@@ -156,7 +154,7 @@ fn figures(run: &Order, outcomes: &[Outcome]) -> Vec<Measurement> {
             ];
             for (in_pass, what, unit, of) in besides {
                 if shape == "at-once" && in_pass == pass && (sees_zero || what != "zero-share") {
-                    // A run may have no pass without an interrupt.
+                    // A run may have no part of a pass without an interrupt.
                     let samples: Vec<f64> = each(of).into_iter().filter(|sample| sample.is_finite()).collect();
                     measurements
                         .extend((!samples.is_empty()).then(|| measurement(&format!("{what}.{name}"), unit, &samples)));
@@ -285,14 +283,13 @@ mod tests {
                 let (zero, ns) = if is_zero { (*bytes as u64, *bytes as f64 / 16.0) } else { (0, *bytes as f64 / 4.0) };
                 let ns = vec![if run.state == State::Never { 3.0 * ns } else { ns }, ns, 2.0 * ns, ns];
                 let census = Census { zero, small: *bytes as u64 - zero, ..Census::default() };
-                // An interrupt has disturbed the quickest pass.
-                let (ns_beside, interrupts) = (vec![80.0; 4], vec![0, 1, 0, 1]);
+                let ns_undisturbed = vec![3.0 * ns[1], 2.0 * ns[1]];
                 Frame {
                     bytes: *bytes,
                     ns_by_time_of_day: ns.clone(),
                     ns,
-                    ns_beside,
-                    interrupts,
+                    ns_beside: vec![80.0; 4],
+                    ns_undisturbed,
                     faults: vec![7, 0, 0, 0],
                     census,
                 }

@@ -163,9 +163,10 @@ pub struct Frame {
     /// Time of reading 16 KiB of written memory after each pass, in nanoseconds; only of a run of one size.
     #[serde(default)]
     pub ns_beside: Vec<f64>,
-    /// Number of interrupts of the CPU during each pass; only of a run of one size, where the kernel tells it.
+    /// Times of those parts of later passes, each times the number of parts, during which the CPU took no interrupt; only of
+    /// a run of one size, where the kernel tells it.
     #[serde(default)]
-    pub interrupts: Vec<u64>,
+    pub ns_undisturbed: Vec<f64>,
     /// Page faults of this thread in each pass, minor and major.
     pub faults: Vec<u64>,
     /// Census of the frame's pages after the last pass.
