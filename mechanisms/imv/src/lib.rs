@@ -211,8 +211,8 @@ pub use dormouse_abi::tunable::{TunableRange, TunableValue, Unfit};
 pub use filter::is_filtered;
 pub use registry::{
     Change, ForeignUpdate, SiteCount, Status, disable, enable, ensure_registered, hand_over, key_sites,
-    register_object, register_tunables, set_patch_rate, sites_of, status, unregister_object, unregister_tunables, update,
-    visit_key_sites,
+    register_object, register_tunables, set_patch_rate, sites_of, status, unregister_object, unregister_tunables,
+    update, visit_key_sites,
 };
 pub use segment::{LoadedSegment, visit_segment};
 pub use site::OBJECT_COUNT_MAX;

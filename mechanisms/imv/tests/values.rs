@@ -4,7 +4,9 @@
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use dormouse_imv::{Change, Error, Imv, StaticKey, Value, imv, imv_enum, imv_read, set_patch_rate, static_branch, update};
+use dormouse_imv::{
+    Change, Error, Imv, StaticKey, Value, imv, imv_enum, imv_read, set_patch_rate, static_branch, update,
+};
 
 /// Whether values are plain variables on this architecture.
 const IS_LOAD: bool = cfg!(any(feature = "generic", not(target_arch = "x86_64")));

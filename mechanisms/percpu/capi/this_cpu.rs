@@ -29,6 +29,8 @@ pub struct CDescription {
     stride_shift: u32,
     count: u32,
     whole: *const CArea,
+    /// `rseq_offset` for the header's sections of variables; 0 if the library takes their place.
+    here_offset: isize,
 }
 
 /// An area: what C sees of it, followed by what only the library uses.
@@ -41,6 +43,8 @@ pub struct CArea {
     /// has no rseq.
     words: Option<Words>,
     is_by_concurrency_id: bool,
+    /// Number of copies for which there is room.
+    reserved: u32,
     /// Whether the area is in [`UNUSED`].
     is_unused: AtomicBool,
     /// Next area there.
@@ -67,29 +71,41 @@ impl CArea {
         let (stride_shift, count) = (view.stride_shift(), view.cpu_count());
         let rseq_offset = rseq.map_or_else(Rseq::unregistered_offset, Rseq::offset);
         let index_offset = rseq_offset + CPU_ID;
-        let seen = CDescription { rseq_offset, index_offset, first, delta: 0, stride_shift, count, whole: ptr::null() };
+        let seen = CDescription {
+            rseq_offset,
+            index_offset,
+            first,
+            delta: 0,
+            stride_shift,
+            count,
+            whole: ptr::null(),
+            here_offset: 0,
+        };
         CArea {
             seen,
             view,
             rseq,
             words,
             is_by_concurrency_id: false,
+            reserved: count,
             is_unused: AtomicBool::new(false),
             next: AtomicPtr::new(null_mut()),
         }
     }
 
-    /// Maps an area with zeroed copies of at least `size_bytes` bytes, each aligned to a page.
-    fn map(size_bytes: usize) -> Option<NonNull<CArea>> {
+    /// Maps an area with zeroed copies of at least `size_bytes` bytes, each aligned to a page, and with room for
+    /// `reserved` copies, if these are more.
+    fn map(size_bytes: usize, reserved: u32) -> Option<NonNull<CArea>> {
         let stride = size_bytes.checked_next_power_of_two()?.max(super::STRIDES);
         let count = possible_cpus();
-        let strides_bytes = stride.checked_mul(count as usize)?;
+        let reserved = reserved.max(count);
+        let strides_bytes = stride.checked_mul(reserved as usize)?;
         let mapping = super::map(strides_bytes.checked_add(super::STRIDES)?)?;
         let first = mapping.as_ptr().wrapping_byte_add(super::STRIDES).cast::<u8>();
         // SAFETY: the mapping has `count` zeroed strides from there on, and stays until `dormouse_percpu_area_destroy`.
         let area = unsafe { Area::new(first, stride.trailing_zeros(), count) };
         let rseq = super::detect();
-        let head = CArea::new(first, View::of_area(area), Some(Words::of_area(area, rseq)), rseq);
+        let head = CArea { reserved, ..CArea::new(first, View::of_area(area), Some(Words::of_area(area, rseq)), rseq) };
         let place = mapping.cast::<CArea>();
         // SAFETY: the start of the mapping, which no other thread knows, is aligned for a head and has room for it.
         unsafe { place.write(head) };
@@ -113,7 +129,7 @@ impl CArea {
     }
 }
 
-const _: () = assert!(size_of::<CArea>() <= super::STRIDES && core::mem::offset_of!(CArea, view) == 48);
+const _: () = assert!(size_of::<CArea>() <= super::STRIDES && core::mem::offset_of!(CArea, view) == 56);
 
 /// Areas of objects that were unloaded.
 static UNUSED: AtomicPtr<CArea> = AtomicPtr::new(null_mut());
@@ -132,8 +148,8 @@ fn put_aside(area: &CArea) {
     }
 }
 
-/// Takes an area with strides of that size from the list, zeroed.
-fn take_unused(stride: usize) -> Option<NonNull<CArea>> {
+/// Takes an area with strides of that size, and room for `reserved` of them, from the list, zeroed.
+fn take_unused(stride: usize, reserved: u32) -> Option<NonNull<CArea>> {
     // The whole list, so that no other thread can change what this one reads. (V) pairs with (U).
     let mut next = UNUSED.swap(null_mut(), Acquire);
     let mut found = None;
@@ -141,7 +157,7 @@ fn take_unused(stride: usize) -> Option<NonNull<CArea>> {
         // SAFETY: areas on the list are never unmapped, and only this thread has this one.
         let head = unsafe { area.as_ref() };
         next = head.next.load(Relaxed);
-        if found.is_none() && 1 << head.seen.stride_shift == stride {
+        if found.is_none() && 1 << head.seen.stride_shift == stride && head.reserved >= reserved {
             found = Some(area);
         } else {
             put_aside(head);
@@ -150,8 +166,11 @@ fn take_unused(stride: usize) -> Option<NonNull<CArea>> {
     let found = found?;
     // SAFETY: this thread alone has the area.
     let head = unsafe { found.as_ref() };
-    // SAFETY: the copies are mapped and writable from `first` on.
-    unsafe { ptr::write_bytes(head.seen.first, 0, head.size_bytes()) };
+    // SAFETY: the copies are anonymous memory from `first` on, at a multiple of a page, and nothing refers to them.
+    if unsafe { libc::madvise(head.seen.first.cast(), head.size_bytes(), libc::MADV_DONTNEED) } != 0 {
+        // SAFETY: the copies are mapped and writable from `first` on.
+        unsafe { ptr::write_bytes(head.seen.first, 0, head.size_bytes()) };
+    }
     head.is_unused.store(false, Relaxed);
     Some(found)
 }
@@ -170,7 +189,10 @@ pub unsafe extern "C" fn dormouse_percpu_register(description: &mut CDescription
     let lead = start.addr() % super::STRIDES;
     let len = stop.addr() - start.addr();
     let stride = (lead + len).next_power_of_two().max(super::STRIDES);
-    let Some(mut made) = take_unused(stride).or_else(|| CArea::map(stride)) else { return };
+    let make = |stride, reserved| take_unused(stride, reserved).or_else(|| CArea::map(stride, reserved));
+    let is_inline = stride <= INLINE_STRIDE && knows_cpus();
+    let inline = is_inline.then(|| make(INLINE_STRIDE, INLINE_COUNT)).flatten();
+    let Some(mut made) = inline.or_else(|| make(stride, 0)) else { return };
     // SAFETY: this thread alone has the area.
     let seen = unsafe { &mut made.as_mut().seen };
     seen.delta = (seen.first.addr() + lead).wrapping_sub(start.addr()).cast_signed();
@@ -186,7 +208,22 @@ pub unsafe extern "C" fn dormouse_percpu_register(description: &mut CDescription
             }
         }
     }
-    *description = *seen;
+    *description = CDescription { here_offset: if inline.is_some() { seen.rseq_offset } else { 0 }, ..*seen };
+}
+
+/// Distance of copies, and the number of them, that are constants in the header's sections of variables. (The memory is
+/// taken by the CPUs that run.)
+const INLINE_STRIDE: usize = 1 << 16;
+const INLINE_COUNT: u32 = 1024;
+
+/// Whether the thread may run on no CPU beyond the number that the system tells: a container may be told of few. The
+/// header's sections do not compare that number.
+fn knows_cpus() -> bool {
+    let mut set = [0_u64; INLINE_COUNT as usize * 8 / 64];
+    // SAFETY: the set has the size that is passed (sched_getaffinity(2)).
+    let len = unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(&set), set.as_mut_ptr()) };
+    let last = set.iter().rposition(|word| *word != 0).map_or(0, |index| 64 * index + set[index].ilog2() as usize);
+    len > 0 && last < possible_cpus() as usize
 }
 
 /// Gives the copies of an object that is being unloaded to the next one.
@@ -207,7 +244,7 @@ pub extern "C" fn dormouse_percpu_area_create(size_bytes: usize, flags: c_uint) 
     let made = if size_bytes == 0 || flags & !BY_CONCURRENCY_ID != 0 {
         Err(libc::EINVAL)
     } else {
-        CArea::map(size_bytes).ok_or(libc::ENOMEM)
+        CArea::map(size_bytes, 0).ok_or(libc::ENOMEM)
     };
     super::answer(made).map(|mut made| {
         // SAFETY: this thread alone has the area.

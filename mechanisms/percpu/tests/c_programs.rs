@@ -89,6 +89,7 @@ fn scenarios() {
     go_with(&["scenarios.c"], "gcc", "-std=gnu11 -O2 -fPIE -pie", false);
     go_with(&["scenarios.c"], "clang", "-std=gnu11 -O1 -fPIC", false);
     go_with(&["scenarios.c"], "g++", "-std=gnu++11 -O2", true);
+    go_with(&["scenarios.c"], "gcc", "-std=gnu11 -O2 -DMANY_VARIABLES", false);
 }
 
 #[test]

@@ -10,8 +10,7 @@ use std::thread;
 use std::time::Instant;
 
 use dormouse_imv::{
-    CodeWriter, StaticKey, disable, enable, imv, imv_read, set_patch_rate, static_branch, static_branch_likely,
-    status,
+    CodeWriter, StaticKey, disable, enable, imv, imv_read, set_patch_rate, static_branch, static_branch_likely, status,
 };
 
 /// Number of updates in each case, unless the variable sets it.

@@ -36,7 +36,7 @@
  *         -ERANGE   the thread is on a CPU that the pool does not have (its cpu_count was chosen too small)
  *         -ENOTSUP  there are no restartable sequences: over memory that processes share; or in a thread that is ending, or that
  *                   another library has registered; or, for an area by concurrency ids, in code compiled with DORMOUSE_GENERIC
- * Operations that return a value return 0 then. None of this can happen with a variable if the C library registers
+ * Operations that return a value return 0 then, and nothing is pushed. None of this can happen with a variable if the C library registers
  * threads (glibc 2.35 and later).
  *
  * Variables belong to the program or shared library that defines them; the linker refuses another's. Give others the area
@@ -76,7 +76,8 @@ struct dormouse_percpu_area {
     ptrdiff_t delta;        /* from a variable to its first copy, in bytes; 0 if there are no variables */
     uint32_t stride_shift;  /* binary logarithm of the distance between copies in bytes */
     uint32_t count;         /* number of copies */
-    const struct dormouse_percpu_area *whole; /* the area with what only the library knows */
+    const struct dormouse_percpu_area *whole; /* the area with what only the library knows; NULL if there are no copies */
+    ptrdiff_t here_offset;  /* rseq_offset for sections of variables, whose distance and number are constants; 0: none */
 };
 
 /* Flag of an area: copies belong to concurrency ids and not to CPUs, if the kernel has them (Linux 6.3). A process with
@@ -139,8 +140,9 @@ void dormouse_percpu_forget(const struct dormouse_percpu_area *area);
 #endif
 
 /* The beginning of a section, up to the distance of the CPU's copy in the register `a`, whose low half is `low`: the
- * kernel restarts at 6 what it interrupts between 4 and 5. The number of the copy is `at` bytes from `index`. */
-#define DORMOUSE_I_PERCPU_BEGIN(a, low, at)                                                                            \
+ * kernel restarts at 6 what it interrupts between 4 and 5. `place` is where the number of the copy is, `count` the number
+ * of copies, and `shift` the binary logarithm of their distance. */
+#define DORMOUSE_I_PERCPU_BEGIN(a, low, place, count, shift)                                                           \
     ".pushsection __rseq_cs, \"aw\", @progbits\n\t"                                                                    \
     ".balign 32\n"                                                                                                     \
     "3:\n\t"                                                                                                           \
@@ -150,10 +152,19 @@ void dormouse_percpu_forget(const struct dormouse_percpu_area *area);
     "lea 3b(%%rip), " a "\n\t"                                                                                         \
     "mov " a ", %%fs:8(%[rseq])\n"                                                                                     \
     "4:\n\t"                                                                                                           \
-    "mov %%fs:" at "(%[index]), " low "\n\t"                                                                           \
-    "cmp %[count], " low "\n\t"                                                                                        \
+    "mov %%fs:" place ", " low "\n\t"                                                                                  \
+    "cmp " count ", " low "\n\t"                                                                                       \
     "jae 7f\n\t"                                                                                                       \
-    "shl %%cl, " a "\n\t" DORMOUSE_I_PERCPU_DELAY
+    "shl " shift ", " a "\n\t" DORMOUSE_I_PERCPU_DELAY
+
+/* In an area, number of copies and distance are in memory. A variable's are constants of this header, so that an operation
+ * loads only the place of the thread's rseq structure; of an object with more variables, or a CPU beyond them, the library
+ * takes care. */
+#define DORMOUSE_I_PERCPU_BEGIN_IN_AREA(a, low) DORMOUSE_I_PERCPU_BEGIN(a, low, "(%[index])", "%[count]", "%%cl")
+#define DORMOUSE_I_PERCPU_IN_IN_AREA                                                                                   \
+    [rseq] "r"(area->rseq_offset), [index] "r"(area->index_offset), [count] "m"(area->count), "c"(area->stride_shift)
+#define DORMOUSE_I_PERCPU_BEGIN_HERE(a, low) DORMOUSE_I_PERCPU_BEGIN(a, low, "4(%[rseq])", "$1024", "$16")
+#define DORMOUSE_I_PERCPU_IN_HERE [rseq] "r"(area->here_offset)
 
 /* Code that may be unloaded must not leave its descriptor to the kernel: the next interruption would read it. A program
  * stays. */
@@ -180,21 +191,17 @@ void dormouse_percpu_forget(const struct dormouse_percpu_area *area);
     DORMOUSE_I_PERCPU_END("mov $2, %[outcome]\n\tjmp 5b\n", "mov $3, %[outcome]\n\tjmp 5b\n")                          \
     "8:\n\tmov $1, %[outcome]\n\tjmp 5b\n\t.popsection"
 
-/* `count` is "r" for variables: a loop keeps the number of copies in a register, and nothing takes the address of the area. */
-#define DORMOUSE_I_PERCPU_IN(index_of, count_in)                                                                       \
-    [rseq] "r"(area->rseq_offset), [index] "r"(area->index_of), [count] count_in(area->count), "c"(area->stride_shift)
-
 /*
- * Defines the operations on words of `bits` bits, with the suffix and operand modifier of their instructions. `kind` says
- * where the number of the copy is: in variables it is the CPU's, which takes no load to find.
+ * Defines the operations on words of `bits` bits, with the suffix and operand modifier of their instructions. The words
+ * are in an area, or they are variables.
  */
-#define DORMOUSE_I_PERCPU_DEFINE(kind, at, index_of, count_in, bits, suffix, size)                                     \
+#define DORMOUSE_I_PERCPU_DEFINE(kind, KIND, bits, suffix, size)                                                       \
     DORMOUSE_I_PERCPU_FUNCTION int dormouse_i_percpu_add##bits##kind(const struct dormouse_percpu_area *area,          \
                                                                      void *first, uint##bits##_t n)                    \
     {                                                                                                                  \
-        __asm__ goto(DORMOUSE_I_PERCPU_BEGIN("%%rax", "%%eax", at) "add" suffix " %" size "[n], (%[first], %%rax)\n"   \
+        __asm__ goto(DORMOUSE_I_PERCPU_BEGIN_##KIND("%%rax", "%%eax") "add" suffix " %" size "[n], (%[first], %%rax)\n"   \
                      DORMOUSE_I_PERCPU_END("jmp %l[again]\n", "jmp %l[again]\n") ".popsection"                         \
-                     : : [first] "r"(first), [n] "er"(n), DORMOUSE_I_PERCPU_IN(index_of, count_in) : "rax", "cc" : again);\
+                     : : [first] "r"(first), [n] "er"(n), DORMOUSE_I_PERCPU_IN_##KIND : "rax", "cc" : again);\
         return DORMOUSE_I_PERCPU_DONE;                                                                                 \
     again:                                                                                                             \
         return DORMOUSE_I_PERCPU_AGAIN;                                                                                \
@@ -205,14 +212,14 @@ void dormouse_percpu_forget(const struct dormouse_percpu_area *area);
         uint64_t a;                                                                                                    \
         uint##bits##_t was, sum;                                                                                       \
         int outcome = DORMOUSE_I_PERCPU_DONE;                                                                          \
-        __asm__ volatile(DORMOUSE_I_PERCPU_BEGIN("%[a]", "%k[a]", at) "add %[first], %[a]\n\t"                         \
+        __asm__ volatile(DORMOUSE_I_PERCPU_BEGIN_##KIND("%[a]", "%k[a]") "add %[first], %[a]\n\t"                         \
                          "mov (%[a]), %[was]\n\t"                                                                      \
                          "mov %[was], %[sum]\n\t"                                                                      \
                          "add %" size "[n], %[sum]\n\t"                                                                \
                          DORMOUSE_I_PERCPU_DELAY                                                                       \
                          "mov %[sum], (%[a])\n" DORMOUSE_I_PERCPU_END_WITH_OUTCOME                                     \
                          : [a] "=&r"(a), [outcome] "+&r"(outcome), [was] "=&r"(was), [sum] "=&r"(sum)                  \
-                         : [first] "r"(first), [n] "er"(n), DORMOUSE_I_PERCPU_IN(index_of, count_in)                   \
+                         : [first] "r"(first), [n] "er"(n), DORMOUSE_I_PERCPU_IN_##KIND                   \
                          : "cc", "memory");                                                                            \
         *old = was;                                                                                                    \
         return outcome;                                                                                                \
@@ -223,12 +230,12 @@ void dormouse_percpu_forget(const struct dormouse_percpu_area *area);
         uint64_t a;                                                                                                    \
         uint##bits##_t was;                                                                                            \
         int outcome = DORMOUSE_I_PERCPU_DONE;                                                                          \
-        __asm__ volatile(DORMOUSE_I_PERCPU_BEGIN("%[a]", "%k[a]", at) "add %[first], %[a]\n\t"                         \
+        __asm__ volatile(DORMOUSE_I_PERCPU_BEGIN_##KIND("%[a]", "%k[a]") "add %[first], %[a]\n\t"                         \
                          "mov (%[a]), %[was]\n\t"                                                                      \
                          DORMOUSE_I_PERCPU_DELAY                                                                       \
                          "mov" suffix " %" size "[value], (%[a])\n" DORMOUSE_I_PERCPU_END_WITH_OUTCOME                 \
                          : [a] "=&r"(a), [outcome] "+&r"(outcome), [was] "=&r"(was)                                    \
-                         : [first] "r"(first), [value] "er"(value), DORMOUSE_I_PERCPU_IN(index_of, count_in)           \
+                         : [first] "r"(first), [value] "er"(value), DORMOUSE_I_PERCPU_IN_##KIND           \
                          : "cc", "memory");                                                                            \
         *old = was;                                                                                                    \
         return outcome;                                                                                                \
@@ -240,7 +247,7 @@ void dormouse_percpu_forget(const struct dormouse_percpu_area *area);
         uint64_t a;                                                                                                    \
         uint##bits##_t was;                                                                                            \
         int outcome = DORMOUSE_I_PERCPU_DONE;                                                                          \
-        __asm__ volatile(DORMOUSE_I_PERCPU_BEGIN("%[a]", "%k[a]", at) "add %[first], %[a]\n\t"                         \
+        __asm__ volatile(DORMOUSE_I_PERCPU_BEGIN_##KIND("%[a]", "%k[a]") "add %[first], %[a]\n\t"                         \
                          "mov (%[a]), %[was]\n\t"                                                                      \
                          "cmp %" size "[expected], %[was]\n\t"                                                         \
                          "jne 8f\n\t"                                                                                  \
@@ -248,29 +255,29 @@ void dormouse_percpu_forget(const struct dormouse_percpu_area *area);
                          "mov" suffix " %" size "[value], (%[a])\n" DORMOUSE_I_PERCPU_END_WITH_OUTCOME                 \
                          : [a] "=&r"(a), [outcome] "+&r"(outcome), [was] "=&r"(was)                                    \
                          : [first] "r"(first), [expected] "er"(expected), [value] "er"(value),                         \
-                           DORMOUSE_I_PERCPU_IN(index_of, count_in)                                                    \
+                           DORMOUSE_I_PERCPU_IN_##KIND                                                    \
                          : "cc", "memory");                                                                            \
         *old = was;                                                                                                    \
         return outcome;                                                                                                \
     }
 
-DORMOUSE_I_PERCPU_DEFINE(_here, "4", rseq_offset, "r", 64, "q", "")
-DORMOUSE_I_PERCPU_DEFINE(_here, "4", rseq_offset, "r", 32, "l", "k")
-DORMOUSE_I_PERCPU_DEFINE(_in_area, "", index_offset, "m", 64, "q", "")
-DORMOUSE_I_PERCPU_DEFINE(_in_area, "", index_offset, "m", 32, "l", "k")
+DORMOUSE_I_PERCPU_DEFINE(_here, HERE, 64, "q", "")
+DORMOUSE_I_PERCPU_DEFINE(_here, HERE, 32, "l", "k")
+DORMOUSE_I_PERCPU_DEFINE(_in_area, IN_AREA, 64, "q", "")
+DORMOUSE_I_PERCPU_DEFINE(_in_area, IN_AREA, 32, "l", "k")
 
 DORMOUSE_I_PERCPU_FUNCTION int dormouse_i_percpu_try_push(const struct dormouse_percpu_area *area, void *first,
                                                           struct dormouse_percpu_node *node)
 {
     uint64_t a, head;
     int outcome = DORMOUSE_I_PERCPU_DONE;
-    __asm__ volatile(DORMOUSE_I_PERCPU_BEGIN("%[a]", "%k[a]", "") "add %[first], %[a]\n\t"
+    __asm__ volatile(DORMOUSE_I_PERCPU_BEGIN_IN_AREA("%[a]", "%k[a]") "add %[first], %[a]\n\t"
                      "mov (%[a]), %[head]\n\t"
                      "mov %[head], (%[node])\n\t"
                      DORMOUSE_I_PERCPU_DELAY
                      "mov %[node], (%[a])\n" DORMOUSE_I_PERCPU_END_WITH_OUTCOME
                      : [a] "=&r"(a), [outcome] "+&r"(outcome), [head] "=&r"(head)
-                     : [first] "r"(first), [node] "r"(node), DORMOUSE_I_PERCPU_IN(index_offset, "m")
+                     : [first] "r"(first), [node] "r"(node), DORMOUSE_I_PERCPU_IN_IN_AREA
                      : "cc", "memory");
     return outcome;
 }
@@ -280,7 +287,7 @@ DORMOUSE_I_PERCPU_FUNCTION int dormouse_i_percpu_try_pop(const struct dormouse_p
 {
     uint64_t a, next;
     int outcome = DORMOUSE_I_PERCPU_DONE;
-    __asm__ volatile(DORMOUSE_I_PERCPU_BEGIN("%[a]", "%k[a]", "") "add %[first], %[a]\n\t"
+    __asm__ volatile(DORMOUSE_I_PERCPU_BEGIN_IN_AREA("%[a]", "%k[a]") "add %[first], %[a]\n\t"
                      "mov (%[a]), %[node]\n\t"
                      "test %[node], %[node]\n\t"
                      "jz 8f\n\t"
@@ -288,7 +295,7 @@ DORMOUSE_I_PERCPU_FUNCTION int dormouse_i_percpu_try_pop(const struct dormouse_p
                      DORMOUSE_I_PERCPU_DELAY
                      "mov %[next], (%[a])\n" DORMOUSE_I_PERCPU_END_WITH_OUTCOME
                      : [a] "=&r"(a), [outcome] "+&r"(outcome), [node] "=&r"(*node), [next] "=&r"(next)
-                     : [first] "r"(first), DORMOUSE_I_PERCPU_IN(index_offset, "m")
+                     : [first] "r"(first), DORMOUSE_I_PERCPU_IN_IN_AREA
                      : "cc", "memory");
     return outcome;
 }
@@ -312,16 +319,17 @@ DORMOUSE_I_PERCPU_FUNCTION int dormouse_i_percpu_change(const struct dormouse_pe
                                                         uint64_t operand, uint64_t expected, uint64_t *old)
 {
     int result;
-    if (is_variable && DORMOUSE_I_UNLIKELY(area->delta == 0))
-        return -ENOMEM;
     do {
 #if DORMOUSE_I_PERCPU_INLINE
-        int outcome = operation == DORMOUSE_I_PERCPU_ADD        ? DORMOUSE_I_PERCPU_TRY(add_return, operand, old)
+        int outcome = is_variable && DORMOUSE_I_UNLIKELY(area->here_offset == 0) ? DORMOUSE_I_PERCPU_NO_COPY
+                      :  operation == DORMOUSE_I_PERCPU_ADD      ? DORMOUSE_I_PERCPU_TRY(add_return, operand, old)
                       : operation == DORMOUSE_I_PERCPU_EXCHANGE ? DORMOUSE_I_PERCPU_TRY(exchange, operand, old)
                                                                 : DORMOUSE_I_PERCPU_TRY(compare_exchange, expected, operand, old);
         if (!DORMOUSE_I_UNLIKELY(outcome > DORMOUSE_I_PERCPU_OTHER_VALUE))
             return 0;
 #endif
+        if (is_variable && area->whole == NULL)
+            return -ENOMEM;
         result = dormouse_percpu_update(area->whole, first, operation, size_bytes, operand, expected, old);
     } while (DORMOUSE_I_UNLIKELY(!is_variable && result == -EAGAIN));
     return result;
@@ -331,14 +339,14 @@ DORMOUSE_I_PERCPU_FUNCTION int dormouse_i_percpu_add(const struct dormouse_percp
                                                      void *first, size_t size_bytes, uint64_t n)
 {
     int result;
-    if (is_variable && DORMOUSE_I_UNLIKELY(area->delta == 0))
-        return -ENOMEM;
     do {
         uint64_t old;
 #if DORMOUSE_I_PERCPU_INLINE
-        if (!DORMOUSE_I_UNLIKELY(DORMOUSE_I_PERCPU_TRY(add, n)))
+        if (!DORMOUSE_I_UNLIKELY((is_variable && area->here_offset == 0) || DORMOUSE_I_PERCPU_TRY(add, n)))
             return 0;
 #endif
+        if (is_variable && area->whole == NULL)
+            return -ENOMEM;
         result = dormouse_percpu_update(area->whole, first, DORMOUSE_I_PERCPU_ADD, size_bytes, n, 0, &old);
     } while (DORMOUSE_I_UNLIKELY(!is_variable && result == -EAGAIN));
     return result;
@@ -395,10 +403,11 @@ DORMOUSE_I_PERCPU_FUNCTION void dormouse_i_percpu_push(const struct dormouse_per
                                                        struct dormouse_percpu_node *node)
 {
 #if DORMOUSE_I_PERCPU_INLINE
-    if (!DORMOUSE_I_UNLIKELY(dormouse_i_percpu_try_push(area, first, node)))
+    if (!DORMOUSE_I_UNLIKELY(area->whole == NULL || dormouse_i_percpu_try_push(area, first, node)))
         return;
 #endif
-    dormouse_percpu_push(area->whole, first, node);
+    if (area->whole != NULL)
+        dormouse_percpu_push(area->whole, first, node);
 }
 
 DORMOUSE_I_PERCPU_FUNCTION struct dormouse_percpu_node *dormouse_i_percpu_pop(const struct dormouse_percpu_area *area,
@@ -406,10 +415,10 @@ DORMOUSE_I_PERCPU_FUNCTION struct dormouse_percpu_node *dormouse_i_percpu_pop(co
 {
 #if DORMOUSE_I_PERCPU_INLINE
     struct dormouse_percpu_node *node;
-    if (!DORMOUSE_I_UNLIKELY(dormouse_i_percpu_try_pop(area, first, &node)))
+    if (!DORMOUSE_I_UNLIKELY(area->whole == NULL || dormouse_i_percpu_try_pop(area, first, &node)))
         return node;
 #endif
-    return (struct dormouse_percpu_node *)dormouse_percpu_pop(area->whole, first);
+    return area->whole == NULL ? NULL : (struct dormouse_percpu_node *)dormouse_percpu_pop(area->whole, first);
 }
 
 /* The size of a word; a compile-time error if it is not 4 or 8. */
