@@ -306,7 +306,7 @@ fn run(order: &Order) -> Result<Outcome, String> {
         let mut ns_undisturbed = Vec::new();
         if is_watched && order.part != Part::Codec {
             for _ in 0..passes(order.part, bytes) {
-                ns_undisturbed.extend(undisturbed(&order, frame)?);
+                ns_undisturbed.extend(undisturbed(order, frame)?);
             }
         }
         let census = census(&table, frame).map_err(|error| error.to_string())?;

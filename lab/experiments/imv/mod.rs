@@ -267,7 +267,7 @@ fn footprint() -> Result<Vec<Measurement>, String> {
 }
 
 /// Name, numerator and denominator of each ratio.
-const RATIOS: [(&str, &str, &str); 27] = [
+const RATIOS: [(&str, &str, &str); 29] = [
     ("branch_hot_vs_global", "branch.static-branch.16-sites", "branch.variable.16-sites"),
     ("branch_hot_1_site_vs_global", "branch.static-branch", "branch.variable"),
     ("branch_cold_vs_global", "branch.static-branch.L2.16-sites", "branch.variable.L2.16-sites"),
