@@ -213,7 +213,7 @@ pub unsafe extern "C" fn dormouse_percpu_register(description: &mut CDescription
 
 /// Distance of copies, and the number of them, that are constants in the header's sections of variables. (The memory is
 /// taken by the CPUs that run.)
-const INLINE_STRIDE: usize = 1 << 16;
+const INLINE_STRIDE: usize = 1 << 18;
 const INLINE_COUNT: u32 = 1024;
 
 /// Whether the thread may run on no CPU beyond the number that the system tells: a container may be told of few. The

@@ -163,7 +163,7 @@ void dormouse_percpu_forget(const struct dormouse_percpu_area *area);
 #define DORMOUSE_I_PERCPU_BEGIN_IN_AREA(a, low) DORMOUSE_I_PERCPU_BEGIN(a, low, "(%[index])", "%[count]", "%%cl")
 #define DORMOUSE_I_PERCPU_IN_IN_AREA                                                                                   \
     [rseq] "r"(area->rseq_offset), [index] "r"(area->index_offset), [count] "m"(area->count), "c"(area->stride_shift)
-#define DORMOUSE_I_PERCPU_BEGIN_HERE(a, low) DORMOUSE_I_PERCPU_BEGIN(a, low, "4(%[rseq])", "$1024", "$16")
+#define DORMOUSE_I_PERCPU_BEGIN_HERE(a, low) DORMOUSE_I_PERCPU_BEGIN(a, low, "4(%[rseq])", "$1024", "$18")
 #define DORMOUSE_I_PERCPU_IN_HERE [rseq] "r"(area->here_offset)
 
 /* Code that may be unloaded must not leave its descriptor to the kernel: the next interruption would read it. A program

@@ -105,7 +105,7 @@ static uint64_t run(void (*work)(struct worker *), void (*manage)(void))
 
 #ifdef MANY_VARIABLES
 /* More than the header's constants provide for: the library finds the copies. */
-__attribute__((used)) DEFINE_STATIC_PER_CPU(char, filler[1 << 17]);
+__attribute__((used)) DEFINE_STATIC_PER_CPU(char, filler[1 << 19]);
 #endif
 DEFINE_PER_CPU(uint64_t, wide);
 DEFINE_PER_CPU(uint32_t, narrow);
