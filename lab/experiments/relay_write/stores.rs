@@ -18,7 +18,9 @@ pub(super) fn measure(dir: &Path, rounds: usize, cpu: u32) -> Result<Vec<Measure
     let mut compiler = Command::new("cc");
     // Position-independent code would keep addresses in registers, or on the stack.
     compiler.args(["-m32", "-O2", "-fno-pie", "-no-pie", "-o"]).args([&program, &source]);
-    printed(&mut compiler, "cc -m32").map_err(|why| format!("{why} (apt-get install gcc-multilib, or a gcc-VERSION-multilib beside a cross compiler)"))?;
+    printed(&mut compiler, "cc -m32").map_err(|why| {
+        format!("{why} (apt-get install gcc-multilib, or a gcc-VERSION-multilib beside a cross compiler)")
+    })?;
     let mut stores = Command::new(&program);
     printed(stores.args([rounds.to_string(), cpu.to_string()]), "stores").map(|text| measurements(&text))
 }
