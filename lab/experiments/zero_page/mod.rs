@@ -145,10 +145,12 @@ fn figures(run: &Order, outcomes: &[Outcome]) -> Vec<Measurement> {
             let ns_beside = |frame: &Frame| of_pass(pass, frame.ns_beside.iter().copied()) / BESIDE_KIB;
             let ns_undisturbed =
                 |frame: &Frame| frame.ns_undisturbed.iter().copied().min_by(f64::total_cmp).unwrap_or(f64::NAN) / kib;
-            let besides: [(&str, &str, &str, Number<'_>); 5] = [
+            let in_witness = |frame: &Frame| of_pass(pass, frame.ns.iter().copied()) / kib / ns_beside(frame);
+            let besides: [(&str, &str, &str, Number<'_>); 6] = [
                 ("first", "faults", "per page", &|frame| faults(frame) / pages),
                 ("later", "zero-share", "of 1", &|frame| zero_bytes(frame) / *bytes as f64),
                 ("later", "beside", "ns", &ns_beside),
+                ("later", "in-witness", "of 1", &in_witness),
                 ("later", "undisturbed", "ns", &ns_undisturbed),
                 ("later", "time-of-day", "ns", &|frame| of_pass(pass, frame.ns_by_time_of_day.iter().copied()) / kib),
             ];
@@ -323,6 +325,7 @@ mod tests {
         assert_eq!(find("zero-share.read.never-written.later.at-once").median, 1.0);
         assert_eq!(find("beside.read.never-written.later.at-once").median, 5.0);
         let quickest = find("read.never-written.later.at-once").median;
+        assert_eq!(find("in-witness.read.never-written.later.at-once").median, quickest / 5.0);
         assert_eq!(find("undisturbed.read.never-written.later.at-once").median, 2.0 * quickest);
         assert_eq!(find("slowdown.zero.four-each-cpu").median, 4.0 * find("slowdown.zero.each-cpu").median);
         assert_eq!(["first", "later"].map(|pass| find(&format!("read.written.{pass}")).counters["faults"]), [7.0, 0.0]);
