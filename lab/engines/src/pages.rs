@@ -321,7 +321,7 @@ fn run(order: &Order) -> Result<Outcome, String> {
 const PASS_PARTS: usize = 16;
 
 /// Works on each part of a frame, and returns the times of those during which the CPU has taken no interrupt, each times the
-/// number of parts, in ns. None if the kernel does not tell interrupts.
+/// number of parts, in ns; no times if the kernel does not tell interrupts.
 fn undisturbed(order: &Order, frame: *mut [u64]) -> Result<Vec<f64>, String> {
     let interrupts = || interrupts::of_cpu(order.cpu as usize, |_| true);
     let words = frame.len() / PASS_PARTS;

@@ -24,7 +24,7 @@ const VALUE_COUNT: usize = 64;
 struct Bucket {
     /// Address of the variable; 0 if the entry is free.
     address: usize,
-    /// Number of changes left, in parts of a nanosecond's share: one change is a second's nanoseconds.
+    /// Number of changes left, times [`CHANGE`].
     left: u64,
     /// Time of the last change, in nanoseconds.
     changed_ns: u64,
@@ -32,8 +32,8 @@ struct Bucket {
     is_variable: bool,
 }
 
-/// One change of code, in the unit of [`Bucket::left`]: in each nanosecond as many units return as there may be changes in
-/// a second.
+/// One change of code in [`Bucket::left`]: the number of nanoseconds in a second, so that each nanosecond returns as much as
+/// there may be changes in a second.
 const CHANGE: u64 = 1_000_000_000;
 const FULL: u64 = BURST as u64 * CHANGE;
 

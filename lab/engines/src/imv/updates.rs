@@ -15,7 +15,8 @@
 //! Deadlines are absolute, so a late update does not delay the later ones; an updater that cannot keep the rate makes
 //! updates without a pause, and the rate that it has reached is reported.
 //!
-//! A value that is updated often becomes a variable, unless each update is to change code. In place of an update the updater can call membarrier(2), which interrupts the reader once and does nothing else.
+//! A value that is updated often becomes a variable, unless each update is to change code. In place of an update the
+//! updater can call membarrier(2), which interrupts the reader once and does nothing else.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
