@@ -118,7 +118,8 @@
 //!   before the store and a compiler fence behind the instruction (H).
 //! * *A value that is set often* is a variable: after 64 changes in a row, more than [200 a second](set_patch_rate)
 //!   would interrupt each thread too often, so its sites become loads, and setting it is a store. They become immediates
-//!   again when it is set after a time with few changes.
+//!   again when it is set after a time with few changes. A thread that was interrupted between the gate and the move of an
+//!   eight-byte value, before the change, still reads the former value.
 //! * *If text cannot be written any more*, sites as they were born and announced gates still follow their variables, but
 //!   an announced gate that is dormant does not open. Any other site that gives the former answer makes the update fail:
 //!   with [`Error::Unpatched`] for a key, with [`Error::Stale`] for a value.
