@@ -126,9 +126,10 @@ impl Program {
             looks += 1;
             let patience = if is_running(pid) { PATIENCE_FOR_RUNNING } else { PATIENCE_FOR_SOCKET };
             let listens_elsewhere = looks >= LOOKS_FOR_SOCKET && listens_since.elapsed() >= patience;
+            let is_long = !is_said && started.elapsed() >= SAID_AFTER;
             // The reason is looked for before the first call, after the process has executed another program, when its
-            // socket is not found, and at the end.
-            if is_late || listens_elsewhere || !call.is_under_way(pid) {
+            // socket is not found, before the caller is told of the wait (it may have been stopped since), and at the end.
+            if is_late || is_long || listens_elsewhere || !call.is_under_way(pid) {
                 match why_unreachable(pid, tried) {
                     Silence::Callable(why) if is_late => return Err(why.into()),
                     Silence::Callable(_) if call.is_under_way(pid) => {}
@@ -143,7 +144,7 @@ impl Program {
                     Silence::Because(why) => return Err(why.into()),
                 }
             }
-            if !is_said && started.elapsed() >= SAID_AFTER {
+            if is_long {
                 is_said = true;
                 (wait.on_wait)(pid);
             }
