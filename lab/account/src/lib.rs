@@ -14,8 +14,8 @@
 //!       ── free ────▶ account(−bytes) ──▶ libc  ─┘      bytes  += ±usable size
 //!                                                       class[log₂ size] += 1
 //!                                                       every 64th time: sum of bytes over all CPUs > memory? → refusals += 1
-//!   perf event cpu-clock ── SIGURG, 10,000 times a second ───▶ tick: is the interrupted instruction in that section?
-//!                                                                 │
+//!   perf event cpu-clock ── SIGURG, DORMOUSE_ACCOUNT_TICKS ────▶ tick: is the interrupted instruction in that section?
+//!                           times a second of CPU time            │
 //!   DORMOUSE_ACCOUNT_FILE, at one and the same address in all ◀───┘
 //!   processes of the build:   ledger │ handles │ the counters, as the scheme lays them out
 //! ```
@@ -72,9 +72,6 @@ const BASE: usize = 0x20_0000_0000;
 const SHARED_BYTES: usize = 256 << 20;
 /// Size of the ledger, and of the handles after it, in bytes.
 const PAGE_BYTES: usize = 4096;
-
-/// Samples for each second of CPU time. Some are lost when the kernel's timer is late.
-const TICKS_PER_S: u64 = 10_000;
 
 /// Number of size classes: one for each power of two up to 2^63 bytes.
 const CLASSES: usize = 64;
@@ -397,11 +394,12 @@ struct EventAttributes {
     breakpoint_address: u64,
 }
 
-/// Starts sampling the calling thread.
+/// Starts sampling the calling thread, so many times for each second of CPU time. Some samples are lost when the kernel's
+/// timer is late.
 ///
 /// # Errors
 /// An errno.
-fn sample() -> Result<(), c_int> {
+fn sample(ticks_per_s: u64) -> Result<(), c_int> {
     const SOFTWARE: u32 = 1;
     const CPU_CLOCK: u64 = 0;
     const EXCLUDE_KERNEL: u64 = 1 << 5;
@@ -414,7 +412,7 @@ fn sample() -> Result<(), c_int> {
         kind: SOFTWARE,
         size_bytes: size_of::<EventAttributes>() as u32,
         config: CPU_CLOCK,
-        frequency: TICKS_PER_S,
+        frequency: ticks_per_s,
         sample_type: 0,
         read_format: 0,
         flags: EXCLUDE_KERNEL | EXCLUDE_HYPERVISOR | IS_FREQUENCY,
@@ -516,6 +514,7 @@ fn prepare(ledger: &Ledger, way: &Way) -> Result<(), c_int> {
 fn start() -> Option<()> {
     let path = variable(c"DORMOUSE_ACCOUNT_FILE")?;
     let name = variable(c"DORMOUSE_ACCOUNT")?.to_bytes();
+    let ticks_per_s = variable(c"DORMOUSE_ACCOUNT_TICKS")?.to_str().ok()?.parse().ok()?;
     let ledger = open_ledger(path)?;
     let way = WAYS.iter().find(|way| way.name == name);
     let is_library = name == b"library";
@@ -529,7 +528,7 @@ fn start() -> Option<()> {
         None if is_library => Ok(()),
         None => Err(libc::EINVAL),
     };
-    let sampled = prepared.and_then(|()| sample());
+    let sampled = prepared.and_then(|()| sample(ticks_per_s));
     if let Err(errno) = sampled {
         ledger.errno.store(errno as u64, Ordering::Relaxed);
         ledger.refused.fetch_add(1, Ordering::Relaxed);

@@ -215,7 +215,8 @@ fn profile(
 ) -> Result<(), LabError> {
     let rounds = options.rounds(0, ROUNDS_MIN);
     let steps: Vec<_> = all.iter().filter_map(|(way, library)| Some((way, library, way.step?))).collect();
-    let mut sampler = Sampler::find()?.ok_or("the sampler is not built; `cargo xtask lab` does so".to_owned());
+    let mut sampler = Sampler::find(job.project.ticks_per_s())?
+        .ok_or("the sampler is not built; `cargo xtask lab` does so".to_owned());
     let mut shares = Samples::new();
     in_turn("compile-job: profile", rounds, steps.len(), Some(signals), |round, index, bar| {
         let (way, library, step) = steps[index];

@@ -27,6 +27,7 @@ pub(crate) struct Ledger {
 pub(crate) struct Sampler {
     path: PathBuf,
     memory: File,
+    ticks_per_s: u32,
 }
 
 fn failed(error: std::io::Error) -> LabError {
@@ -39,9 +40,10 @@ fn memory() -> Result<File, LabError> {
 }
 
 impl Sampler {
-    /// Finds the library. Returns none if it is not built.
-    pub(crate) fn find() -> Result<Option<Sampler>, LabError> {
-        find_part("libdormouse_lab_account.so").map(|path| Ok(Sampler { path, memory: memory()? })).transpose()
+    /// Finds the library, which samples so many times for each second of CPU time. Returns none if it is not built.
+    pub(crate) fn find(ticks_per_s: u32) -> Result<Option<Sampler>, LabError> {
+        let path = find_part("libdormouse_lab_account.so");
+        path.map(|path| Ok(Sampler { path, memory: memory()?, ticks_per_s })).transpose()
     }
 
     /// Returns the environment of a build that is sampled by a way, optionally with another library in front. Earlier
@@ -54,6 +56,7 @@ impl Sampler {
             ("LD_PRELOAD", libraries.join(OsStr::new(":"))),
             ("DORMOUSE_ACCOUNT", way.into()),
             ("DORMOUSE_ACCOUNT_FILE", shared.into()),
+            ("DORMOUSE_ACCOUNT_TICKS", self.ticks_per_s.to_string().into()),
         ])
     }
 
@@ -84,7 +87,7 @@ mod tests {
         let whole = Ledger { ticks: 8, share: 0.25, crossings: 5, refusals: 7 };
         assert_eq!(ledger([8, 2, 5, 1, 0, 0, 7]), Ok(whole));
         assert!(ledger([8, 2, 5, 1, 1, libc::EACCES as u64, 0]).is_err_and(|why| why.contains("denied")));
-        let sampler = Sampler { path: PathBuf::new(), memory: memory().unwrap() };
+        let sampler = Sampler { path: PathBuf::new(), memory: memory().unwrap(), ticks_per_s: 1 };
         assert_eq!(sampler.read().unwrap(), Err("no process was sampled".into()), "nobody has written it");
     }
 }

@@ -2,8 +2,8 @@
 //! are in it.
 //!
 //! Each round has a build in every way, with `libdormouse_lab_account.so` in front of `malloc`: two counters for each
-//! block, and 10,000 samples a second of each process's main thread, in memory that all processes share. A share is
-//! that of the samples in the accounting. From the share and from the build's time, those of the way `none` are
+//! block, and thousands of samples a second of each process's main thread, in memory that all processes share. A share
+//! is that of the samples in the accounting. From the share and from the build's time, those of the way `none` are
 //! subtracted, which is called and does nothing.
 
 use crate::experiments::compile_job::find_project;
@@ -36,10 +36,10 @@ const ROUNDS_MAX: usize = 12;
 /// another result, is a different error.
 pub(super) fn measure(options: &RunOptions, notes: &mut Vec<String>) -> Result<Vec<Measurement>, LabError> {
     let unbuilt = || LabError::Peer("its library is not built; `cargo xtask lab` does so".into());
-    let mut sampler = Sampler::find()?.ok_or_else(unbuilt)?;
     let source = find_project(options.project.as_deref()).map_err(|error| LabError::Peer(error.to_string()))?;
     let project = Project::copy(&source, Goals::new(options.is_quick, 1, Goals::Long))?;
-    notes.push(format!("accounting: {}", project.describe(&source)));
+    let mut sampler = Sampler::find(project.ticks_per_s())?.ok_or_else(unbuilt)?;
+    notes.push(format!("accounting: {}; {} samples a second", project.describe(&source), project.ticks_per_s()));
     let reference = Products::reference(&project.build::<&str>(&[])?.products, &project.build::<&str>(&[])?.products);
 
     let mut all: [Vec<(Ledger, Build)>; WAYS.len()] = Default::default();

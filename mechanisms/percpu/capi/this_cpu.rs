@@ -190,8 +190,7 @@ pub unsafe extern "C" fn dormouse_percpu_register(description: &mut CDescription
     let len = stop.addr() - start.addr();
     let stride = (lead + len).next_power_of_two().max(super::STRIDES);
     let make = |stride, reserved| take_unused(stride, reserved).or_else(|| CArea::map(stride, reserved));
-    let is_inline = stride <= INLINE_STRIDE && knows_cpus();
-    let inline = is_inline.then(|| make(INLINE_STRIDE, INLINE_COUNT)).flatten();
+    let inline = (stride <= INLINE_STRIDE).then(|| make(INLINE_STRIDE, INLINE_COUNT)).flatten();
     let Some(mut made) = inline.or_else(|| make(stride, 0)) else { return };
     // SAFETY: this thread alone has the area.
     let seen = unsafe { &mut made.as_mut().seen };
@@ -215,16 +214,6 @@ pub unsafe extern "C" fn dormouse_percpu_register(description: &mut CDescription
 /// taken by the CPUs that run.)
 const INLINE_STRIDE: usize = 1 << 18;
 const INLINE_COUNT: u32 = 1024;
-
-/// Whether the thread may run on no CPU beyond the number that the system tells: a container may be told of few. The
-/// header's sections do not compare that number.
-fn knows_cpus() -> bool {
-    let mut set = [0_u64; INLINE_COUNT as usize * 8 / 64];
-    // SAFETY: the set has the size that is passed (sched_getaffinity(2)).
-    let len = unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(&set), set.as_mut_ptr()) };
-    let last = set.iter().rposition(|word| *word != 0).map_or(0, |index| 64 * index + set[index].ilog2() as usize);
-    len > 0 && last < possible_cpus() as usize
-}
 
 /// Gives the copies of an object that is being unloaded to the next one.
 ///

@@ -179,8 +179,8 @@ impl Process {
         }
         let mut count = COUNT.load(Relaxed);
         if count == 0 {
-            count = possible_cpus();
-            COUNT.store(count, Relaxed);
+            let own = possible_cpus();
+            count = COUNT.compare_exchange(0, own, Relaxed, Relaxed).map_or_else(|first| first, |_| own);
         }
         // SAFETY: the offset of an `Rseq` of this process.
         let rseq = if decision == LOCKS { None } else { unsafe { Rseq::at(decision) } };

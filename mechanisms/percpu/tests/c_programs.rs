@@ -1,7 +1,6 @@
 //! Counters, histograms, pools and variables in C and C++: programs, compiled and linked in every common way, and run
-//! with and without rseq. Their checks are in `c_programs/main.c`, `pool.c`, `this_cpu.c` and `scenarios.c`. The
-//! examples of the manual page are compiled and run too. A test installs libdormouse_percpu, and libdormouse, which has
-//! the same functions, first.
+//! with and without rseq. Their checks are in `c_programs`. The examples of the manual page are compiled and run too. A
+//! test installs libdormouse_percpu, and libdormouse, which has the same functions, first.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use std::path::{Path, PathBuf};
@@ -10,7 +9,8 @@ use std::sync::OnceLock;
 
 use dormouse_testing::c_library::{WARNINGS, rust_example};
 use dormouse_testing::c_programs::{install, pkg_config, stdout, succeed};
-use dormouse_testing::{has_part, manual};
+use dormouse_testing::{has, has_part, manual, may_unshare};
+use tempfile::TempDir;
 
 fn prefix() -> &'static Path {
     static PREFIX: OnceLock<PathBuf> = OnceLock::new();
@@ -32,19 +32,25 @@ fn go(compiler: &str, flags: &str, is_static: bool) {
     go_with(&["main.c", "pool.c"], compiler, flags, is_static);
 }
 
+/// Compiles a unit as a program.
+fn compile(unit: &str, compiler: &str, flags: &str, is_static: bool) -> (TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join(unit).with_extension("");
+    let mut command = Command::new(compiler);
+    command.args(flags.split_whitespace()).args(WARNINGS).arg("-o").arg(&program);
+    command.args(["-x", if compiler.ends_with("++") { "c++" } else { "c" }]);
+    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c_programs").join(unit)).args(["-x", "none"]);
+    succeed(command.args(package(is_static)));
+    (directory, program)
+}
+
 /// Compiles each unit as a program, and runs it.
 fn go_with(units: &[&str], compiler: &str, flags: &str, is_static: bool) {
     if !has_part(compiler) {
         return;
     }
-    let directory = tempfile::tempdir().unwrap();
     for unit in units {
-        let program = directory.path().join(unit).with_extension("");
-        let mut command = Command::new(compiler);
-        command.args(flags.split_whitespace()).args(WARNINGS).arg("-o").arg(&program);
-        command.args(["-x", if compiler.ends_with("++") { "c++" } else { "c" }]);
-        command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c_programs").join(unit)).args(["-x", "none"]);
-        succeed(command.args(package(is_static)));
+        let (_directory, program) = compile(unit, compiler, flags, is_static);
         // With the C library's registration, with ours, and where the kernel refuses rseq: `without.h` has that
         // argument.
         for (tunables, mode) in [("", ""), ("glibc.pthread.rseq=0", ""), ("glibc.pthread.rseq=0", "without")] {
@@ -90,6 +96,28 @@ fn scenarios() {
     go_with(&["scenarios.c"], "clang", "-std=gnu11 -O1 -fPIC", false);
     go_with(&["scenarios.c"], "g++", "-std=gnu++11 -O2", true);
     go_with(&["scenarios.c"], "gcc", "-std=gnu11 -O2 -DMANY_VARIABLES", false);
+}
+
+#[test]
+fn variables_before_constructors_and_on_each_cpu() {
+    go_with(&["edges.c"], "gcc", "-std=gnu11 -O2 -fPIE -pie", false);
+    go_with(&["edges.c"], "clang++", "-std=gnu++11 -O0", true);
+}
+
+/// Some containers show the file of a smaller machine.
+#[test]
+fn variables_on_cpus_that_the_system_does_not_tell_of() {
+    const NAMESPACES: [&str; 2] = ["--map-root-user", "--mount"];
+    const SHOW_ONE_CPU: &str = "mount --bind \"$1\" /sys/devices/system/cpu/possible && exec \"$2\"";
+    if !has("gcc") || !may_unshare(&NAMESPACES) {
+        return;
+    }
+    let (directory, program) = compile("edges.c", "gcc", "-std=gnu11 -O2", false);
+    let shown = directory.path().join("possible");
+    std::fs::write(&shown, "0\n").unwrap();
+    let mut command = Command::new("unshare");
+    command.args(NAMESPACES).args(["sh", "-c", SHOW_ONE_CPU, "sh"]).args([&shown, &program]);
+    assert_eq!(stdout(&succeed(&mut command)), "fine\n");
 }
 
 #[test]

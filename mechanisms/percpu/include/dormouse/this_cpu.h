@@ -369,10 +369,13 @@ DORMOUSE_I_PERCPU_FUNCTION uint64_t dormouse_i_percpu_fetch(const struct dormous
     return DORMOUSE_I_UNLIKELY(result != 0) ? 0 : old;
 }
 
+/* Returns the new value; 0 if there was an error. */
 DORMOUSE_I_PERCPU_FUNCTION uint64_t dormouse_i_percpu_sum(const struct dormouse_percpu_area *area, int is_variable,
                                                           void *first, size_t size_bytes, uint64_t n)
 {
-    return dormouse_i_percpu_fetch(area, is_variable, first, DORMOUSE_I_PERCPU_ADD, size_bytes, n, 0) + n;
+    uint64_t old = 0;
+    int result = dormouse_i_percpu_change(area, is_variable, first, DORMOUSE_I_PERCPU_ADD, size_bytes, n, 0, &old);
+    return DORMOUSE_I_UNLIKELY(result != 0) ? 0 : old + n;
 }
 
 /* Returns the number of the copy that the thread used a moment ago. */

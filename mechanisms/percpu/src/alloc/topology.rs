@@ -8,10 +8,11 @@ use rustix::path::DecInt;
 /// Returns the number of CPUs that this machine may ever have, from 0 on: present or not, online or not, allowed to
 /// this process or not.
 ///
-/// Reads `/sys/devices/system/cpu/possible`. If that cannot be read, returns the size of the kernel's CPU masks, which
-/// is never too small.
+/// Reads `/sys/devices/system/cpu/possible`. If that cannot be read, or lacks a CPU that the thread may run on (some
+/// containers show fewer), returns the size of the kernel's CPU masks, which is never too small.
 pub fn possible_cpus() -> u32 {
-    count_in(c"/sys/devices/system/cpu/possible").unwrap_or_else(mask_bits)
+    let mask = Mask::of_thread();
+    count_in(c"/sys/devices/system/cpu/possible").filter(|told| *told >= mask.used()).unwrap_or(mask.bits)
 }
 
 /// Returns the number of CPUs from 0 to the last one of a list, including those that the list leaves out.
@@ -21,13 +22,27 @@ fn count_in(list: &CStr) -> Option<u32> {
     last.and_then(|last: u32| last.checked_add(1))
 }
 
-/// Returns the number of bits in the kernel's CPU masks: sched_getaffinity(2) copies whole masks and returns their size
-/// in bytes.
-fn mask_bits() -> u32 {
-    let mut mask = [0u64; 1024];
-    // SAFETY: `mask` is as long as stated.
-    let bytes = unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(&mask), mask.as_mut_ptr()) };
-    if bytes > 0 { bytes as u32 * 8 } else { 64 }
+/// The CPUs that a thread may run on.
+struct Mask {
+    words: [u64; 1024],
+    /// Number of bits in the kernel's CPU masks.
+    bits: u32,
+}
+
+impl Mask {
+    fn of_thread() -> Mask {
+        let mut words = [0; 1024];
+        // SAFETY: `words` is as long as stated. The call copies whole masks and returns their size in bytes
+        // (sched_getaffinity(2)).
+        let bytes = unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(&words), words.as_mut_ptr()) };
+        Mask { words, bits: if bytes > 0 { bytes as u32 * 8 } else { 64 } }
+    }
+
+    /// Returns the number of CPUs from 0 to the last one in the mask.
+    fn used(&self) -> u32 {
+        let last = self.words.iter().rposition(|word| *word != 0);
+        last.map_or(0, |index| index as u32 * 64 + self.words[index].ilog2() + 1)
+    }
 }
 
 /// Calls `node_of(cpu, node)` for each CPU of each online node, and returns the number of nodes: at least one.
@@ -147,9 +162,10 @@ mod tests {
     fn at_least_the_online_cpus_are_possible() {
         let online = std::thread::available_parallelism().unwrap().get() as u32;
         assert!(possible_cpus() >= online);
-        assert!(mask_bits() >= online);
+        let mask = Mask::of_thread();
+        assert!(mask.bits >= mask.used() && mask.used() >= online);
         let mut cpus = Vec::new();
         assert!(nodes(&mut |cpu, _| cpus.push(cpu)) >= 1);
-        assert!(cpus.iter().all(|cpu| *cpu < mask_bits()));
+        assert!(cpus.iter().all(|cpu| *cpu < mask.bits));
     }
 }
