@@ -157,8 +157,8 @@ impl Project {
         format!("builds {what} of {source}, copied to {place}, make -j{}", self.job_count)
     }
 
-    /// Returns the samples for each second of CPU time by which a build is profiled. Each costs microseconds: 10,000 double
-    /// the time of a build, 2,000 add less than a tenth, and suffice for a long one.
+    /// Returns the samples for each second of CPU time by which a build is profiled. Each interrupts the build, so a long
+    /// one, which has many, takes fewer a second.
     pub(crate) fn ticks_per_s(&self) -> u32 {
         if self.goals == [Path::new(LONG)] { 2_000 } else { 10_000 }
     }
