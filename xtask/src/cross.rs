@@ -293,6 +293,11 @@ sleep 60
 const USERS: &str = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n";
 const GROUPS: &str = "root:x:0:\nnogroup:x:65534:\n";
 
+/// Directories that the machine does not need.
+const UNUSED: [&str; 4] = ["./boot", "./usr/lib/modules", "./usr/share/locale", "./usr/share/doc"];
+/// Directories that only compilers need. Without them the machine starts in half the time.
+const COMPILERS: [&str; 3] = ["./usr/lib/gcc", "./usr/libexec", "./usr/include"];
+
 /// Names that packages install when they are set up: link and target.
 const LINKS: [(&str, &str); 4] =
     [("usr/bin/cc", "gcc"), ("usr/bin/c++", "g++"), ("usr/bin/awk", "mawk"), ("etc/mtab", "/proc/mounts")];
@@ -443,9 +448,10 @@ impl Cross {
         let image = machine.target_dir()?.join(format!("{}.initrd", machine.name));
         let archive = File::create(&image).with_context(|| format!("cannot make {}", image.display()))?;
         let mut find = Command::new("find");
-        find.args([".", "-mindepth", "1", "-path", "./boot", "-prune", "-o", "-path", "./usr/lib/modules", "-prune"]);
-        find.args(["-o", "-path", "./usr/share/locale", "-prune", "-o", "-path", "./usr/share/doc", "-prune"]);
-        let output = find.args(["-o", "-printf", "%P\\0"]).current_dir(&dir).output().context("cannot run find")?;
+        find.args([".", "-mindepth", "1"]);
+        let left_out = UNUSED.iter().chain(if self.short { &COMPILERS[..] } else { &[] });
+        find.args(left_out.flat_map(|dir| ["-path", *dir, "-prune", "-o"])).args(["-printf", "%P\\0"]);
+        let output = find.current_dir(&dir).output().context("cannot run find")?;
         let names: Vec<String> =
             String::from_utf8_lossy(&output.stdout).split_terminator('\0').map(Into::into).collect();
         pack(&dir, &names, &archive)?;
