@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use crate::cross::Cross;
 use crate::lab;
 use crate::run::{self, LAB, QUERY, WORKSPACES, cargo, succeed};
 use crate::test::Test;
@@ -25,13 +26,14 @@ const fn step(name: &'static str, budget_minutes: u32, run: fn() -> Result<()>) 
 }
 
 /// All steps. Later ones run even if earlier ones fail, so that one run reports everything.
-const STEPS: [Step; 12] = [
+const STEPS: [Step; 13] = [
     // These build nothing, so that the next two run as they do for a newcomer.
     step("fetch", 1, fetch),
     step("crates", 1, crates::check),
     step("format", 1, format),
     step("demo", 4, demo::run),
-    step("test", 22, || Test::default().run()),
+    step("test", 22, || Test::here().run()),
+    step("cross", 6, || Cross::ci().run()),
     step("clippy", 3, clippy),
     step("headers", 1, headers::check),
     step("doc", 2, doc),

@@ -1,10 +1,11 @@
-//! Automation of the project: `cargo xtask demo`, `install`, `test`, `soak`, `fuzz`, `lab`, `lines`, `tracepoints`,
+//! Automation of the project: `cargo xtask demo`, `install`, `test`, `cross`, `soak`, `fuzz`, `lab`, `lines`, `tracepoints`,
 //! `picture`, `commands`, `ci`.
 //!
 //! ```text
 //!   demo         a live tour: a real build, a Rust program and a C program, each checked against babeltrace2
 //!   install      installs everything that a user needs below a prefix
 //!   test         runs and counts the tests of all workspaces except that of SQL, on request repeatedly or next to busy processes
+//!   cross        runs and counts tests on other machines, in emulation
 //!   soak         runs the randomised and sampling tests for hours
 //!   fuzz         runs the fuzz targets for a while
 //!   lab          runs every experiment, compared with other tracers
@@ -18,10 +19,10 @@
 //! ```
 //! Each task builds what it needs and, as root, installs missing system packages.
 
-mod aarch64;
 mod ci;
 mod commands;
 mod crates;
+mod cross;
 mod demo;
 mod fuzz;
 mod headers;
@@ -60,6 +61,8 @@ enum Task {
     Install(install::Install),
     /// Run the tests of all workspaces except that of SQL
     Test(test::Test),
+    /// Run the tests on another machine, in emulation
+    Cross(cross::Cross),
     /// Run the randomised and sampling tests in their exhaustive form
     Soak(soak::Soak),
     /// Run the fuzz targets, each for a while
@@ -103,6 +106,7 @@ fn main() -> ExitCode {
         Task::Demo => demo::run(),
         Task::Install(install) => install.run(),
         Task::Test(test) => test.run(),
+        Task::Cross(cross) => cross.run(),
         Task::Soak(soak) => soak.run(),
         Task::Fuzz(fuzz) => fuzz.run(),
         Task::Lab(lab) => lab.run(),

@@ -78,7 +78,7 @@ pub(crate) fn line(command: &Command) -> String {
         .join(" ")
 }
 
-fn quote(word: &str) -> String {
+pub(crate) fn quote(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=+./:,@%".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
         word.into()

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
+use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -18,6 +19,8 @@ use crate::run::line;
 const GRACE: Duration = Duration::from_secs(2);
 /// Number of the slowest programs that are listed.
 const SLOWEST_COUNT: usize = 10;
+/// Before each line of a skip, in the output of a machine that cannot write the file of skips.
+pub(crate) const SKIP_PREFIX: &str = "dormouse-skip: ";
 /// Number of output lines of a failed test that are repeated at the end: the first ones, which tell the cause.
 const LINES_OF_FAILED: usize = 30;
 
@@ -141,6 +144,11 @@ impl Tally {
         })
     }
 
+    /// Adds test programs of another build.
+    pub(crate) fn add_sources(&mut self, sources: BTreeMap<String, String>) {
+        self.sources.extend(sources);
+    }
+
     /// Counts tests that were not started as skipped.
     pub(crate) fn leave_out(&mut self, what: &str, reason: &str, remedy: &str) {
         self.left_out.push(format!("{what}: {reason} ({remedy})"));
@@ -178,6 +186,12 @@ impl Tally {
             match lines.recv_timeout(GRACE) {
                 Ok(bytes) => {
                     let text = String::from_utf8_lossy(&bytes);
+                    if let Some(skip) = text.strip_prefix(SKIP_PREFIX) {
+                        let file = OpenOptions::new().append(true).create(true).open(&self.path);
+                        let written = file.and_then(|mut file| writeln!(file, "{skip}"));
+                        written.context("cannot count what was skipped")?;
+                        continue;
+                    }
                     (self.echo)(&text);
                     self.read(&text, first, Instant::now());
                 }

@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use cargo_metadata::{Message, MetadataCommand};
 
-use crate::aarch64;
+use crate::cross::Cross;
 use crate::load::Load;
 use crate::run::{WORKSPACES, cargo, line, root, target_dir};
 use crate::system::{
@@ -19,7 +19,7 @@ use crate::system::{
 use crate::tally::{Counts, Job, Tally, show};
 
 /// Tools that the tests run. If all are installed, a test that lacks one fails instead of being skipped.
-const TOOLS: [Tool; 24] = [
+const TOOLS: [Tool; 22] = [
     CC,
     CPP,
     CLANG,
@@ -42,8 +42,6 @@ const TOOLS: [Tool; 24] = [
     STRACE,
     BUBBLEWRAP,
     MUSL_GCC,
-    aarch64::QEMU,
-    aarch64::CROSS_CC,
 ];
 
 /// Number of test programs that run at a time. Many of them wait, and each runs its tests on all CPUs.
@@ -79,6 +77,9 @@ pub(crate) struct Test {
     /// Arguments of test programs: parts of the names of tests, and options such as --exact
     #[arg(last = true, value_name = "FILTER")]
     filters: Vec<String>,
+    /// Leave out the tests on another machine
+    #[arg(skip)]
+    without_cross: bool,
     /// Set an environment variable for the tests
     #[arg(skip)]
     variable: Option<(&'static str, &'static str)>,
@@ -98,7 +99,7 @@ any others. Exit code 0: at least one test passed or was skipped, and none faile
 /// Error for failed tests, which are reported already; it names them.
 #[derive(Debug, thiserror::Error)]
 #[error("tests failed\n{0}")]
-pub(crate) struct Failed(String);
+pub(crate) struct Failed(pub(crate) String);
 
 /// Installs the tools that the tests run.
 pub(crate) fn tools() -> Result<()> {
@@ -116,7 +117,7 @@ pub(crate) fn run_workspace(manifest: &str, variables: &[(&str, &str)], last: Co
         command.args(["--workspace", "--locked", "--manifest-path", manifest]).envs(variables.iter().copied());
         command
     };
-    let programs = build([cargo(&BUILD)])?;
+    let programs = build([cargo(&BUILD)])?.programs;
     let mut tally = Tally::new(skips()?, sources(&programs), show);
     let mut jobs: Vec<Job> = programs.iter().map(Program::job).collect();
     let mut documentation = cargo(&["test", "--no-fail-fast"]);
@@ -133,17 +134,27 @@ pub(crate) fn run_workspace(manifest: &str, variables: &[(&str, &str)], last: Co
 }
 
 /// Returns the path of the file to which tests append their skips.
-fn skips() -> Result<PathBuf> {
+pub(crate) fn skips() -> Result<PathBuf> {
     Ok(target_dir()?.join(format!("skips-{}", std::process::id())))
 }
 
 /// A test program.
-struct Program {
-    file: PathBuf,
+pub(crate) struct Program {
+    pub(crate) file: PathBuf,
     /// Root source file, relative to the project's root.
-    source: String,
+    pub(crate) source: String,
     /// Directory of its package, which is its working directory under cargo.
-    dir: PathBuf,
+    pub(crate) dir: PathBuf,
+    /// Name of the target.
+    pub(crate) name: String,
+}
+
+/// What build commands have built.
+#[derive(Default)]
+pub(crate) struct Built {
+    pub(crate) programs: Vec<Program>,
+    /// Programs and libraries, those of tests too.
+    pub(crate) files: Vec<PathBuf>,
 }
 
 impl Program {
@@ -156,43 +167,48 @@ impl Program {
 }
 
 /// Returns the source files by the names of programs.
-fn sources(programs: &[Program]) -> BTreeMap<String, String> {
+pub(crate) fn sources(programs: &[Program]) -> BTreeMap<String, String> {
     let name = |program: &Program| program.file.file_name().unwrap_or_default().to_string_lossy().into_owned();
     programs.iter().map(|one| (name(one), one.source.clone())).collect()
 }
 
 /// Builds the tests, and the programs and libraries that they run. One command builds all: the tests need features of
 /// libraries that the programs alone do not, and separate builds would compile them twice.
-const BUILD: [&str; 5] = ["build", "--lib", "--bins", "--tests", "--examples"];
+pub(crate) const BUILD: [&str; 5] = ["build", "--lib", "--bins", "--tests", "--examples"];
 
 /// Filter that only matches names of documentation tests. `--doc` would make cargo compile again, with fewer features.
 const DOCUMENTATION: &str = "(line ";
 
-/// Runs build commands, and returns the test programs that they build.
-fn build(commands: impl IntoIterator<Item = Command>) -> Result<Vec<Program>> {
-    let mut programs = Vec::new();
+/// Runs build commands, and returns what they build.
+pub(crate) fn build(commands: impl IntoIterator<Item = Command>) -> Result<Built> {
+    let mut built = Built::default();
     for mut command in commands {
-        build_workspace(&mut command, &mut programs)?;
+        build_workspace(&mut command, &mut built)?;
     }
     // Among the others, large ones first, because they usually take longest.
-    programs.sort_by_key(|program| {
+    built.programs.sort_by_key(|program| {
         let size_bytes = program.file.metadata().map_or(0, |metadata| metadata.len());
         Reverse((SLOWEST.contains(&program.source.as_str()), size_bytes))
     });
-    Ok(programs)
+    Ok(built)
 }
 
-fn build_workspace(command: &mut Command, programs: &mut Vec<Program>) -> Result<()> {
+fn build_workspace(command: &mut Command, built: &mut Built) -> Result<()> {
     command.arg("--message-format=json-render-diagnostics");
     show(&format!("$ {}", line(command)));
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot run cargo")?;
     let output = child.stdout.take().context("cargo has no output")?;
     for message in Message::parse_stream(std::io::BufReader::new(output)) {
         let Message::CompilerArtifact(artifact) = message.context("cannot read what cargo says")? else { continue };
+        let is_used = |file: &cargo_metadata::camino::Utf8PathBuf| !matches!(file.extension(), Some("rlib" | "rmeta"));
+        if artifact.manifest_path.starts_with(root()) {
+            built.files.extend(artifact.filenames.iter().filter(|file| is_used(file)).map(Into::into));
+        }
         if let Some(file) = artifact.executable.filter(|_| artifact.profile.test) {
             let source = artifact.target.src_path.strip_prefix(root()).unwrap_or(&artifact.target.src_path);
             let dir = artifact.manifest_path.parent().context("a manifest is in a directory")?;
-            programs.push(Program { file: file.into(), source: source.to_string(), dir: dir.into() });
+            let (source, name) = (source.to_string(), artifact.target.name);
+            built.programs.push(Program { file: file.into(), source, dir: dir.into(), name });
         }
     }
     let status = child.wait().context("cannot wait for cargo")?;
@@ -215,6 +231,11 @@ fn contents(manifest: &str, chosen: &[String]) -> Result<(BTreeSet<String>, BTre
 }
 
 impl Test {
+    /// Returns the task of CI, in which tests on another machine have a step of their own.
+    pub(crate) fn here() -> Test {
+        Test { without_cross: true, ..Test::default() }
+    }
+
     /// Returns the task that runs tests of a package with this filter (of one file of `tests/`, or of the library),
     /// made exhaustive by a variable.
     pub(crate) fn exhaustive(
@@ -241,7 +262,7 @@ impl Test {
             command.args(["--workspace", "--manifest-path", manifest]);
             command
         };
-        let programs = build(WORKSPACES.map(of_workspace))?;
+        let programs = build(WORKSPACES.map(of_workspace))?.programs;
         let sources = sources(&programs);
         let is_required = TOOLS.iter().all(Tool::is_installed);
         let _load = Load::start(self.load)?;
@@ -343,7 +364,9 @@ impl Test {
                 tests.args(files.iter().flat_map(|file| ["--test", file]));
                 tally.run(tests)?;
             }
-            aarch64::test(tally)?;
+            if !self.without_cross {
+                Cross::ci().count_if_ready(tally)?;
+            }
         }
         Ok(())
     }
