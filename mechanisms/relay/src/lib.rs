@@ -23,8 +23,8 @@
 //! # Why it is right
 //! * A record's bytes are above `offset` until the final store of the state word moves it. The store is the last
 //!   instruction of an rseq critical section that has compared the CPU, so no other writer of the stream ran in
-//!   between. x86-64 keeps stores in order, so a reader that reads the word (Acquire) can read the bytes. A killed or
-//!   aborted writer leaves nothing.
+//!   between. x86-64 keeps stores in order, and on AArch64 the store is a release, so a reader that reads the word
+//!   (Acquire) can read the bytes. A killed or aborted writer leaves nothing.
 //! * Closing a page and opening the next is one transaction that ends in the state word ([`Memory::plan_switch`]). The
 //!   next writer or the owner derives the consequence (the closed page must be offered) from the word.
 //! * A compact record has half of its time. [`dormouse_abi::record`] argues why a reader finds the other half, wherever
@@ -53,8 +53,9 @@
 //! memory, for callers that have records and readers of their own.
 //!
 //! # Limits
-//! A record fits in a page ([`dormouse_abi::page::record_size_max_bytes`]). [`arch`] has x86-64; elsewhere, and without
-//! rseq, one claimant at a time writes a stream ([`write_exclusive`]). Sessions need 64-bit addresses.
+//! A record fits in a page ([`dormouse_abi::page::record_size_max_bytes`]). [`arch`] has x86-64 and AArch64;
+//! elsewhere, and without rseq, one claimant at a time writes a stream ([`write_exclusive`]). Sessions need 64-bit
+//! addresses.
 //!
 //! # Source
 //! Mathieu Desnoyers and others, "LTTng optimize write to page function", 2009; restartable sequences, Linux 4.18.

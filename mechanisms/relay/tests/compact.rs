@@ -1,6 +1,6 @@
 //! Sections for records without context: what they write, and that every exceptional case takes the slow path with
 //! nothing written.
-#![cfg(target_arch = "x86_64")]
+#![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering;

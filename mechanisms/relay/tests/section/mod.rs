@@ -24,11 +24,26 @@ global_asm!(
 /// Sets the thread's context word.
 pub fn set_context(word: u64) {
     // SAFETY: writes the thread's own word.
+    #[cfg(target_arch = "x86_64")]
     unsafe {
         asm!(
             "mov {address}, qword ptr [rip + test_context@GOTTPOFF]",
             "mov qword ptr fs:[{address}], {word}",
             address = out(reg) _,
+            word = in(reg) word,
+            options(nostack, preserves_flags),
+        );
+    }
+    // SAFETY: writes the thread's own word.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        asm!(
+            "adrp {offset}, :gottprel:test_context",
+            "ldr {offset}, [{offset}, :gottprel_lo12:test_context]",
+            "mrs {pointer}, tpidr_el0",
+            "str {word}, [{pointer}, {offset}]",
+            offset = out(reg) _,
+            pointer = out(reg) _,
             word = in(reg) word,
             options(nostack, preserves_flags),
         );

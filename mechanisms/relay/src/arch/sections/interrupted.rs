@@ -13,6 +13,7 @@ use dormouse_testing::{Lack, skip};
 use super::*;
 use crate::Setup;
 use crate::abi::session::{CLOCK_TSC, Geometry, MODE_OVERWRITE, State, expiry};
+use crate::arch::timestamp;
 
 /// The chosen point, and the number of passes before it interrupts.
 pub(super) static INJECTED: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
@@ -125,6 +126,7 @@ fn repeat(write: impl Fn()) {
     assert!((0..1_000).any(|_| !is_slow()), "a section is always aborted");
 }
 
+/// The trap has aborted the section, so the handler returns to the abort handler, behind the trap.
 extern "C" fn on_trap(_: libc::c_int) {
     INJECTED[0].store(0, Ordering::Relaxed);
     INTERRUPTED.fetch_add(1, Ordering::Relaxed);
@@ -244,6 +246,35 @@ impl Bench {
 /// Number of runs of a record of runs.
 const RUN_COUNT: usize = 3;
 
+/// Sets the thread's context word.
+fn set_context(word: u64) {
+    // SAFETY: writes the thread's own word.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        asm!(
+            "mov {address}, qword ptr [rip + interrupted_context@GOTTPOFF]",
+            "mov qword ptr fs:[{address}], {word}",
+            address = out(reg) _,
+            word = in(reg) word,
+            options(nostack, preserves_flags),
+        );
+    }
+    // SAFETY: writes the thread's own word.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        asm!(
+            "adrp {offset}, :gottprel:interrupted_context",
+            "ldr {offset}, [{offset}, :gottprel_lo12:interrupted_context]",
+            "mrs {pointer}, tpidr_el0",
+            "str {word}, [{pointer}, {offset}]",
+            offset = out(reg) _,
+            pointer = out(reg) _,
+            word = in(reg) word,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
 /// Restricts the thread to CPU 0, sets its context word, and returns rseq; `None` if there are no sections.
 fn prepare() -> Option<Rseq> {
     let rseq = Rseq::detect();
@@ -255,16 +286,7 @@ fn prepare() -> Option<Rseq> {
         skip(Lack::machine("this process may not run on CPU 0", "`taskset -c 0-` before the tests"));
         return None;
     }
-    // SAFETY: writes the thread's own word.
-    unsafe {
-        asm!(
-            "mov {address}, qword ptr [rip + interrupted_context@GOTTPOFF]",
-            "mov qword ptr fs:[{address}], {word}",
-            address = out(reg) _,
-            word = in(reg) CONTEXT,
-            options(nostack, preserves_flags),
-        );
-    }
+    set_context(CONTEXT);
     rseq
 }
 
