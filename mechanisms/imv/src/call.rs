@@ -6,14 +6,14 @@
 /// ```text
 ///   handle::call(7)   ──▶  entry:  jmp function         one instruction that an update changes, by one store
 ///                                  jmp [variable]       before the constructors, where text cannot be written, and if
-///                                                       the function is more than 2 GiB away
+///                                                       the function is more than 2 GiB away (128 MiB on AArch64)
 /// ```
 ///
 /// A call is a direct call of the entry and a direct jump: no data is read, and no predictor of indirect branches is
 /// needed. When `update` has returned `Ok`, every later call in every thread calls the new function, and sees what was
 /// written before the update. Until then each call separately may call the old function or the new one, and a thread that
 /// is in the old one stays in it. `sites` returns one site, which is counted as patched if calls are direct. On
-/// architectures other than x86-64 a call loads the function's address.
+/// architectures other than x86-64 and AArch64 a call loads the function's address.
 ///
 /// The module stands outside of functions, and sees the names around it. The functions have C's calling convention, because
 /// the entry is assembly. Errors of `update` are those of

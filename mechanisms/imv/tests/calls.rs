@@ -56,7 +56,7 @@ fn a_call_reaches_the_current_function() {
     done::call();
     assert_eq!(DONE.load(Ordering::SeqCst), 11);
     let count = scaled::sites().unwrap();
-    let is_patched = cfg!(all(target_arch = "x86_64", not(feature = "generic")));
+    let is_patched = cfg!(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(feature = "generic")));
     assert_eq!((count.sites, count.patched), (is_patched.into(), is_patched.into()));
 }
 
@@ -95,25 +95,45 @@ fn no_thread_calls_the_former_function_after_an_update_has_returned() {
     assert_eq!(wrong.into_inner(), 0);
 }
 
-/// A function that no `jmp` of five bytes reaches is called through the variable.
-#[test]
-#[cfg(all(target_arch = "x86_64", not(feature = "generic")))]
-fn a_function_out_of_reach_is_called_indirectly() {
-    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+/// Code of a function that returns 2: `mov eax, 2; ret`, or `mov w0, #2; ret`.
+#[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(feature = "generic")))]
+const RETURN_2: &[u8] = if cfg!(target_arch = "x86_64") {
+    &[0xB8, 2, 0, 0, 0, 0xC3]
+} else {
+    &[0x40, 0, 0x80, 0x52, 0xC0, 0x03, 0x5F, 0xD6]
+};
 
-    let protection = ProtFlags::READ | ProtFlags::WRITE | ProtFlags::EXEC;
-    let wanted = std::ptr::without_provenance_mut(0x1000_0000_0000);
-    // SAFETY: a new mapping (mmap(2)), at an address that is only a hint, 16 TiB into the address space.
-    let code =
-        unsafe { mmap_anonymous(wanted, 4096, protection, MapFlags::PRIVATE) }.expect("memory").cast::<[u8; 6]>();
-    assert!(code.addr().abs_diff(near as *const () as usize) > 1 << 31);
-    // SAFETY: within the mapping: mov eax, 2; ret.
-    unsafe { code.write([0xB8, 2, 0, 0, 0, 0xC3]) };
+/// Maps a function that returns 2, at an address that is only a hint.
+#[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(feature = "generic")))]
+fn function_at(wanted: usize) -> extern "C" fn() -> u32 {
+    use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
+
+    let wanted = std::ptr::without_provenance_mut(wanted);
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping (mmap(2)), where nothing is.
+    let code = unsafe { mmap_anonymous(wanted, 4096, protection, MapFlags::PRIVATE) }.expect("memory");
+    // SAFETY: the mapping is longer than the code.
+    unsafe { code.cast::<u8>().copy_from_nonoverlapping(RETURN_2.as_ptr(), RETURN_2.len()) };
+    // An os_page that becomes executable for the first time is fetched from memory. SAFETY: the mapping is this
+    // function's.
+    unsafe { mprotect(code, 4096, MprotectFlags::READ | MprotectFlags::EXEC) }.expect("a change");
     // SAFETY: the code is a function of that type.
-    let far = unsafe { std::mem::transmute::<*mut [u8; 6], extern "C" fn() -> u32>(code) };
+    unsafe { std::mem::transmute::<*mut std::ffi::c_void, extern "C" fn() -> u32>(code) }
+}
+
+/// A function that no jump of one instruction reaches is called through the variable: on x86-64 one that is more than 2 GiB
+/// away, on AArch64 more than 128 MiB.
+#[test]
+#[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(feature = "generic")))]
+fn a_function_out_of_reach_is_called_indirectly() {
+    let own = near as *const () as usize;
+    let reach: usize = if cfg!(target_arch = "x86_64") { 1 << 31 } else { 1 << 27 };
+    let (just_beyond, far) = (function_at(own.wrapping_add(reach + (reach >> 2))), function_at(0x1000_0000_0000));
     assert_eq!((distant::call(), distant::sites().unwrap().patched), (1, 1));
-    for _ in 0..2 {
-        distant::update(far).unwrap();
+    for function in [far, just_beyond, far] {
+        let distance = (function as *const () as usize).abs_diff(own);
+        assert!(distance > reach, "{distance:#x}");
+        distant::update(function).unwrap();
         assert_eq!((distant::call(), distant::sites().unwrap().patched), (2, 0));
         distant::update(near).unwrap();
         assert_eq!((distant::call(), distant::sites().unwrap().patched), (1, 1));

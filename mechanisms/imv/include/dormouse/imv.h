@@ -32,7 +32,9 @@
  * namespaces or in extern "C" { }. A program exports to its libraries only if it is linked for that (-rdynamic, or
  * -Wl,--export-dynamic-symbol='*__imv').
  *
- * Link with -ldormouse_imv, or with -ldormouse, which contains it. On AArch64 branches are patched, values are loads.
+ * Link with -ldormouse_imv, or with -ldormouse, which contains it. On AArch64 branches and calls are patched, and values
+ * are loads of their variables, as in Rust: an instruction with an immediate must not change while a CPU executes it, and
+ * a value takes up to four of them.
  * On architectures other than AArch64 and x86-64, and with DORMOUSE_GENERIC defined, all of this is plain variables and
  * needs no library. Define it for every object of a process or for none. With DORMOUSE_NO_SHORT_NAMES defined there are
  * only the names with DORMOUSE_ in front.
@@ -456,20 +458,28 @@ DORMOUSE_I_STATIC_ASSERT(DORMOUSE_X86_VALUE_LEN == 8 && DORMOUSE_X86_GATED_IMMED
  * A static call: DEFINE_STATIC_CALL(name, function) in one unit, DECLARE_STATIC_CALL(name, function) in others of the object;
  * `function` gives the type. static_call(name)(arguments) calls the current function: a direct call of an entry that
  * jumps to it. static_call_update(name, other) exchanges it by one store, and what was written before is visible to the
- * new function. While text cannot be written, or if the function is more than 2 GiB away, the entry jumps through the
- * variable; static_call_is_direct(name) tells. A call is not an address constant: take that of a function instead.
+ * new function. While text cannot be written, or if the function is more than 2 GiB away (128 MiB on AArch64), the entry
+ * jumps through the variable; static_call_is_direct(name) tells. A call is not an address constant: take that of a
+ * function instead.
  *
- *   name__call:   jmp function                 eight bytes, aligned to 8
- *                 jmp *name__call_target       born, and out of reach
+ *   x86-64:   name__call:   jmp function                         eight bytes, aligned to 8
+ *                           jmp *name__call_target               born, and out of reach
+ *   AArch64:  name__call:   b function
+ *                           x16 = name__call_target; br x16      born, and out of reach; x16 belongs to linkers between functions
  */
 #define DORMOUSE_I_CALL_TARGET(name) #name "__call_target"
 #define DORMOUSE_I_NAME_CALL(name, function)                                                                           \
     typedef __typeof__(function) name##__call_type DORMOUSE_I_UNUSED;                                                  \
     extern name##__call_type *name##__call_target __asm__(DORMOUSE_I_CALL_TARGET(name)) DORMOUSE_I_HIDDEN
-#ifdef DORMOUSE_I_X86_64
+#ifndef DORMOUSE_I_GENERIC
 #define DORMOUSE_DECLARE_STATIC_CALL(name, function)                                                                   \
     DORMOUSE_I_NAME_CALL(name, function);                                                                              \
     extern name##__call_type name##__call __asm__(#name "__call") DORMOUSE_I_HIDDEN
+#define DORMOUSE_STATIC_CALL(name) (name##__call)
+DORMOUSE_I_STATIC_ASSERT(DORMOUSE_SITE_CALL == 143, "");
+#endif
+
+#ifdef DORMOUSE_I_X86_64
 #define DORMOUSE_DEFINE_STATIC_CALL(name, function)                                                                    \
     DORMOUSE_DECLARE_STATIC_CALL(name, function);                                                                      \
     __attribute__((used)) name##__call_type *name##__call_target = function;                                           \
@@ -492,8 +502,40 @@ DORMOUSE_I_STATIC_ASSERT(DORMOUSE_X86_VALUE_LEN == 8 && DORMOUSE_X86_GATED_IMMED
             ".long " DORMOUSE_I_CALL_TARGET(name) " - .\n\t"                                                           \
             ".long " #name "__call + 8 - .\n\t"                                                                        \
             ".popsection")
-#define DORMOUSE_STATIC_CALL(name) (name##__call)
-DORMOUSE_I_STATIC_ASSERT(DORMOUSE_SITE_CALL == 143, "");
+#elif defined(DORMOUSE_I_AARCH64)
+/* Where the compiler guards branches (BTI), the entry begins with a landing pad, because its address may be taken. */
+#ifdef __ARM_FEATURE_BTI_DEFAULT
+#define DORMOUSE_I_CALL_PAD "hint #34\n"
+#else
+#define DORMOUSE_I_CALL_PAD
+#endif
+/* (F) of the library: the load of the function's address is an acquire, so that what was written before is visible. */
+#define DORMOUSE_DEFINE_STATIC_CALL(name, function)                                                                    \
+    DORMOUSE_DECLARE_STATIC_CALL(name, function);                                                                      \
+    __attribute__((used)) name##__call_type *name##__call_target = function;                                           \
+    __asm__(".pushsection .text.dormouse_call_" #name ",\"ax\",%progbits\n\t"                                          \
+            ".balign 4\n\t"                                                                                            \
+            ".globl " #name "__call\n\t"                                                                               \
+            ".hidden " #name "__call\n\t"                                                                              \
+            ".type " #name "__call, %function\n"                                                                       \
+            #name "__call:\n\t"                                                                                        \
+            DORMOUSE_I_CALL_PAD                                                                                        \
+            "772:\n\t"                                                                                                 \
+            "b 773f\n"                                                                                                 \
+            "773:\n\t"                                                                                                 \
+            "adrp x16, " DORMOUSE_I_CALL_TARGET(name) "\n\t"                                                           \
+            "add x16, x16, :lo12:" DORMOUSE_I_CALL_TARGET(name) "\n\t"                                                 \
+            "ldar x16, [x16]\n\t"                                                                                      \
+            "br x16\n\t"                                                                                               \
+            ".size " #name "__call, . - " #name "__call\n\t"                                                           \
+            ".popsection\n\t"                                                                                          \
+            ".pushsection dormouse_sites,\"aR\",%progbits\n\t"                                                         \
+            ".balign 8\n\t"                                                                                            \
+            ".long 772b - .\n\t"                                                                                       \
+            ".long 143\n\t"                                                                                            \
+            ".long " DORMOUSE_I_CALL_TARGET(name) " - .\n\t"                                                           \
+            ".long 773b - .\n\t"                                                                                       \
+            ".popsection")
 #else
 #define DORMOUSE_DECLARE_STATIC_CALL(name, function) DORMOUSE_I_NAME_CALL(name, function)
 #define DORMOUSE_DEFINE_STATIC_CALL(name, function)                                                                    \

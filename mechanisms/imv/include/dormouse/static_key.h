@@ -39,11 +39,14 @@
 
 /*
  * Constraint of an operand that is the address of a symbol in this object, and the modifier that prints it unchanged.
- * In the large code model gcc does not treat an address as a constant, but accepts the symbol in an operand of any
- * kind. Text and keys must be within 2 GiB there too: the linker refuses a program in which they are not.
+ * In the large code model of x86-64 gcc does not treat an address as a constant, but accepts the symbol in an operand of
+ * any kind. Text and keys must be within 2 GiB there too: the linker refuses a program in which they are not.
+ *
+ * On AArch64 gcc accepts no symbol as "i" in position-independent code; "S" is a symbol in every code model. clang before
+ * 19 takes no symbol with an offset (a key within a structure) as "S", but does as "i".
  */
 #ifdef __aarch64__
-#define DORMOUSE_I_ADDRESS "S"
+#define DORMOUSE_I_ADDRESS "Si"
 #define DORMOUSE_I_PLAIN "c"
 #elif defined(__code_model_large__) && !defined(__clang__)
 #define DORMOUSE_I_ADDRESS "X"
@@ -156,7 +159,7 @@ DORMOUSE_I_RECORDS(sites, "aR", dormouse_site_record, constructor, destructor, d
  */
 
 /*
- *   site:  jmp slow                    born               patched: jmp target or a nop of that length
+ *   site:  jmp slow  (b slow)          born               patched: jmp target (b target) or a nop of that length
  *   next:
  *   section dormouse_sites += { site - ., kind, key - ., target - . }
  *   announcement
@@ -199,15 +202,17 @@ DORMOUSE_I_RECORDS(sites, "aR", dormouse_site_record, constructor, destructor, d
 #define DORMOUSE_I_SET_1 "mov %0, #1\n\t"
 #define DORMOUSE_I_GO_ON "b 773b\n\t"
 #define DORMOUSE_I_LOAD_COUNT                                                                                          \
-    "adrp %0, %c[dormouse_i_key]\n\t"                                                                                  \
-    "add %0, %0, :lo12:%c[dormouse_i_key]\n\t"                                                                         \
+    "adrp %0, " DORMOUSE_I_SYMBOL(dormouse_i_key) "\n\t"                                                               \
+    "add %0, %0, :lo12:" DORMOUSE_I_SYMBOL(dormouse_i_key) "\n\t"                                                      \
     ".if %c[dormouse_i_kind] & 32\n\t"                                                                                 \
     "ldr %0, [%0]\n\t"                                                                                                 \
     ".endif\n\t"                                                                                                       \
     "ldar %w0, [%0]\n\t"
 #endif
 
-#if defined(DORMOUSE_I_X86_64) && (!defined(__clang__) || __clang_major__ >= 17)
+#if !defined(__clang__) || __clang_major__ >= 17
+
+#ifdef DORMOUSE_I_X86_64
 
 /*
  *   site -> slow;  next:  ...       slow: if key.enabled > 0 goto taken;  goto next
@@ -229,6 +234,29 @@ DORMOUSE_I_RECORDS(sites, "aR", dormouse_site_record, constructor, destructor, d
                  : "cc"                                                                                                \
                  : taken)
 
+#else
+
+/* The same on AArch64. Only unconditional branches leave the slow path: a conditional one reaches 1 MiB, and the end of
+ * the section may be further away. The compiler keeps nothing in x16, which linkers use too. */
+#define DORMOUSE_I_GATE(key_lvalue, announcement, taken)                                                               \
+    __asm__ goto(DORMOUSE_I_SITE("774f", "774f", announcement) ".subsection 1\n"                                       \
+                 "774:\n\t"                                                                                            \
+                 "adrp x16, " DORMOUSE_I_SYMBOL(dormouse_i_key) "\n\t"                                                \
+                 "add x16, x16, :lo12:" DORMOUSE_I_SYMBOL(dormouse_i_key) "\n\t"                                      \
+                 "ldar w16, [x16]\n\t"                                                                                \
+                 "cmp w16, #0\n\t"                                                                                    \
+                 "b.le 775f\n\t"                                                                                      \
+                 "b %l[" #taken "]\n"                                                                                  \
+                 "775:\n\t"                                                                                           \
+                 "b 773b\n\t"                                                                                         \
+                 ".previous"                                                                                           \
+                 :                                                                                                     \
+                 : [dormouse_i_key] DORMOUSE_I_ADDRESS(&(key_lvalue)), [dormouse_i_kind] "i"(DORMOUSE_SITE_BRANCH)     \
+                 : "x16", "cc"                                                                                         \
+                 : taken)
+
+#endif
+
 /*   site -> slow;  answer = is_likely;  target: answer = !is_likely;  slow: answer = key.enabled > 0   */
 #define DORMOUSE_I_STATIC_BRANCH(key_lvalue, is_import, key_pointer, is_likely)                                        \
     __extension__({                                                                                                    \
@@ -238,7 +266,7 @@ DORMOUSE_I_RECORDS(sites, "aR", dormouse_site_record, constructor, destructor, d
                      :                                                                                                 \
                      : [dormouse_i_key] DORMOUSE_I_ADDRESS(&(key_lvalue)),                                             \
                        [dormouse_i_kind] "i"(DORMOUSE_I_DIRECT_KIND(is_import, is_likely))                             \
-                     : "cc"                                                                                            \
+                     : DORMOUSE_I_CLOBBERS                                                                             \
                      : dormouse_i_slow, dormouse_i_target);                                                            \
         goto dormouse_i_done;                                                                                          \
     dormouse_i_slow:                                                                                                   \
@@ -256,7 +284,7 @@ DORMOUSE_I_RECORDS(sites, "aR", dormouse_site_record, constructor, destructor, d
 
 /*
  * clang before 17 takes the labels of one asm goto for targets of every other in the function, and refuses two gates.
- * So for that compiler, and on AArch64, the other paths are assembly too, at the end of the section:
+ * So for that compiler the other paths are assembly too, at the end of the section:
  *
  *   count = is_likely;  site -> slow;  next: answer = count > 0
  *   slow: count = key.enabled (acquire); goto next                          target: count = !is_likely; goto next

@@ -1,8 +1,41 @@
-//! AArch64: a gate is `b` or `nop`. Both are among the instructions that may be changed while other
-//! threads execute them (Arm Architecture Reference Manual, B2.2.5 "Concurrent modification and execution of
-//! instructions"); moves of immediates are not, so values are loads.
+//! AArch64: a gate is `b` or `nop`, and the entry of a static call is a `b`. Values are loads.
+//!
+//! # Which instructions change while threads execute them
+//!
+//! Arm Architecture Reference Manual, B2.2.5 "Concurrent modification and execution of instructions": if the instruction before
+//! a change and the instruction after it are both of a list (`B`, `BL`, `BRK`, `HVC`, `ISB`, `NOP`, `SMC`, `SVC`), a thread that
+//! executes the address during the change executes one of the two, and nothing else. `nop` and `b` are the only
+//! instructions that this crate writes. An instruction is one aligned word within a cache line, written by one store.
+//!
+//! Moves of immediates are not in the list, and a value takes up to four of them (`movz`, `movk`), between any two of which a
+//! thread may have stopped. A gate before them would keep new threads out, but not tell when the last one is past them:
+//! the barrier below makes every thread serialise, and none leave. So a value is a load of its variable, in C too.
+//!
+//! # When a change is visible
+//!
+//! The same chapter ("Synchronization and coherency issues between data and instruction accesses") has the steps after which no
+//! thread executes the former instruction:
+//!
+//! ```text
+//!   writer                                                           every other thread of the process
+//!     store the instruction
+//!     dc cvau     the line, to the point of unification
+//!     dsb ish     the clean is complete, for all CPUs
+//!     ic ivau     the line, in the instruction caches of all CPUs
+//!     dsb ish     the invalidation is complete, for all CPUs
+//!     isb                                                            context synchronisation event:
+//!     membarrier(PRIVATE_EXPEDITED_SYNC_CORE) ── interrupt ────────▶   return from an exception, if it runs,
+//!     return                                                           or is scheduled later
+//! ```
+//!
+//! `CTR_EL0.IDC` and `DIC` say that a CPU needs no `dc cvau`, or no `ic ivau`. They are not asked: the instructions cost little
+//! beside the system calls of an update, and are always right (Neoverse N1 has `DIC` and, by erratum 1542419, needs more than
+//! `ic ivau`: Linux traps that and does the rest). Linux ends a context switch with `dsb ish`, so that the writer may be moved to
+//! another CPU between the steps.
 
 use core::arch::asm;
+
+use dormouse_abi::site::SITE_CALL;
 
 use crate::site::{Form, Site, Store};
 
@@ -20,11 +53,8 @@ pub(crate) fn os_page_bytes() -> usize {
     unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
 }
 
-/// Makes a store to text visible to instruction fetches, which do not read the data cache.
-///
-/// ```text
-///   clean the data line to the point of unification; wait; invalidate the instruction line everywhere; wait
-/// ```
+/// Makes a store to text visible to instruction fetches, which do not read the data cache: the writer's steps above. A
+/// store is within one line, because it is an aligned word.
 pub(crate) fn publish_store(store: Store) {
     // SAFETY: maintenance of the cache line of an address that was just written; user space may do it (Linux sets
     // SCTLR_EL1.UCI), and it changes no data.
@@ -43,31 +73,50 @@ pub(crate) fn publish_store(store: Store) {
 
 /// Bits of an instruction that make it a `b`; the others are the distance, in words.
 const B_MASK: u32 = 0xFC00_0000;
+/// Distance that a `b` reaches backwards, and one word more than it reaches forwards, in bytes: 128 MiB.
+const REACH: isize = 1 << 27;
 
-/// Returns `b target`.
-fn jump(site: Site) -> u32 {
-    B | (site.target.wrapping_sub(site.address) >> 2) as u32 & !B_MASK
+/// Returns the `b` of a site to an address; `None` if that is out of reach.
+fn jump_to(site: Site, address: usize) -> Option<u32> {
+    let distance = address.wrapping_sub(site.address) as isize;
+    let is_reached = (-REACH..REACH).contains(&distance) && distance % 4 == 0;
+    is_reached.then_some(B | (distance >> 2) as u32 & !B_MASK)
 }
 
 fn seen(site: Site) -> u32 {
     u32::from_le_bytes(site.bytes())
 }
 
-/// Returns the store that makes a gate agree with its key, if it needs one and is in a state that allows one. All four
+/// Returns the store that makes a site agree with its variable, if it needs one and is in a state that allows one. All four
 /// bytes change, so there is no store if only single bytes can be written.
-pub(crate) fn next_store(site: Site, bytes_only: bool, _reads_variable: bool) -> Option<Store> {
-    if bytes_only || !site.is_branch() || !site.address.is_multiple_of(4) {
+///
+/// With `reads_variable`, the site of a call goes back to the state in which it was born.
+pub(crate) fn next_store(site: Site, bytes_only: bool, reads_variable: bool) -> Option<Store> {
+    if bytes_only || !site.address.is_multiple_of(4) {
         return None;
     }
-    let (seen, wanted) = (seen(site), wanted(site));
-    // A direct branch may also be as it was born. Its record does not contain the distance of its slow path.
-    let is_born = site.form() == Form::DirectBranch && seen & B_MASK == B;
-    (seen != wanted && (seen == NOP || seen == jump(site) || is_born)).then_some(Store::Word(site.address, wanted))
+    let seen = seen(site);
+    let (wanted, is_known) = match site.form() {
+        // A direct branch may also be as it was born. Its record does not contain the distance of its slow path.
+        Form::DirectBranch => (wanted(site)?, seen == NOP || seen & B_MASK == B),
+        Form::Branch => (wanted(site)?, seen == NOP || Some(seen) == jump_to(site, site.target)),
+        Form::Call if reads_variable => (jump_to(site, site.target)?, seen & B_MASK == B),
+        Form::Call => (call_entry(site)?, seen & B_MASK == B),
+        Form::Value | Form::GatedValue => return None,
+    };
+    (seen != wanted && is_known).then_some(Store::Word(site.address, wanted))
 }
 
-/// Returns a gate's instruction in the state that its key requires.
-fn wanted(site: Site) -> u32 {
-    if (site.wanted() != 0) == site.is_likely() { NOP } else { jump(site) }
+/// Returns a gate's instruction in the state that its key requires; `None` if its target is out of reach, which no linker
+/// makes: it is in the same function.
+fn wanted(site: Site) -> Option<u32> {
+    if (site.wanted() != 0) == site.is_likely() { Some(NOP) } else { jump_to(site, site.target) }
+}
+
+/// Returns a call's entry, which jumps to the current function or, if that is out of reach, to the slow path, which loads its
+/// address.
+fn call_entry(site: Site) -> Option<u32> {
+    jump_to(site, site.wanted() as usize).or_else(|| jump_to(site, site.target))
 }
 
 /// Whether the next store to a gate lets threads into the code of an enabled key without a load of the key.
@@ -75,20 +124,63 @@ pub(crate) fn opens_at_once(site: Site) -> bool {
     site.form() == Form::DirectBranch && site.wanted() != 0 && next_store(site, false, false).is_some()
 }
 
-/// Whether a gate gives another answer than its key.
+/// Whether a site gives another answer than its key or variable. A site that reads it never does.
 pub(crate) fn is_stale(site: Site) -> bool {
-    let answer = match seen(site) {
-        NOP => Some(site.is_likely()),
-        seen if site.form() == Form::DirectBranch && seen == jump(site) => Some(!site.is_likely()),
-        _ => None,
-    };
-    site.is_branch() && answer.is_some_and(|answer| answer != (site.wanted() != 0))
+    let seen = seen(site);
+    let is_jump_to = |address| Some(seen) == jump_to(site, address);
+    match site.form() {
+        Form::Branch | Form::DirectBranch => {
+            let answer = match seen {
+                NOP => Some(site.is_likely()),
+                _ if site.form() == Form::DirectBranch && is_jump_to(site.target) => Some(!site.is_likely()),
+                _ => None,
+            };
+            answer.is_some_and(|answer| answer != (site.wanted() != 0))
+        }
+        Form::Call => !is_jump_to(site.target) && !is_jump_to(site.wanted() as usize),
+        Form::Value | Form::GatedValue => false,
+    }
 }
 
-/// Whether a gate is in the state that its key requires.
+/// Whether a site is in the state that its key or variable requires.
 pub(crate) fn is_in_line(site: Site) -> bool {
-    site.is_branch() && seen(site) == wanted(site)
+    match site.form() {
+        Form::Branch | Form::DirectBranch => Some(seen(site)) == wanted(site),
+        Form::Call => Some(seen(site)) == jump_to(site, site.wanted() as usize),
+        Form::Value | Form::GatedValue => false,
+    }
 }
+
+/// The entry of a static call: a function without a prologue, which jumps to another of the same type. `x16` belongs to
+/// linkers between functions; a `br` by it may end at any landing pad of a function.
+///
+/// ```text
+///   site:  b slow                              born       b function      patched
+///   slow:  x16 = target (acquire); br x16
+///   section dormouse_sites += { site - ., SITE_CALL, target - ., slow - . }
+/// ```
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __call_entry {
+    ($target:path, ($($argument:ident: $type:ty),*) $(-> $result:ty)?) => {
+        #[unsafe(naked)]
+        extern "C" fn entry($($argument: $type),*) $(-> $result)? {
+            ::core::arch::naked_asm!(
+                "2:",
+                "b 4f",
+                "4:",
+                "adrp x16, {target}",
+                "add x16, x16, :lo12:{target}",
+                // (F) pairs with (G): what was written before the update is visible to the function.
+                "ldar x16, [x16]",
+                "br x16",
+                $crate::__site_record!("143", "{target}", "4b - ."),
+                target = sym $target,
+            )
+        }
+    };
+}
+const _: () = assert!(SITE_CALL == 143);
 
 #[doc(hidden)]
 #[macro_export]

@@ -54,3 +54,18 @@ macro_rules! __gate {
         $crate::StaticKey::is_enabled(&$key)
     };
 }
+
+/// The entry of a static call. Here it is a function that loads the address of another.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __call_entry {
+    ($target:path, ($($argument:ident: $type:ty),*) $(-> $result:ty)?) => {
+        #[inline(always)]
+        extern "C" fn entry($($argument: $type),*) $(-> $result)? {
+            let function = $crate::Imv::read(&$target);
+            // (F) pairs with (G): what was written before the update is visible to the function.
+            ::core::sync::atomic::fence(::core::sync::atomic::Ordering::Acquire);
+            function($($argument),*)
+        }
+    };
+}

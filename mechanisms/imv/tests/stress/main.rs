@@ -206,5 +206,4 @@ fn each_width() {
 
 #[cfg(target_arch = "x86_64")]
 mod controls;
-#[cfg(target_arch = "x86_64")]
 mod sides;
