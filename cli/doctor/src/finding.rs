@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::tracing::{Patching, Tracing};
+use crate::tracing::{HAS_SECTIONS, Patching, Tracing};
 
 /// Severity of a fact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -96,6 +96,15 @@ pub fn tracing_works(findings: &[Finding]) -> bool {
 /// Group of the facts that tracing depends on.
 const TRACING: &str = "tracing";
 
+/// What a dormant event is where sites are patched; empty elsewhere.
+const DORMANT: &str = if cfg!(target_arch = "x86_64") {
+    "A dormant event is a `nop` of five bytes, patched when it is armed."
+} else if cfg!(target_arch = "aarch64") {
+    "A dormant event is one `nop`, patched when it is armed."
+} else {
+    ""
+};
+
 /// Judges the facts that tracing depends on.
 pub fn diagnose(tracing: &Tracing, findings: &mut Findings) {
     let writer = tracing.patching.as_ref().map_or("", |patching| patching.writer.as_str());
@@ -113,13 +122,13 @@ pub fn diagnose(tracing: &Tracing, findings: &mut Findings) {
             Err(cause) => format!("not told: {cause}"),
         },
         if is_patched {
-            "A dormant event is a `nop` of five bytes, patched when it is armed."
+            DORMANT
         } else {
             "Sites stay as they were built: a dormant event reads a variable. Events are still recorded."
         },
-        match (is_patched, cfg!(target_arch = "x86_64")) {
+        match (is_patched, !DORMANT.is_empty()) {
             (true, _) => "",
-            (false, false) => "Patching is for x86-64.",
+            (false, false) => "Patching is for x86-64 and AArch64.",
             (false, true) => {
                 "Unset DORMOUSE_IMV_WRITER; permit writing to program text (SELinux: execmod; systemd: no \
                  MemoryDenyWriteExecute=; a kernel without proc_mem.force_override=never)."
@@ -141,8 +150,21 @@ pub fn diagnose(tracing: &Tracing, findings: &mut Findings) {
             "An armed event is committed by one plain store.",
             "An armed event takes the slower path, with locked instructions; no events are lost.",
         ],
-        "Use glibc 2.35 or later on Linux 4.18 or later, and unset DORMOUSE_NO_RSEQ and glibc.pthread.rseq=0 in \
-         GLIBC_TUNABLES.",
+        if HAS_SECTIONS {
+            "Use glibc 2.35 or later on Linux 5.10 or later, and unset DORMOUSE_NO_RSEQ and glibc.pthread.rseq=0 in \
+             GLIBC_TUNABLES."
+        } else {
+            "Critical sections are for x86-64 and AArch64."
+        },
+    );
+    findings.add_tried(
+        "process ends",
+        &tracing.ends,
+        [
+            "The kernel reports the end of a program to its session.",
+            "The session looks for programs that have ended; no events are lost.",
+        ],
+        "Use Linux 5.3 or later; in a sandbox, allow pidfd_open(2) (seccomp).",
     );
     findings.add_tried(
         "socket directory",
@@ -162,7 +184,7 @@ mod tests {
 
     fn capable() -> Tracing {
         let patching = Ok(Patching { writer: "mprotect".into(), reason: "it may".into() });
-        Tracing { patching, rseq: Ok(()), membarrier: Ok(()), sockets: Ok(()) }
+        Tracing { patching, rseq: Ok(()), membarrier: Ok(()), ends: Ok(()), sockets: Ok(()) }
     }
 
     fn found(tracing: &Tracing) -> Vec<Finding> {
@@ -176,7 +198,7 @@ mod tests {
         let findings = found(&capable());
         assert!(tracing_works(&findings) && findings.iter().all(|finding| finding.mark == Mark::Ok), "{findings:?}");
         type Plant = fn(&mut Tracing);
-        let plants: [(&str, bool, Plant); 4] = [
+        let plants: [(&str, bool, Plant); 5] = [
             ("patching", false, |tracing| {
                 tracing.patching = Ok(Patching { writer: "none".into(), reason: "no".into() });
             }),
@@ -184,6 +206,7 @@ mod tests {
             ("socket directory", false, |tracing| tracing.sockets = Err("no".into())),
             // Tracing without it is slower, but works.
             ("restartable sequences", true, |tracing| tracing.rseq = Err("no".into())),
+            ("process ends", true, |tracing| tracing.ends = Err("no".into())),
         ];
         for (fact, works, plant) in plants {
             let mut tracing = capable();

@@ -4,7 +4,8 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 
 use dormouse_imv::{CodeWriter, StaticKey};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
-use rustix::thread::MembarrierQuery;
+use rustix::io::Errno;
+use rustix::thread::MembarrierCommand;
 
 /// Mechanisms that events depend on, each with its failure if it does not work.
 #[derive(Debug)]
@@ -15,6 +16,8 @@ pub struct Tracing {
     pub rseq: Result<(), String>,
     /// The expedited `membarrier` command that serialises cores, which patching needs.
     pub membarrier: Result<(), String>,
+    /// Descriptors by which the kernel reports the end of a program.
+    pub ends: Result<(), String>,
     /// Directory in which programs listen.
     pub sockets: Result<(), String>,
 }
@@ -31,7 +34,7 @@ pub struct Patching {
 impl Tracing {
     /// Tries all mechanisms.
     pub fn read() -> Tracing {
-        Tracing { patching: patching(), rseq: rseq(), membarrier: membarrier(), sockets: sockets() }
+        Tracing { patching: patching(), rseq: rseq(), membarrier: membarrier(), ends: ends(), sockets: sockets() }
     }
 }
 
@@ -56,17 +59,22 @@ fn patching() -> Result<Patching, String> {
     }
 }
 
+/// Whether there are critical sections for this architecture.
+pub(crate) const HAS_SECTIONS: bool = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"));
+
 fn rseq() -> Result<(), String> {
     if std::env::var(dormouse_abi::environment::ENV_NO_RSEQ).is_ok_and(|value| value == "1") {
         return Err(format!("{}=1 is set", dormouse_abi::environment::ENV_NO_RSEQ));
     }
-    if cfg!(target_arch = "x86_64") && dormouse_percpu::Rseq::of_libc().is_some() {
-        return Ok(());
+    if HAS_SECTIONS && dormouse_percpu::Rseq::of_libc().is_some() {
+        // Sections that run must be restarted when a session begins or ends.
+        return barrier(MembarrierCommand::RegisterPrivateExpeditedRseq)
+            .map_err(|refused| refused.unwrap_or("the kernel offers no PRIVATE_EXPEDITED_RSEQ (older than Linux 5.10)").into());
     }
     let tunables = std::env::var("GLIBC_TUNABLES").unwrap_or_default();
     Err(if tunables.contains("glibc.pthread.rseq=0") {
         "disabled by GLIBC_TUNABLES=glibc.pthread.rseq=0".into()
-    } else if cfg!(not(target_arch = "x86_64")) {
+    } else if !HAS_SECTIONS {
         "Dormouse has no critical sections for this architecture".into()
     } else {
         "libc has not registered any: it is older than glibc 2.35, or the kernel (or valgrind, or qemu) has no rseq(2)"
@@ -74,15 +82,32 @@ fn rseq() -> Result<(), String> {
     })
 }
 
+/// Opens this process as the session's owner opens its programs.
+fn ends() -> Result<(), String> {
+    let me = rustix::process::getpid();
+    match rustix::process::pidfd_open(me, rustix::process::PidfdFlags::empty()) {
+        Ok(_) => Ok(()),
+        Err(Errno::NOSYS) => Err("the kernel has no pidfd_open(2) (older than Linux 5.3)".into()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
 fn membarrier() -> Result<(), String> {
-    let query = rustix::thread::membarrier_query();
-    if query.is_empty() {
-        return Err("the kernel has no membarrier(2), or a sandbox forbids it".into());
+    barrier(MembarrierCommand::RegisterPrivateExpeditedSyncCore).map_err(|refused| {
+        refused.unwrap_or("the kernel offers no PRIVATE_EXPEDITED_SYNC_CORE (older than Linux 4.16)").into()
+    })
+}
+
+/// Registers for a barrier.
+///
+/// # Errors
+/// The reason why there are none; `None` if there is no such barrier.
+fn barrier(registration: MembarrierCommand) -> Result<(), Option<&'static str>> {
+    match rustix::thread::membarrier(registration) {
+        Ok(()) => Ok(()),
+        Err(Errno::INVAL) => Err(None),
+        Err(_) => Err(Some("the kernel has no membarrier(2), or a sandbox forbids it")),
     }
-    if query.contains(MembarrierQuery::PRIVATE_EXPEDITED_SYNC_CORE) {
-        return Ok(());
-    }
-    Err("the kernel offers no PRIVATE_EXPEDITED_SYNC_CORE (older than Linux 4.16)".into())
 }
 
 /// Checks the socket directory as a traced program does: it must belong to this user, only this user may write to it,

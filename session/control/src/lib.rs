@@ -41,7 +41,8 @@
 //!
 //! # Limits
 //! Before Linux 6.5, a socket that a process has inherited from a dead one cannot be told from a socket of the process
-//! that has the dead one's id and user now.
+//! that has the dead one's id and user now. Before Linux 5.3 there are no pidfds: a process is known by its directory of
+//! proc(5), and the owner looks for the ends of processes whenever it looks for new ones.
 
 // The caller decides what to print.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
@@ -65,7 +66,9 @@ pub use error::{Error, Problem, Refusal};
 pub use event_loop::{SessionListener, SessionServer};
 pub use limits::{raise_descriptor_limit, restore_descriptor_limit};
 pub use members::MappedFile;
-pub use process::{Stat, boot, is_dead, is_image, open, pid_in_namespace, pid_namespace, process_name, start_of};
+pub use process::{
+    Stat, boot, is_dead, is_image, open, pid_in_namespace, pid_namespace, process_name, send_signal, start_of,
+};
 pub use processes::{NamedThread, NewProcess, Processes};
 pub use server::{Counts, ENDS_WITH_COMMAND, Joining, Service, Take};
 pub use unheard::UnheardFile;

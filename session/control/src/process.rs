@@ -1,13 +1,18 @@
 //! Facts about processes that the kernel provides.
 
+use std::ffi::CStr;
+use std::fs::File;
+use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use dormouse_abi::register::place_of;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::io::Errno;
 use rustix::param::clock_ticks_per_second;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Returns the name of a process, as `ps` shows it: the name it was executed by (a link's, if it was a link), or the
@@ -64,8 +69,11 @@ impl Stat {
     }
 
     fn at(path: &str) -> Option<Stat> {
-        let stat = std::fs::read(path).ok()?;
-        let stat = String::from_utf8_lossy(&stat);
+        Stat::from_bytes(&std::fs::read(path).ok()?)
+    }
+
+    fn from_bytes(stat: &[u8]) -> Option<Stat> {
+        let stat = String::from_utf8_lossy(stat);
         // The name in parentheses may contain anything, even parentheses.
         let (before, fields) = stat.rsplit_once(')')?;
         let (_, name) = before.split_once('(')?;
@@ -184,19 +192,69 @@ pub fn is_young(pid: u32, age: Duration) -> bool {
     now.saturating_sub(start) < age
 }
 
-/// Whether a process is dead: a pidfd is readable once the process's last thread has ended.
-pub fn is_dead(pidfd: &impl AsFd) -> bool {
-    let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
-    matches!(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1))
+/// Whether the process that [`open`] has opened is dead: its last thread has ended.
+pub fn is_dead(process: &impl AsFd) -> bool {
+    let mut fds = [PollFd::new(process, PollFlags::IN)];
+    let is_ready = matches!(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1));
+    // A pidfd is readable then. The directory cannot be polled.
+    if is_ready && fds[0].revents().contains(PollFlags::NVAL) { is_dead_in(process) } else { is_ready }
 }
 
-/// Opens a pidfd of an existing process, dead or alive.
+/// Whether the process of a directory of proc(5) is dead. The directory is not that of a later process with the same id.
+fn is_dead_in(directory: &impl AsFd) -> bool {
+    let Some(stat) = read_in(directory, c"stat") else { return true };
+    let Some(stat) = Stat::from_bytes(&stat) else { return true };
+    // The first thread may have ended before the others.
+    matches!(stat.field(3), "Z" | "X") && stat.field(20).parse().is_ok_and(|threads: u32| threads <= 1)
+}
+
+fn read_in(directory: &impl AsFd, name: &CStr) -> Option<Vec<u8>> {
+    let file = openat(directory, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut bytes = Vec::new();
+    File::from(file).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
+
+/// Opens an existing process, dead or alive: a pidfd, or before Linux 5.3 its directory of proc(5), of which nothing
+/// signals the end. Neither can refer to a later process with the same id.
 ///
 /// # Errors
 /// `SRCH` if there is no such process, or the reason why no descriptor can be opened.
 pub fn open(pid: u32) -> rustix::io::Result<OwnedFd> {
-    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(rustix::io::Errno::SRCH)?;
-    pidfd_open(pid, PidfdFlags::empty())
+    let id = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
+    match pidfd_open(id, PidfdFlags::empty()) {
+        Err(Errno::NOSYS) => open_directory(pid),
+        result => result,
+    }
+}
+
+fn open_directory(pid: u32) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(format!("/proc/{pid}"), flags, Mode::empty()).map_err(|error| match error {
+        Errno::NOENT => Errno::SRCH,
+        error => error,
+    })?;
+    // Threads have such directories too.
+    let status = read_in(&directory, c"status").ok_or(Errno::SRCH)?;
+    let status = Status(String::from_utf8_lossy(&status).into());
+    if status.number("Tgid:", 0) == Some(pid.into()) { Ok(directory) } else { Err(Errno::INVAL) }
+}
+
+/// Sends a signal to a process that [`open`] has opened, whose id is `pid`. Without a pidfd, a process that ends at this
+/// moment and is awaited by its parent could leave its id to another.
+///
+/// # Errors
+/// `SRCH` if it is dead, or the reason why it gets no signal.
+pub fn send_signal(process: &impl AsFd, pid: u32, signal: Signal) -> rustix::io::Result<()> {
+    match pidfd_send_signal(process, signal) {
+        // The kernel has no pidfds, or this is none.
+        Err(Errno::NOSYS | Errno::BADF) if !is_dead(process) => {
+            let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
+            kill_process(pid, signal)
+        }
+        Err(Errno::NOSYS | Errno::BADF) => Err(Errno::SRCH),
+        result => result,
+    }
 }
 
 /// Identity of a process: tells apart two processes that have the same id one after the other.
@@ -231,4 +289,57 @@ impl Identity {
 /// Returns the id of this boot; empty if the kernel does not tell.
 pub fn boot() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    /// A program that ends when its input does.
+    fn program() -> std::process::Child {
+        Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap()
+    }
+
+    #[test]
+    fn a_process_is_watched_by_its_directory_without_a_pidfd() {
+        for open in [open, open_directory] {
+            let mut child = program();
+            let opened = open(child.id()).unwrap();
+            assert!(!is_dead(&opened));
+            // It stays a zombie, which is dead, until it is waited for.
+            drop(child.stdin.take());
+            while !is_dead(&opened) {
+                std::thread::yield_now();
+            }
+            assert!(!is_dead(&open(std::process::id()).unwrap()));
+            child.wait().unwrap();
+            assert!(is_dead(&opened));
+            assert_eq!(send_signal(&opened, child.id(), Signal::KILL), Err(Errno::SRCH));
+            assert_eq!(open(child.id()).map(drop), Err(Errno::SRCH));
+            assert_eq!(open(0).map(drop), Err(Errno::SRCH));
+        }
+    }
+
+    #[test]
+    fn a_process_is_killed_by_its_directory_too() {
+        for open in [open, open_directory] {
+            let mut child = program();
+            let opened = open(child.id()).unwrap();
+            send_signal(&opened, child.id(), Signal::KILL).unwrap();
+            assert_eq!(std::os::unix::process::ExitStatusExt::signal(&child.wait().unwrap()), Some(libc::SIGKILL));
+        }
+    }
+
+    #[test]
+    fn a_thread_is_no_process() {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+                assert!(open(tid).is_err());
+                assert_eq!(open_directory(tid).map(drop), Err(Errno::INVAL));
+            });
+        });
+    }
 }

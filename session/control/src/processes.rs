@@ -76,6 +76,8 @@ struct Process {
     /// One for each process, however often it joins. `None` if there was no descriptor left; the process is then
     /// checked by its id.
     pidfd: Option<OwnedFd>,
+    /// Whether the kernel signals its end; otherwise it is looked for.
+    is_watched: bool,
     numbers: Vec<u16>,
 }
 
@@ -112,7 +114,7 @@ pub struct NewProcess {
     pub image: u64,
     /// Its name when it joined.
     pub name: String,
-    /// Descriptor that signals its end; `None` if there is no descriptor left.
+    /// See [`open`](crate::open); `None` if there is no descriptor left.
     pub pidfd: Option<OwnedFd>,
 }
 
@@ -177,13 +179,13 @@ impl Processes {
     fn watch(&self, table: &mut Table, pid: Option<u32>, pidfd: Option<OwnedFd>) -> u64 {
         table.last_serial += 1;
         let serial = table.last_serial;
-        let is_watched = |pidfd: &OwnedFd| {
+        // Fails before Linux 5.3: see `open`.
+        let is_watched = pidfd.as_ref().is_some_and(|pidfd| {
             let data = epoll::EventData::new_u64(WATCHED | serial);
             epoll::add(&self.epoll, pidfd, data, epoll::EventFlags::IN).is_ok()
-        };
-        let pidfd = pidfd.filter(is_watched);
+        });
         table.by_pid.extend(pid.map(|pid| (pid, serial)));
-        table.processes.insert(serial, Process { pid, pidfd, numbers: Vec::new() });
+        table.processes.insert(serial, Process { pid, pidfd, is_watched, numbers: Vec::new() });
         serial
     }
 
@@ -194,11 +196,11 @@ impl Processes {
         if table.processes.get(&serial).is_some_and(Process::is_dead) { table.remove(serial) } else { Vec::new() }
     }
 
-    /// Returns and removes the numbers of ended processes for which there was no pidfd.
+    /// Returns and removes the numbers of ended processes whose end the kernel does not signal.
     pub fn ended_unwatched(&self) -> Vec<u16> {
         let mut table = self.lock();
         let is_gone =
-            |(serial, process): (&u64, &Process)| (process.pidfd.is_none() && process.is_dead()).then_some(*serial);
+            |(serial, process): (&u64, &Process)| (!process.is_watched && process.is_dead()).then_some(*serial);
         let gone: Vec<u64> = table.processes.iter().filter_map(is_gone).collect();
         gone.into_iter().flat_map(|serial| table.remove(serial)).collect()
     }

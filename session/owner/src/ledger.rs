@@ -29,6 +29,7 @@ use dormouse_control::Counts;
 use dormouse_format::{Cause, Losses, StreamTotals};
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
 
 use crate::error::Error;
 use crate::points::point;
@@ -177,16 +178,25 @@ macro_rules! words {
     )*};
 }
 
+/// Beginning of the reason why there can be no session.
+const NEEDS_MEMORY_FILES: &str = "a session needs sealed memory files (Linux 3.17 or later)";
+
 impl Ledger {
     /// Creates the ledger of a session with this layout.
     pub(crate) fn create(layout: SessionLayout) -> Result<Ledger, Error> {
         let size_bytes = size_of::<Head>() + layout.stream_count as usize * size_of::<[u64; ENTRY_WORDS]>();
-        let failed = |error: rustix::io::Errno| Error::from(format!("cannot make the session's ledger: {error}"));
+        let failed = |error: Errno| Error::from(format!("cannot make the session's ledger: {error}"));
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = rustix::fs::memfd_create("dormouse-ledger", flags).map_err(failed)?;
+        let file = rustix::fs::memfd_create("dormouse-ledger", flags).map_err(|error| match error {
+            Errno::NOSYS => Error::from(format!("{NEEDS_MEMORY_FILES}, and memfd_create(2) is missing or forbidden")),
+            error => failed(error),
+        })?;
         rustix::fs::ftruncate(&file, size_bytes as u64).map_err(failed)?;
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-        rustix::fs::fcntl_add_seals(&file, seals).map_err(failed)?;
+        rustix::fs::fcntl_add_seals(&file, seals).map_err(|error| match error {
+            Errno::INVAL => Error::from(format!("{NEEDS_MEMORY_FILES}, and fcntl(F_ADD_SEALS) is missing or forbidden")),
+            error => failed(error),
+        })?;
         let ledger = Ledger::map(file)?;
         // SAFETY: the mapping begins with room for a head, which begins with a header; no other code has it yet.
         unsafe { ledger.map.as_mut_ptr().cast::<SessionHeader>().write(SessionHeader::new(layout, 0)) };

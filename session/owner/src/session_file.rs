@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use dormouse_control::{boot, is_dead, start_of};
+use dormouse_control::{boot, is_dead, open, start_of};
 use dormouse_transport::is_answered;
 
 use crate::dir::{Dir, not_read};
@@ -83,10 +83,8 @@ impl SessionFile {
 
     /// Whether the process that has begun the session is alive.
     pub(crate) fn is_recorder_alive(&self) -> bool {
-        let pid = rustix::process::Pid::from_raw(self.recorder as i32);
-        let pidfd = pid.and_then(|pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok());
         // A dead process may stay a zombie for a long time.
-        let is_running = pidfd.is_some_and(|pidfd| !is_dead(&pidfd));
+        let is_running = open(self.recorder).is_ok_and(|process| !is_dead(&process));
         is_running && start_of(self.recorder) == self.recorder_start
     }
 
@@ -206,10 +204,8 @@ mod tests {
         assert!(!SessionFile { recorder_start: "1".into(), ..me.clone() }.is_owner_alive());
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let dead = SessionFile { recorder: child.id(), recorder_start: start_of(child.id()), ..me.clone() };
-        let pidfd =
-            rustix::process::pidfd_open(rustix::process::Pid::from_child(&child), rustix::process::PidfdFlags::empty());
-        let pidfd = pidfd.unwrap();
-        while !is_dead(&pidfd) {
+        let process = open(child.id()).unwrap();
+        while !is_dead(&process) {
             std::thread::yield_now();
         }
         // The child is a zombie here.

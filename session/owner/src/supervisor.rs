@@ -28,9 +28,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use dormouse_control::{open, start_of};
+use dormouse_control::{open, send_signal, start_of};
 use dormouse_tools::ProgramError;
-use rustix::process::{Signal, pidfd_send_signal};
+use rustix::process::Signal;
 
 use crate::begin::{Entrance, NewSession};
 use crate::error::{Error, no_thread};
@@ -81,12 +81,20 @@ pub struct Remote(Arc<Mutex<RemoteState>>);
 
 #[derive(Debug, Default)]
 struct RemoteState {
-    /// The connection to the current owner, and the pidfd by which it can be killed.
-    owner: Option<(UnixStream, OwnedFd)>,
+    owner: Option<CurrentOwner>,
     /// The request that the owner has been sent, or that the next one will be sent.
     asked: Option<SupervisorMessage>,
     /// No further owner may be started.
     is_over: bool,
+}
+
+/// An owner that runs.
+#[derive(Debug)]
+struct CurrentOwner {
+    control: UnixStream,
+    /// See [`open`].
+    process: OwnedFd,
+    pid: u32,
 }
 
 impl Remote {
@@ -115,15 +123,15 @@ impl Remote {
     pub fn kill(&self) {
         let mut state = self.lock();
         state.is_over = true;
-        if let Some((_, pidfd)) = &state.owner {
-            let _ = pidfd_send_signal(pidfd, Signal::KILL);
+        if let Some(CurrentOwner { process, pid, .. }) = &state.owner {
+            let _ = send_signal(process, *pid, Signal::KILL);
         }
     }
 }
 
 impl RemoteState {
     fn tell(&mut self) {
-        if let (Some((control, _)), Some(asked)) = (&mut self.owner, self.asked) {
+        if let (Some(CurrentOwner { control, .. }), Some(asked)) = (&mut self.owner, self.asked) {
             // If the owner is dead, the next one is told.
             let _ = control.write_all(to_line(&asked).as_bytes());
         }
@@ -296,9 +304,10 @@ impl SupervisorThread {
     ) -> Option<Outcome> {
         let lines = control.try_clone().ok().map(|control| BufReader::new(control).lines());
         // The child has not been waited for, so the id is still its own.
-        let pidfd = open(child.id()).ok();
+        let pid = child.id();
+        let process = open(pid).ok();
         let mut state = self.remote.lock();
-        state.owner = Some(control).zip(pidfd);
+        state.owner = process.map(|process| CurrentOwner { control, process, pid });
         if state.is_over || state.owner.is_none() {
             let _ = child.kill();
         }

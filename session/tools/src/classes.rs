@@ -5,7 +5,8 @@
 //!                               │         │ 0: a class of C
 //!     C     key ─▶ enabled  id  description: types, names        bytes without addresses (abi: CClass)
 //!     Rust  key ─▶ enabled  id  … provider  name  fields         texts, by relocated addresses (abi: rust_event)
-//!           describe ─▶ lea rax, [types, labels]; ret            x86-64; elsewhere the types are not known
+//!           describe ─▶ lea rax, [types, labels]; ret            x86-64
+//!                       adrp x0, …; add x0, x0, …; ret           AArch64; elsewhere the types are not known
 //!   section dormouse_sites    site - .   kind   key - .   target - .
 //! ```
 //! The file may contain anything: an offset that leads elsewhere is an error, and nothing that is found is executed.
@@ -254,12 +255,58 @@ fn labels_of(image: &Image<'_, '_>, description: u64, text: &dyn Fn(u64) -> Opti
 }
 
 /// Number of bytes of code that are inspected.
-const CODE_BYTES: u64 = 20;
+const CODE_BYTES: u64 = 40;
+
+/// Returns the address that a function at `address` returns, if it does nothing else.
+fn returned_address(code: &[u8], address: u64) -> Option<u64> {
+    if cfg!(target_arch = "x86_64") {
+        returned_on_x86_64(code, address)
+    } else if cfg!(target_arch = "aarch64") {
+        returned_on_aarch64(code, address)
+    } else {
+        None
+    }
+}
+
+/// Instructions of AArch64 that leave `x0` and `x8` as they are: `nop`, `bti c`, `paciasp`, `autiasp`, and those that make
+/// and leave a frame.
+const AARCH64_NEUTRAL: [u32; 7] =
+    [0xD503_201F, 0xD503_245F, 0xD503_233F, 0xD503_23BF, 0xA9BF_7BFD, 0x9100_03FD, 0xA8C1_7BFD];
+/// `ret`, `retaa`.
+const AARCH64_RETURNS: [u32; 2] = [0xD65F_03C0, 0xD65F_0BFF];
+
+/// Returns the address that a function of AArch64 at `address` returns, if it does nothing else: `adrp r, page;
+/// add x0, r, offset` or `adr x0, address`, then `ret`; before, after and between them any of [`AARCH64_NEUTRAL`].
+fn returned_on_aarch64(code: &[u8], address: u64) -> Option<u64> {
+    // The register with a page's address, and that address.
+    let mut page = None;
+    let mut returned = None;
+    for (at, code) in (address..).step_by(4).zip(code.as_chunks::<4>().0) {
+        let code = u32::from_le_bytes(*code);
+        let (target, source) = (code & 31, code >> 5 & 31);
+        // A signed number of 21 bits, the lower two of which are apart.
+        let distance = i64::from((code << 8).cast_signed() >> 13 << 2) | i64::from(code >> 29 & 3);
+        if AARCH64_NEUTRAL.contains(&code) {
+            continue;
+        }
+        if code & 0x9F00_0000 == 0x9000_0000 {
+            page = Some((target, (at & !0xFFF).wrapping_add_signed(distance << 12)));
+        } else if code & 0x9F00_001F == 0x1000_0000 {
+            returned = Some(at.wrapping_add_signed(distance));
+        } else if code & 0xFFC0_001F == 0x9100_0000 {
+            let (_, page) = page.filter(|(register, _)| *register == source)?;
+            returned = Some(page.wrapping_add(u64::from(code >> 10 & 0xFFF)));
+        } else {
+            return returned.filter(|_| AARCH64_RETURNS.contains(&code));
+        }
+    }
+    None
+}
 
 /// Returns the address that a function of x86-64 at `address` returns, if it does nothing else:
 /// `[endbr64] [push rbp; mov rbp, rsp] lea rax, [rip + distance] [pop rbp] ret`, or, in a program with a fixed address,
 /// `mov eax, address` in place of `lea`.
-fn returned_address(code: &[u8], address: u64) -> Option<u64> {
+fn returned_on_x86_64(code: &[u8], address: u64) -> Option<u64> {
     let rest = code.strip_prefix(b"\xF3\x0F\x1E\xFA").unwrap_or(code);
     let framed = rest.strip_prefix(b"\x55\x48\x89\xE5");
     let rest = framed.unwrap_or(rest);
@@ -282,10 +329,10 @@ mod tests {
 
     #[test]
     fn only_a_function_that_returns_an_address_is_understood() {
-        assert_eq!(returned_address(b"\x48\x8D\x05\x10\0\0\0\xC3\xCC", 1000), Some(1000 + 7 + 16));
-        assert_eq!(returned_address(b"\x48\x8D\x05\xFF\xFF\xFF\xFF\xC3", 0), Some(6));
-        assert_eq!(returned_address(b"\xB8\x78\x56\x34\x12\xC3", 1000), Some(0x1234_5678));
-        assert_eq!(returned_address(b"\xF3\x0F\x1E\xFA\x55\x48\x89\xE5\x48\x8D\x05\x01\0\0\0\x5D\xC3", 0), Some(16));
+        assert_eq!(returned_on_x86_64(b"\x48\x8D\x05\x10\0\0\0\xC3\xCC", 1000), Some(1000 + 7 + 16));
+        assert_eq!(returned_on_x86_64(b"\x48\x8D\x05\xFF\xFF\xFF\xFF\xC3", 0), Some(6));
+        assert_eq!(returned_on_x86_64(b"\xB8\x78\x56\x34\x12\xC3", 1000), Some(0x1234_5678));
+        assert_eq!(returned_on_x86_64(b"\xF3\x0F\x1E\xFA\x55\x48\x89\xE5\x48\x8D\x05\x01\0\0\0\x5D\xC3", 0), Some(16));
         // Another register, a frame that is not left, a call, and nothing at all.
         for code in [
             &b"\x48\x8D\x0D\x10\0\0\0\xC3"[..],
@@ -293,7 +340,37 @@ mod tests {
             b"\xE8\0\0\0\0\xC3",
             b"",
         ] {
-            assert_eq!(returned_address(code, 0), None);
+            assert_eq!(returned_on_x86_64(code, 0), None);
+        }
+    }
+
+    #[test]
+    fn the_same_is_understood_on_aarch64() {
+        let returned = |code: &[u32], address| {
+            let code: Vec<u8> = code.iter().flat_map(|code| code.to_le_bytes()).collect();
+            returned_on_aarch64(&code, address)
+        };
+        // adrp x0, +1 page; add x0, x0, 0x123; ret
+        assert_eq!(returned(&[0xB000_0000, 0x9104_8C00, 0xD65F_03C0], 0x5678), Some(0x6123));
+        // adrp x8, -1 page; add x0, x8, 16; ret, in a frame with authentication.
+        let framed = [
+            0xD503_245F, 0xD503_233F, 0xA9BF_7BFD, 0x9100_03FD, 0xF0FF_FFE8, 0x9100_4100, 0xA8C1_7BFD, 0xD503_23BF,
+            0xD65F_03C0,
+        ];
+        assert_eq!(returned(&framed, 0x5678), Some(0x4010));
+        // As a linker may shorten it: nop; adr x0, -8 bytes (and one more); ret
+        assert_eq!(returned(&[0xD503_201F, 0x10FF_FFC0, 0xD65F_03C0], 0x1000), Some(0xFFC));
+        assert_eq!(returned(&[0xD503_201F, 0x3000_0000, 0xD65F_03C0], 0x1000), Some(0x1005));
+        for code in [
+            // Another register is added to, a load, a call, another target, no return, and nothing at all.
+            &[0xB000_0001, 0x9104_8C00, 0xD65F_03C0][..],
+            &[0xB000_0000, 0xF940_0000, 0xD65F_03C0],
+            &[0x9400_0000, 0xD65F_03C0],
+            &[0xB000_0000, 0x9104_8C01, 0xD65F_03C0],
+            &[0xB000_0000, 0x9104_8C00],
+            &[],
+        ] {
+            assert_eq!(returned(code, 0), None, "{code:x?}");
         }
     }
 

@@ -1,5 +1,5 @@
 //! Effects of the library on the program that it is in: threads, descriptors, system calls, files.
-#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#![cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux"))]
 
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Read};

@@ -185,6 +185,9 @@ fn end(how: &str, events: u64) {
         // SAFETY: the breakpoint only raises a signal; the program may continue after it.
         #[cfg(target_arch = "x86_64")]
         "trap" | "ignored" => unsafe { std::arch::asm!("int3") },
+        // SAFETY: the breakpoint raises a signal, and again if the program continues, which is then killed.
+        #[cfg(target_arch = "aarch64")]
+        "trap" | "ignored" => unsafe { std::arch::asm!("brk 0") },
         "forbidden" => call_forbidden(),
         other => panic!("no end `{other}`"),
     }
@@ -590,6 +593,10 @@ pub extern "C" fn dormouse_e2e_golden(number: u64) -> u64 {
     number.wrapping_add(1)
 }
 
+/// Length and alignment of an event's site, in bytes.
+const SITE_LEN: usize = if cfg!(target_arch = "aarch64") { 4 } else { X86_BRANCH_LEN };
+const SITE_ALIGNMENT: usize = if cfg!(target_arch = "aarch64") { 4 } else { 1 };
+
 /// Compares the program's text in memory with the file. Prints the five bytes that begin with each differing byte, with
 /// their offset in the file, and the information in the site registry.
 fn golden() {
@@ -603,7 +610,8 @@ fn golden() {
         let on_disk = &file[region.file_offset..][..len];
         let mut begin = 0;
         while let Some(index) = (begin..len).find(|index| text[*index] != on_disk[*index]) {
-            begin = index + X86_BRANCH_LEN;
+            let index = index / SITE_ALIGNMENT * SITE_ALIGNMENT;
+            begin = index + SITE_LEN;
             let hex = |bytes: &[u8]| {
                 bytes[index..begin].iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ")
             };

@@ -6,7 +6,7 @@ use dormouse_e2e::check::check;
 use dormouse_e2e::run::Record;
 use dormouse_testing::{Lack, skip, skip_part};
 
-use crate::TRACED;
+use crate::{POINTS, TRACED};
 
 #[test]
 fn a_dormant_event_evaluates_nothing() {
@@ -21,7 +21,7 @@ fn a_dormant_event_evaluates_nothing() {
     assert_eq!(check(&recording).1, 1_000);
 }
 
-/// Five bytes of the program's text, the first of which differs between memory and file.
+/// A site's bytes of the program's text, which differ between memory and file.
 #[derive(Debug)]
 struct Difference {
     file_offset: u64,
@@ -41,10 +41,10 @@ fn number(stdout: &str, word: &str) -> usize {
     line.and_then(|number| number.trim().parse().ok()).expect("a number")
 }
 
-/// Checks that every site of an untraced program, and no other byte, differs: `E9` and a distance (jmp) in the file,
-/// `0F 1F 44 00 00` (nop) in memory.
+/// Checks that every site of an untraced program, and no other byte, differs. In the file it is a jump, in memory a nop:
+/// `E9` and a distance, and `0F 1F 44 00 00`, on x86-64; `b` and `nop` on AArch64.
 #[test]
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn dormant_sites_are_the_documented_bytes() {
     let output = Command::new(TRACED).arg("golden").output().expect("the program runs");
     assert!(output.status.success());
@@ -58,14 +58,39 @@ fn dormant_sites_are_the_documented_bytes() {
     }
     assert_eq!(differences.len(), sites, "{stdout}");
     for Difference { what, .. } in &differences {
-        assert!(what.starts_with("e9 ") && what.ends_with(" on disk, 0f 1f 44 00 00 in memory"), "{what}");
+        let (on_disk, in_memory) = what.split_once(" on disk, ").expect("both");
+        let is_documented = if cfg!(target_arch = "aarch64") {
+            // The upper six bits of `b` are in the last byte.
+            let is_branch = ["14", "15", "16", "17"].iter().any(|byte| on_disk.ends_with(byte));
+            is_branch && in_memory == "1f 20 03 d5 in memory"
+        } else {
+            on_disk.starts_with("e9 ") && in_memory == "0f 1f 44 00 00 in memory"
+        };
+        assert!(is_documented, "{what}");
     }
     golden_function(&differences);
 }
 
+/// Whether an instruction is a jump to a fixed place.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+fn is_jump(code: &str) -> bool {
+    code.split_whitespace().next() == Some(if cfg!(target_arch = "aarch64") { "b" } else { "jmp" })
+}
+
+/// Whether an instruction neither branches nor calls.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+fn is_quiet(code: &str) -> bool {
+    if cfg!(target_arch = "aarch64") {
+        let name = code.split_whitespace().next().unwrap_or_default();
+        !(["b", "bl", "blr", "br", "cbz", "cbnz", "tbz", "tbnz"].contains(&name) || name.starts_with("b."))
+    } else {
+        !code.starts_with('j') && !code.starts_with("call")
+    }
+}
+
 /// Checks that the function has one site, and that its dormant path continues straight from the site: no load, no other
 /// jump or call.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn golden_function(differences: &[Difference]) {
     let output =
         Command::new("objdump").args(["-d", "--file-offsets", "--disassemble=dormouse_e2e_golden", TRACED]).output();
@@ -85,15 +110,38 @@ fn golden_function(differences: &[Difference]) {
         let code = rest.split_once('\t').map_or("", |(_, code)| code);
         if is_site(at) {
             sites += 1;
-            assert!(rest.starts_with("e9 ") && code.starts_with("jmp"), "{line}");
+            assert!(is_jump(code), "{line}");
             continue;
         }
         // The dormant path extends to the return; the slow one follows.
-        let is_quiet = !code.starts_with('j') && !code.starts_with("call");
-        assert!(is_quiet || sites > 0 && code.starts_with("jmp"), "{text}");
+        assert!(is_quiet(code) || sites > 0 && is_jump(code), "{text}");
         if code.starts_with("ret") {
             break;
         }
     }
     assert_eq!(sites, 1, "{text}");
+}
+
+/// Number of instructions that write a record of one word, from the first of the function that a site calls to its
+/// return, on x86-64 and on AArch64.
+const RECORD_LEN: (u64, u64) = (44, 50);
+
+/// Counts the instructions of a record by executing them one by one.
+#[test]
+fn an_armed_event_is_few_instructions() {
+    // The machines' instructions are comparable: neither needs many more.
+    const { assert!(100 * RECORD_LEN.1 <= 115 * RECORD_LEN.0) };
+    let record = Record::new().budget("500K").env("DORMOUSE_LISTEN", "0");
+    let recording = record.run(&[POINTS, "count"]).succeeded();
+    let Some(len) = recording.numbers("instructions").first().copied() else {
+        let reason = recording.stdout.lines().find_map(|line| line.strip_prefix("cannot: "));
+        let reason = reason.unwrap_or("records are not written by critical sections here");
+        return skip(Lack::machine(reason, "ptrace(2), and what `dormouse doctor` says of restartable sequences"));
+    };
+    println!("{len} instructions");
+    if cfg!(target_arch = "aarch64") {
+        assert!(len <= RECORD_LEN.1, "{len}");
+    } else {
+        assert_eq!(len, RECORD_LEN.0);
+    }
 }

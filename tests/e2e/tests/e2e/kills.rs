@@ -20,8 +20,13 @@ fn finished(place: &std::path::Path, round: usize, thread: u32) -> u64 {
 }
 
 fn kill(budget: &str, rseq: bool, context: &str) {
-    let seed = seed(&format!("kill, {budget}, rseq {rseq}, context {context}"));
-    let record = Record::new().budget(budget).rseq(rseq).context(context);
+    let name = format!("{budget} rseq={rseq} context={context}");
+    kill_with(Record::new().budget(budget).rseq(rseq).context(context), budget == AMPLE, &name);
+}
+
+/// Kills processes in a recording, and checks the account of their events. With an ample budget nothing is lost.
+pub(crate) fn kill_with(record: Record, is_ample: bool, name: &str) {
+    let seed = seed(&format!("kill, {name}"));
     let place = record.place().to_str().expect("a path of text").to_owned();
     let command = [TRACED, "kill", &place, &seed.to_string(), &ROUNDS.to_string(), &EVENTS.to_string()];
     let recording = record.run(&command).succeeded();
@@ -56,9 +61,9 @@ fn kill(budget: &str, rseq: bool, context: &str) {
             emitted += EVENTS;
         }
     }
-    println!("{budget} rseq={rseq} context={context}: {events} received, {lost} lost, {emitted} finished");
+    println!("{name}: {events} received, {lost} lost, {emitted} finished");
     assert!((emitted..=emitted + in_flight).contains(&(events + lost)), "{events} + {lost}, {emitted} finished");
-    if budget == AMPLE {
+    if is_ample {
         assert_eq!(lost, 0);
     }
 }

@@ -14,6 +14,7 @@ mod hostile;
 mod kills;
 mod mappings;
 mod numbers;
+mod older;
 mod points;
 mod refused;
 mod salvage;
@@ -22,6 +23,12 @@ mod snapshots;
 mod threads;
 mod values;
 
+/// A program that emits events when it is told to.
+const BOX: &str = env!("CARGO_BIN_EXE_e2e-box");
+/// A program that enters a sandbox and executes another program there.
+const ENTER: &str = env!("CARGO_BIN_EXE_e2e-box-enter");
+/// The program that kills processes at chosen instructions.
+const POINTS: &str = env!("CARGO_BIN_EXE_e2e-points");
 /// The program with many modes.
 const TRACED: &str = env!("CARGO_BIN_EXE_e2e-traced");
 /// The program that runs until its input ends.

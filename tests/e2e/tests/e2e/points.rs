@@ -10,8 +10,7 @@ use dormouse_e2e::seed;
 use dormouse_e2e::trace::Trace;
 use dormouse_testing::{Lack, skip};
 
-/// The program that kills.
-const POINTS: &str = env!("CARGO_BIN_EXE_e2e-points");
+use crate::POINTS;
 
 /// Distance between the instructions outside of critical sections at which a process dies, unless the environment
 /// variable of this name sets another; with 1, all are used, each time that they are reached. Inside sections all are
@@ -130,7 +129,7 @@ fn run(mode: &str, rseq: bool, fate: &str) -> Option<Reached> {
             let record = Record::new().budget(BUDGET).mode(mode).rseq(rseq).env("DORMOUSE_LISTEN", "0");
             let recording = record.run(&[POINTS, fate, fatal, room, choice, &stride, &offset, sections]).succeeded();
             if let Some(reason) = recording.stdout.lines().find_map(|line| line.strip_prefix("cannot: ")) {
-                skip(Lack::machine(reason, "run the tests on x86-64, where ptrace(2) is allowed"));
+                skip(Lack::machine(reason, "run the tests on x86-64 or AArch64, where ptrace(2) is allowed"));
                 return None;
             }
             match mode {

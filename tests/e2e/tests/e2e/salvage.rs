@@ -26,7 +26,7 @@ fn fifo(record: &Record) -> PathBuf {
 
 /// Returns a program that has emitted its events, some of which are on disk in discard mode, and waits; its recorder is
 /// dead.
-fn abandoned(record: Record, is_discard: bool) -> Running {
+pub(crate) fn abandoned(record: Record, is_discard: bool) -> Running {
     let end = fifo(&record);
     let running = record.start(&[TRACED.as_ref(), "hold".as_ref(), end.as_os_str(), EVENTS.to_string().as_ref()]);
     kill_owner(running, is_discard)
@@ -42,7 +42,7 @@ fn kill_owner(mut running: Running, is_discard: bool) -> Running {
     running
 }
 
-fn pids(dir: &Path) -> Vec<u32> {
+pub(crate) fn pids(dir: &Path) -> Vec<u32> {
     Trace::read(dir).processes().iter().map(|process| process.vpid).collect()
 }
 
@@ -57,7 +57,7 @@ fn run(running: &Running, name: &str, options: &[&str]) -> (i32, serde_json::Val
 }
 
 /// Runs the command like [`run`], by the program and arguments that are its prefix.
-fn run_within(prefix: &[&str], running: &Running, name: &str, options: &[&str]) -> (i32, serde_json::Value, PathBuf) {
+pub(crate) fn run_within(prefix: &[&str], running: &Running, name: &str, options: &[&str]) -> (i32, serde_json::Value, PathBuf) {
     let output = running.place().join(name);
     let mut arguments = vec!["salvage", "--json", "-o", output.to_str().unwrap(), running.dir().to_str().unwrap()];
     arguments.extend(options);
@@ -83,7 +83,7 @@ fn check(dir: &Path, json: &serde_json::Value) -> Trace {
 }
 
 /// Checks like [`check`], and also that the trace is complete: one process has emitted all of its events.
-fn check_whole(dir: &Path, (code, json): (i32, &serde_json::Value)) {
+pub(crate) fn check_whole(dir: &Path, (code, json): (i32, &serde_json::Value)) {
     assert_eq!((code, &json["is_whole"]), (0, &true.into()), "{json}");
     let trace = check(dir, json);
     let stats = trace.stats();

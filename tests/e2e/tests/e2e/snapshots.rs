@@ -32,7 +32,7 @@ fn start(record: Record) -> (Running, std::path::PathBuf) {
 }
 
 /// Starts a program that emits a thousand events, and then waits at a FIFO until [`finish`].
-fn hold(record: Record) -> (Running, std::path::PathBuf) {
+pub(crate) fn hold(record: Record) -> (Running, std::path::PathBuf) {
     let end = record.place().join("end");
     rustix::fs::mknodat(rustix::fs::CWD, &end, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
     let mut running = record.start(&[TRACED.as_ref(), "hold".as_ref(), end.as_os_str(), "1000".as_ref()]);
@@ -40,14 +40,14 @@ fn hold(record: Record) -> (Running, std::path::PathBuf) {
     (running, end)
 }
 
-fn finish((running, end): (Running, std::path::PathBuf)) {
+pub(crate) fn finish((running, end): (Running, std::path::PathBuf)) {
     std::fs::write(end, "").unwrap();
     running.wait().succeeded();
 }
 
 /// Asserts that every packet is whole, and that no thread's numbers have a hole from the time on at which no stream has
 /// overwritten anything.
-fn check(trace: &Trace) -> u64 {
+pub(crate) fn check(trace: &Trace) -> u64 {
     let stats = trace.stats();
     assert_eq!(stats.events_lost, 0, "{stats:?}");
     assert!(stats.is_closed && stats.warnings.is_empty(), "{stats:?}");

@@ -20,6 +20,9 @@ enum Step {
     NoNewPrivileges,
     /// A seccomp filter of this thread that allows these system calls and kills the process at every other one.
     Filter(&'static [&'static [c_long]]),
+    /// A seccomp filter of this thread that answers like a kernel without these parts. The process must be told by
+    /// `DORMOUSE_SECCOMP=0` that the filter kills nothing.
+    Without(&'static [&'static [Missing]]),
     /// Landlock rules that allow only these rights to files below `/`.
     Landlock(u64),
     /// unshare(2).
@@ -47,6 +50,107 @@ enum Step {
     /// Closes all descriptors except the first three.
     Close,
 }
+
+/// A part of the kernel that is missing: calls, restricted by arguments, and their error.
+#[derive(Debug, Clone, Copy)]
+struct Missing {
+    calls: Calls,
+    /// Indexes of arguments, and what is known of their lower 32 bits if the call is meant.
+    arguments: &'static [(u32, Test)],
+    errno: c_int,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Calls {
+    One(c_long),
+    /// All from this number on: numbers are given in the order of time.
+    From(c_long),
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Test {
+    Equals(c_int),
+    AtLeast(c_int),
+    LessThan(c_int),
+    /// At least one of these bits is set.
+    HasOf(c_uint),
+}
+
+const fn missing(call: c_long) -> Missing {
+    Missing { calls: Calls::One(call), arguments: &[], errno: libc::ENOSYS }
+}
+
+const fn missing_from(call: c_long) -> Missing {
+    Missing { calls: Calls::From(call), arguments: &[], errno: libc::ENOSYS }
+}
+
+const fn missing_of(call: c_long, arguments: &'static [(u32, Test)], errno: c_int) -> Missing {
+    Missing { calls: Calls::One(call), arguments, errno }
+}
+
+/// See socket(7).
+const NO_PEER_PIDFD: Missing = missing_of(
+    libc::SYS_getsockopt,
+    &[(1, Test::Equals(libc::SOL_SOCKET)), (2, Test::Equals(libc::SO_PEERPIDFD))],
+    libc::ENOPROTOOPT,
+);
+
+/// `PAGEMAP_SCAN` of `linux/fs.h`.
+const NO_PAGEMAP_SCAN: Missing =
+    missing_of(libc::SYS_ioctl, &[(1, Test::Equals(0xC060_6610_u32.cast_signed()))], libc::ENOTTY);
+
+/// Advice for memory from this number on, except that for tests of memory errors, which is 100 and more.
+const fn no_advice(arguments: &'static [(u32, Test)]) -> Missing {
+    missing_of(libc::SYS_madvise, arguments, libc::EINVAL)
+}
+
+/// `MADV_HWPOISON`.
+const ADVICE_OF_TESTS: Test = Test::LessThan(100);
+
+/// What came after Linux 5.4 up to 6.7 and can be told by the numbers of a call.
+const AFTER_5_4: &[Missing] = &[
+    missing_from(CLOSE_RANGE),
+    NO_PEER_PIDFD,
+    NO_PAGEMAP_SCAN,
+    no_advice(&[(2, Test::AtLeast(22)), (2, ADVICE_OF_TESTS)]),
+    // Barriers for restartable sequences.
+    missing_of(libc::SYS_membarrier, &[(0, Test::AtLeast(1 << 7))], libc::EINVAL),
+    // `MFD_NOEXEC_SEAL`, `MFD_EXEC`.
+    missing_of(libc::SYS_memfd_create, &[(1, Test::HasOf(0x18))], libc::EINVAL),
+    // `F_SEAL_EXEC`.
+    missing_of(libc::SYS_fcntl, &[(1, Test::Equals(libc::F_ADD_SEALS)), (2, Test::HasOf(0x20))], libc::EINVAL),
+    missing_of(libc::SYS_mremap, &[(3, Test::HasOf(libc::MREMAP_DONTUNMAP as c_uint))], libc::EINVAL),
+    missing_of(libc::SYS_prctl, &[(0, Test::Equals(libc::PR_SET_VMA))], libc::EINVAL),
+    // `GRND_INSECURE`.
+    missing_of(libc::SYS_getrandom, &[(2, Test::HasOf(4))], libc::EINVAL),
+];
+
+/// What came after Linux 4.15 up to 5.4.
+const AFTER_4_15: &[Missing] = &[
+    missing_from(IO_PGETEVENTS),
+    no_advice(&[(2, Test::AtLeast(20)), (2, ADVICE_OF_TESTS)]),
+    // Barriers that serialise cores, and those of all processes that ask for them.
+    missing_of(libc::SYS_membarrier, &[(0, Test::AtLeast(1 << 5))], libc::EINVAL),
+    missing_of(libc::SYS_membarrier, &[(0, Test::HasOf(1 << 1 | 1 << 2))], libc::EINVAL),
+    // `F_SEAL_FUTURE_WRITE`.
+    missing_of(libc::SYS_fcntl, &[(1, Test::Equals(libc::F_ADD_SEALS)), (2, Test::HasOf(0x10))], libc::EINVAL),
+    missing_of(libc::SYS_waitid, &[(0, Test::Equals(libc::P_PIDFD as c_int))], libc::EINVAL),
+];
+
+/// What came after Linux 4.4 up to 4.15.
+const AFTER_4_4: &[Missing] = &[
+    missing_from(COPY_FILE_RANGE),
+    no_advice(&[(2, Test::AtLeast(18)), (2, ADVICE_OF_TESTS)]),
+    no_advice(&[(2, Test::Equals(libc::MADV_FREE))]),
+    missing_of(libc::SYS_membarrier, &[(0, Test::HasOf(1 << 3 | 1 << 4))], libc::EINVAL),
+    // Everything but `MFD_CLOEXEC` and `MFD_ALLOW_SEALING`.
+    missing_of(libc::SYS_memfd_create, &[(1, Test::HasOf(!3))], libc::EINVAL),
+];
+
+// Calls by which versions begin, of the machine's table of calls.
+const CLOSE_RANGE: c_long = libc::SYS_close_range;
+const IO_PGETEVENTS: c_long = if cfg!(target_arch = "x86_64") { 333 } else { 292 };
+const COPY_FILE_RANGE: c_long = libc::SYS_copy_file_range;
 
 /// System calls that a program needs once it has everything that it will ever have.
 const STRICT: &[c_long] =
@@ -129,6 +233,49 @@ const SANDBOXES: &[(&str, &[Step])] = &[
     // Enough for a program and its libraries, and too little for a session's memory.
     ("memory-of-program", &[Step::Limit(libc::RLIMIT_AS, 48 << 20)]),
     ("closed", &[Step::Close]),
+    ("without-rseq", &[Step::NoNewPrivileges, Step::Without(&[&[missing(libc::SYS_rseq)]])]),
+    ("without-membarrier", &[Step::NoNewPrivileges, Step::Without(&[&[missing(libc::SYS_membarrier)]])]),
+    ("without-close-range", &[Step::NoNewPrivileges, Step::Without(&[&[missing(libc::SYS_close_range)]])]),
+    (
+        "without-pidfd",
+        &[
+            Step::NoNewPrivileges,
+            Step::Without(&[&[
+                missing(libc::SYS_pidfd_open),
+                missing(libc::SYS_pidfd_send_signal),
+                missing(libc::SYS_pidfd_getfd),
+                NO_PEER_PIDFD,
+            ]]),
+        ],
+    ),
+    ("without-memfd", &[Step::NoNewPrivileges, Step::Without(&[&[missing(libc::SYS_memfd_create)]])]),
+    (
+        "without-seals",
+        &[
+            Step::NoNewPrivileges,
+            Step::Without(&[&[
+                missing_of(libc::SYS_fcntl, &[(1, Test::Equals(libc::F_ADD_SEALS))], libc::EINVAL),
+                missing_of(libc::SYS_fcntl, &[(1, Test::Equals(libc::F_GET_SEALS))], libc::EINVAL),
+            ]]),
+        ],
+    ),
+    (
+        "without-huge-pages",
+        &[
+            Step::NoNewPrivileges,
+            Step::Without(&[&[
+                no_advice(&[(2, Test::Equals(libc::MADV_HUGEPAGE))]),
+                no_advice(&[(2, Test::Equals(libc::MADV_NOHUGEPAGE))]),
+                no_advice(&[(2, Test::AtLeast(22)), (2, ADVICE_OF_TESTS)]),
+                missing_of(libc::SYS_mmap, &[(3, Test::HasOf(libc::MAP_HUGETLB as c_uint))], libc::EINVAL),
+                missing_of(libc::SYS_memfd_create, &[(1, Test::HasOf(libc::MFD_HUGETLB))], libc::EINVAL),
+                NO_PAGEMAP_SCAN,
+            ]]),
+        ],
+    ),
+    ("linux-5.4", &[Step::NoNewPrivileges, Step::Without(&[AFTER_5_4])]),
+    ("linux-4.15", &[Step::NoNewPrivileges, Step::Without(&[AFTER_5_4, AFTER_4_15])]),
+    ("linux-4.4", &[Step::NoNewPrivileges, Step::Without(&[AFTER_5_4, AFTER_4_15, AFTER_4_4])]),
 ];
 
 /// Enters a sandbox.
@@ -155,6 +302,7 @@ impl Step {
         match self {
             Step::NoNewPrivileges => prctl(libc::PR_SET_NO_NEW_PRIVS),
             Step::Filter(calls) => filter(calls),
+            Step::Without(parts) => without(parts),
             Step::Landlock(rights) => landlock(rights),
             // SAFETY: unshare(2) takes a number.
             Step::Unshare(flags) => checked(unsafe { libc::unshare(flags) }.into()).map(drop),
@@ -182,15 +330,62 @@ impl Step {
     }
 }
 
-fn filter(calls: &[&[c_long]]) -> Result<(), Error> {
-    let instruction = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
-    // Loads the number of the call, at offset 0 of `seccomp_data`.
-    let mut filter = vec![instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0)];
-    for call in calls.iter().copied().flatten() {
-        filter.push(instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, *call as u32));
-        filter.push(instruction(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW));
+fn instruction(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
+    libc::sock_filter { code: code as u16, jt, jf, k }
+}
+
+/// Loads a word of `seccomp_data`.
+fn load(offset: u32) -> libc::sock_filter {
+    instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, offset)
+}
+
+/// Ends the filter with this answer.
+fn answer(action: u32) -> libc::sock_filter {
+    instruction(libc::BPF_RET | libc::BPF_K, 0, 0, action)
+}
+
+/// Continues if the loaded word satisfies the test, and otherwise skips this many instructions.
+fn require(test: Test, skipped: u8) -> libc::sock_filter {
+    let jump = libc::BPF_JMP | libc::BPF_K;
+    match test {
+        Test::Equals(value) => instruction(jump | libc::BPF_JEQ, 0, skipped, value.cast_unsigned()),
+        Test::AtLeast(value) => instruction(jump | libc::BPF_JGE, 0, skipped, value.cast_unsigned()),
+        Test::LessThan(value) => instruction(jump | libc::BPF_JGE, skipped, 0, value.cast_unsigned()),
+        Test::HasOf(bits) => instruction(jump | libc::BPF_JSET, 0, skipped, bits),
     }
-    filter.push(instruction(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_KILL_PROCESS));
+}
+
+fn filter(calls: &[&[c_long]]) -> Result<(), Error> {
+    // The number of the call.
+    let mut filter = vec![load(0)];
+    for call in calls.iter().copied().flatten() {
+        filter.extend([require(Test::Equals(*call as c_int), 1), answer(libc::SECCOMP_RET_ALLOW)]);
+    }
+    filter.push(answer(libc::SECCOMP_RET_KILL_PROCESS));
+    install(filter)
+}
+
+fn without(parts: &[&[Missing]]) -> Result<(), Error> {
+    let mut filter = Vec::new();
+    for Missing { calls, arguments, errno } in parts.iter().copied().flatten() {
+        let call = match calls {
+            Calls::One(call) => (0, Test::Equals(*call as c_int)),
+            Calls::From(call) => (0, Test::AtLeast(*call as c_int)),
+        };
+        // The lower half of an argument, on a machine of little endian.
+        let arguments = arguments.iter().map(|(index, test)| (16 + 8 * index, *test));
+        let tests: Vec<(u32, Test)> = [call].into_iter().chain(arguments).collect();
+        for (number, (offset, test)) in tests.iter().enumerate() {
+            let further = 2 * (tests.len() - 1 - number);
+            filter.extend([load(*offset), require(*test, further as u8 + 1)]);
+        }
+        filter.push(answer(libc::SECCOMP_RET_ERRNO | *errno as u32));
+    }
+    filter.push(answer(libc::SECCOMP_RET_ALLOW));
+    install(filter)
+}
+
+fn install(mut filter: Vec<libc::sock_filter>) -> Result<(), Error> {
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
     // Never freed, because the filter may forbid the calls that freeing needs.
     std::mem::forget(filter);

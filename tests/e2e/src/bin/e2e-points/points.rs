@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
 use dormouse_relay::Memory;
-use iced_x86::Register;
 
-use crate::sections::{self, LAST_TARGET, STORE_COUNT, Section};
+use crate::machine::{self, Flow, LAST_TARGET, STORE_COUNT};
+use crate::sections::{self, Section};
 use crate::session::{
     Board, FORBIDDEN, Fatal, NO_ROOM, Scene, Siblings, board, claim_count, fork, is_half_switched, memory, state,
     victim, wait_until,
@@ -107,29 +107,28 @@ struct Points {
     recent: Vec<(libc::pid_t, u64)>,
 }
 
-fn register(tracee: &Tracee, register: Register) -> u64 {
-    let all = tracee.registers();
-    match register {
-        Register::RAX => all.rax,
-        Register::RBX => all.rbx,
-        Register::RCX => all.rcx,
-        Register::RDX => all.rdx,
-        Register::RSI => all.rsi,
-        Register::RDI => all.rdi,
-        Register::RBP => all.rbp,
-        Register::R8 => all.r8,
-        Register::R9 => all.r9,
-        Register::R10 => all.r10,
-        Register::R11 => all.r11,
-        Register::R12 => all.r12,
-        Register::R13 => all.r13,
-        Register::R14 => all.r14,
-        Register::R15 => all.r15,
-        other => panic!("{other:?} points to no transaction"),
-    }
-}
-
 impl Points {
+    /// Starts the siblings.
+    fn new(scene: Scene, is_overtaken: bool) -> Points {
+        let board = board();
+        let siblings = Siblings::start(board);
+        let sections = sections::all();
+        let by_arm = sections.iter().enumerate().map(|(index, section)| (section.arm, index)).collect();
+        Points {
+            board,
+            memory: memory(),
+            siblings,
+            sections,
+            by_arm,
+            scene,
+            is_overtaken,
+            reached: Reached::default(),
+            deaths: 0,
+            batch: BATCHES[usize::from(!is_claimed())],
+            recent: Vec::new(),
+        }
+    }
+
     /// Starts a victim and stops it before its last event. Returns its id too.
     fn prepare(&mut self) -> (libc::pid_t, Tracee) {
         self.siblings.wait();
@@ -229,7 +228,7 @@ impl Points {
         while is_there && found.path.len() < path_len_max {
             let ip = tracee.ip();
             // A breakpoint of the program's own.
-            if tracee.peek(ip & !7) >> ((ip & 7) * 8) & 0xFF == 0xCC {
+            if tracee.is_at_breakpoint() {
                 break;
             }
             if abort.is_none() && is_half_switched(&self.memory, self.board.stream.load(Ordering::Relaxed)) {
@@ -242,7 +241,7 @@ impl Points {
                 *nth += 1;
                 found.entries.push(entry);
                 if let Some(base) = self.sections[section].txn {
-                    let txn = register(&tracee, base);
+                    let txn = machine::value(&tracee.registers(), base);
                     let stream = self.board.stream.load(Ordering::Relaxed);
                     let state_word = (&raw const self.memory.stream(stream).state).addr() as u64;
                     let is_switch = tracee.peek(txn + LAST_TARGET) == state_word;
@@ -274,7 +273,7 @@ impl Points {
                     let section = &self.sections[entry.section];
                     self.run_to_nth(&tracee, section.arm, entry.nth)
                         && section.txn.is_some_and(|base| {
-                            let word = register(&tracee, base) + STORE_COUNT;
+                            let word = machine::value(&tracee.registers(), base) + STORE_COUNT;
                             // After an interruption, it may be at another transaction by now, with fewer stores.
                             let has_them = tracee.peek(word) >= count;
                             if has_them {
@@ -374,6 +373,22 @@ impl Points {
     }
 }
 
+impl Points {
+    /// Returns the number of instructions of a record function, from its first to its return, for an event with one
+    /// word that finds room. `None` if it is not written by a section.
+    fn record_len(&mut self) -> Option<usize> {
+        let found = self.discover(None).expect("nothing is in the way");
+        let entry = found.entries.first()?;
+        let section = &self.sections[entry.section];
+        let arm = found.path.iter().position(|ip| *ip == section.arm)?;
+        let call = found.path[..arm].iter().rposition(|ip| machine::flow(*ip) == Flow::Call)?;
+        let end = arm + found.path[arm..].iter().position(|ip| machine::flow(*ip) == Flow::Return)?;
+        let is_straight = section.exits.iter().all(|exit| !section.instructions.contains(exit));
+        assert!(is_straight && found.entries.len() == 1, "another way than that of a plain record");
+        Some(end - call + section.instructions.len())
+    }
+}
+
 /// Selection of points.
 #[derive(Debug, Clone, Copy)]
 struct Choice {
@@ -415,10 +430,21 @@ fn is_claimed() -> bool {
     std::env::var_os(dormouse_abi::environment::ENV_NO_RSEQ).is_some()
 }
 
-/// `e2e-points die|wait step|filled|big fits|full all|first STRIDE OFFSET sections|-`
+/// `e2e-points die|wait step|filled|big fits|full all|first STRIDE OFFSET sections|-`, or `e2e-points count`, which
+/// only prints how many instructions a record has.
 pub fn main() {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
-    let is_overtaken = match arguments.remove(0).as_str() {
+    let fate = arguments.remove(0);
+    let is_overtaken = match fate.as_str() {
+        "count" => {
+            let scene = Scene { fatal: Fatal::Word, is_full: false };
+            let mut points = Points::new(scene, false);
+            if let Some(len) = points.record_len() {
+                println!("instructions {len}");
+            }
+            points.siblings.end();
+            return;
+        }
         "die" => false,
         "wait" => true,
         other => panic!("no fate `{other}`"),
@@ -439,23 +465,7 @@ pub fn main() {
         offset: number(4),
         sections: arguments[5] == "sections",
     };
-    let board = board();
-    let siblings = Siblings::start(board);
-    let sections = sections::all();
-    let by_arm = sections.iter().enumerate().map(|(index, section)| (section.arm, index)).collect();
-    let mut points = Points {
-        board,
-        memory: memory(),
-        siblings,
-        sections,
-        by_arm,
-        scene,
-        is_overtaken,
-        reached: Reached::default(),
-        deaths: 0,
-        batch: BATCHES[usize::from(!is_claimed())],
-        recent: Vec::new(),
-    };
+    let mut points = Points::new(scene, is_overtaken);
     let bursts = if points.memory.is_overwrite() { WARM_UP_BURSTS } else { 1 };
     for _ in 0..bursts {
         points.siblings.go(0);

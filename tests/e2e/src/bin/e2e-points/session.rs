@@ -10,7 +10,7 @@ use dormouse_relay::Memory;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::thread::{CpuSet, futex};
 
-use crate::tracee;
+use crate::{machine, tracee};
 
 /// Number of events that a sibling writes at a time: more than a page of 4 KiB holds.
 const BURST: u64 = 128;
@@ -195,6 +195,8 @@ pub enum Fatal {
     Filled,
     /// An event larger than a page: it is counted as lost.
     Big,
+    /// An event of one word.
+    Word,
 }
 
 /// Situation of a victim.
@@ -234,6 +236,10 @@ pub fn victim(board: &Board, memory: &Memory, scene: Scene) {
     };
     board.finished.store(0, Ordering::Release);
     board.lost.store(0, Ordering::Release);
+    if scene.fatal == Fatal::Word {
+        // The class is announced by its first event.
+        word(0);
+    }
     let mut size = 0;
     let mut place = None;
     loop {
@@ -244,7 +250,8 @@ pub fn victim(board: &Board, memory: &Memory, scene: Scene) {
             // A filled event is longer by at least its filler.
             let needed = if is_class { size + emit::filler_len(number) as u32 } else { size };
             let has_room = if scene.is_full { size > 0 && room < needed } else { room >= 256 };
-            if has_room && (is_class == (scene.fatal == Fatal::Filled) || scene.fatal == Fatal::Big) {
+            let is_other = matches!(scene.fatal, Fatal::Big | Fatal::Word);
+            if has_room && (is_class == (scene.fatal == Fatal::Filled) || is_other) {
                 break;
             }
         }
@@ -258,7 +265,7 @@ pub fn victim(board: &Board, memory: &Memory, scene: Scene) {
         }
         place = Some((stream as u32, after[stream].offset));
     }
-    stop();
+    machine::stop();
     match scene.fatal {
         Fatal::Step | Fatal::Filled => step(&mut number),
         Fatal::Big => {
@@ -266,13 +273,12 @@ pub fn victim(board: &Board, memory: &Memory, scene: Scene) {
             dormouse::event!(e2e.huge, number, filler);
             board.lost.store(1, Ordering::Release);
         }
+        Fatal::Word => word(number),
     }
-    stop();
+    machine::stop();
 }
 
-/// Executes a breakpoint of the program's own.
 #[inline(never)]
-fn stop() {
-    // SAFETY: the parent traces this process, and receives the SIGTRAP.
-    unsafe { core::arch::asm!("int3", options(nostack)) };
+fn word(number: u64) {
+    dormouse::event!(e2e.word, number);
 }

@@ -2,9 +2,12 @@
 
 use std::ffi::{c_int, c_long};
 
-use libc::{pid_t, user_regs_struct};
+use libc::pid_t;
 
-const INT3: u64 = 0xCC;
+use crate::machine::{self, BREAKPOINT, BREAKPOINT_BITS, BREAKPOINT_PASSED, Registers};
+
+/// `NT_PRSTATUS`: the general registers.
+const GENERAL: u64 = 1;
 
 /// A stopped child.
 #[derive(Debug)]
@@ -46,6 +49,9 @@ impl Tracee {
         // SAFETY: the data is a number.
         let set = unsafe { ptrace(libc::PTRACE_SETOPTIONS, pid, 0, libc::PTRACE_O_EXITKILL as u64) };
         assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+        if tracee.is_at_breakpoint() {
+            tracee.set_ip(tracee.ip() + u64::from(BREAKPOINT_BITS.count_ones() / 8));
+        }
         Ok(tracee)
     }
 
@@ -55,27 +61,39 @@ impl Tracee {
     }
 
     /// Returns its registers.
-    pub fn registers(&self) -> user_regs_struct {
-        let mut registers = std::mem::MaybeUninit::<user_regs_struct>::uninit();
-        // SAFETY: `registers` has room for what the request fills.
-        let got =
-            unsafe { ptrace(libc::PTRACE_GETREGS, self.pid, 0, registers.as_mut_ptr().expose_provenance() as u64) };
+    pub fn registers(&self) -> Registers {
+        let mut registers = std::mem::MaybeUninit::<Registers>::uninit();
+        let mut room = libc::iovec { iov_base: registers.as_mut_ptr().cast(), iov_len: size_of::<Registers>() };
+        // SAFETY: `room` describes what the request fills.
+        let got = unsafe {
+            ptrace(libc::PTRACE_GETREGSET, self.pid, GENERAL, (&raw mut room).expose_provenance() as u64)
+        };
         assert_eq!(got, 0, "{}", std::io::Error::last_os_error());
-        // SAFETY: the request has filled it, since it returned 0.
+        assert_eq!(room.iov_len, size_of::<Registers>());
+        // SAFETY: the request has filled it, since it returned 0 and its size.
         unsafe { registers.assume_init() }
     }
 
     /// Returns the address of its next instruction.
     pub fn ip(&self) -> u64 {
-        self.registers().rip
+        machine::ip(&self.registers())
     }
 
     fn set_ip(&self, ip: u64) {
-        let registers = user_regs_struct { rip: ip, ..self.registers() };
-        // SAFETY: the data points to a live set of registers, unchanged but for one.
-        let set =
-            unsafe { ptrace(libc::PTRACE_SETREGS, self.pid, 0, (&raw const registers).expose_provenance() as u64) };
+        let mut registers = self.registers();
+        machine::set_ip(&mut registers, ip);
+        let mut room = libc::iovec { iov_base: (&raw mut registers).cast(), iov_len: size_of::<Registers>() };
+        // SAFETY: `room` describes a live set of registers, unchanged but for one.
+        let set = unsafe {
+            ptrace(libc::PTRACE_SETREGSET, self.pid, GENERAL, (&raw mut room).expose_provenance() as u64)
+        };
         assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+    }
+
+    /// Whether its next instruction is a breakpoint.
+    pub fn is_at_breakpoint(&self) -> bool {
+        let ip = self.ip();
+        self.peek(ip & !7) >> ((ip & 7) * 8) & BREAKPOINT_BITS == BREAKPOINT
     }
 
     /// Returns an aligned word of its memory.
@@ -95,12 +113,12 @@ impl Tracee {
         assert_eq!(set, 0, "{address:#x}: {}", std::io::Error::last_os_error());
     }
 
-    /// Replaces the byte at an address, and returns the old one.
-    fn exchange(&self, address: u64, byte: u64) -> u64 {
+    /// Replaces as many bytes as a breakpoint has at an address, and returns the old ones.
+    fn exchange(&self, address: u64, code: u64) -> u64 {
         let (word, shift) = (address & !7, (address & 7) * 8);
         let before = self.peek(word);
-        self.poke(word, before & !(0xFF << shift) | byte << shift);
-        before >> shift & 0xFF
+        self.poke(word, before & !(BREAKPOINT_BITS << shift) | code << shift);
+        before >> shift & BREAKPOINT_BITS
     }
 
     fn resume(&self, request: libc::c_uint) {
@@ -112,18 +130,23 @@ impl Tracee {
 
     /// Executes one instruction. A thread in a critical section is aborted first.
     pub fn step(&self) {
+        machine::step(self);
+    }
+
+    /// Makes the kernel execute one instruction.
+    pub fn single_step(&self) {
         self.resume(libc::PTRACE_SINGLESTEP);
     }
 
     /// Runs to the first of these addresses and stops before the instruction there. Returns `None` if it reaches a
     /// breakpoint of the program's own.
     pub fn run_to(&self, addresses: &[u64]) -> Option<u64> {
-        let planted: Vec<u64> = addresses.iter().map(|address| self.exchange(*address, INT3)).collect();
+        let planted: Vec<u64> = addresses.iter().map(|address| self.exchange(*address, BREAKPOINT)).collect();
         self.resume(libc::PTRACE_CONT);
-        for (address, byte) in addresses.iter().zip(planted) {
-            self.exchange(*address, byte);
+        for (address, code) in addresses.iter().zip(planted) {
+            self.exchange(*address, code);
         }
-        let hit = self.ip() - 1;
+        let hit = self.ip() - BREAKPOINT_PASSED;
         addresses.contains(&hit).then(|| {
             self.set_ip(hit);
             hit
