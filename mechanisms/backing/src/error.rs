@@ -2,6 +2,8 @@ use std::fmt;
 
 use rustix::io::Errno;
 
+use crate::huge_page_size;
+
 /// An error of making or mapping memory, with a remedy in its message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -138,10 +140,11 @@ impl fmt::Display for BackingError {
             }
             BackingError::NotHuge { wanted_bytes, huge_bytes } => write!(
                 f,
-                "{} of memory are wanted in huge pages, and {} of it are; set some aside (sysctl vm.nr_hugepages=N, of 2 MiB each), or do \
+                "{} of memory are wanted in huge pages, and {} of it are; set some aside (sysctl vm.nr_hugepages=N, of {} each), or do \
                  not require them",
                 Mib(wanted_bytes as u64),
-                Mib(huge_bytes as u64)
+                Mib(huge_bytes as u64),
+                Mib(huge_page_size() as u64)
             ),
             BackingError::Lock { wanted_bytes, limit_bytes } => {
                 write!(f, "{} of memory cannot be locked", Mib(wanted_bytes))?;

@@ -24,7 +24,7 @@
 //! | nothing | `ftruncate` | faults and allocates; without memory `SIGBUS` or the OOM killer |
 //! | allocated in the file | [`Pool::prefault`] by any process | faults once in each process |
 //! | in the page table | [`Pool::prefault`] by this process | is a store |
-//! | part of a huge page | [`Pool::use_huge_pages`] by the owner, or [`Huge::Prefer`] | faults once for 2 MiB in each process, then is a store |
+//! | part of a huge page | [`Pool::use_huge_pages`] by the owner, or [`Huge::Prefer`] | faults once for all of it in each process, then is a store |
 //! | locked | [`MemoryOptions::lock`] | is a store, and it is not swapped out |
 //! | set aside | [`MemoryOptions::capacity_bytes`], until [`Pool::grow`] | `SIGSEGV` in this process; in others it allocates the file's hole |
 //! | guard page | [`MemoryOptions::guard`] | `SIGSEGV`, in this process |
@@ -37,7 +37,7 @@
 //! ```text
 //!   Huge::Prefer    hugetlb, 1 GiB ─▶ hugetlb, 2 MiB ─▶ MADV_HUGEPAGE, prefault, MADV_COLLAPSE ─▶ small pages
 //!                      whole number of them, some free            independent of the settings
-//!   Huge::Require   like Prefer, rounded up to 2 MiB; small pages are an error
+//!   Huge::Require   like Prefer, rounded up to whole huge pages; small ones are an error
 //! ```
 //! A rung that is refused costs its system calls. Nothing remains of it, except a range of addresses if the kernel
 //! refuses to map.
@@ -120,6 +120,35 @@ pub fn os_page_size() -> usize {
     // SAFETY: the call has no pointers; libc answers from a variable.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     usize::try_from(size).unwrap_or(4096)
+}
+
+/// Returns the size of a huge page in bytes: the memory that one entry of the second lowest page table maps. The kernel
+/// tells it; the first call reads a file. x86-64 has 2 MiB; AArch64 has 2 MiB, 32 MiB or 512 MiB, for `os_page`s of 4, 16
+/// or 64 KiB.
+pub fn huge_page_size() -> usize {
+    *HUGE_PAGE_SIZE.get_or_init(|| {
+        let text = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size");
+        text.ok().and_then(|text| huge_page_size_in(&text)).unwrap_or_else(|| usual_huge_page_size(os_page_size()))
+    })
+}
+
+/// Returns the boundary on which a huge page may begin, as far as it is known without reading a file: for programs whose
+/// filter of system calls may kill them for that.
+pub(crate) fn huge_page_alignment() -> usize {
+    HUGE_PAGE_SIZE.get().copied().unwrap_or_else(|| usual_huge_page_size(os_page_size()))
+}
+
+static HUGE_PAGE_SIZE: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
+
+/// Returns the size that the kernel's file states.
+fn huge_page_size_in(text: &str) -> Option<usize> {
+    text.trim().parse().ok().filter(|size: &usize| size.is_power_of_two() && *size > os_page_size())
+}
+
+/// Returns the size of a huge page if a page table is an `os_page` of entries of eight bytes. s390x has tables of 256
+/// entries.
+const fn usual_huge_page_size(os_page_size: usize) -> usize {
+    if cfg!(target_arch = "s390x") { 1 << 20 } else { os_page_size / 8 * os_page_size }
 }
 
 #[cfg(test)]

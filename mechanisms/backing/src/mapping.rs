@@ -12,8 +12,8 @@ use crate::available::available_bytes;
 use crate::error::{BackingError, last_errno};
 use crate::numa;
 use crate::options::{Huge, MemoryOptions, Obtained};
-use crate::page_table::{HUGE_PAGE_SIZE_BYTES, KernelInterface, PageKind, PageTable};
-use crate::{os_page_size, unbacked_os_pages};
+use crate::page_table::{KernelInterface, PageKind, PageTable};
+use crate::{huge_page_alignment, huge_page_size, os_page_size, unbacked_os_pages};
 
 /// Value from linux/mman.h (Linux 6.1). The crate `libc` does not have it for musl.
 pub(crate) const MADV_COLLAPSE: libc::c_int = 25;
@@ -41,6 +41,9 @@ pub struct Mapping {
     hugetlb: Option<usize>,
     options: MemoryOptions,
 }
+
+/// Smallest size of pages that a system sets aside as huge ones, in bytes. AArch64 can also set aside runs of 64 KiB.
+pub(crate) const HUGETLB_SIZE_BYTES_MIN: usize = 1 << 20;
 
 /// `f_type` of hugetlbfs (linux/magic.h).
 const HUGETLBFS: u64 = 0x9584_58F6;
@@ -193,7 +196,7 @@ impl Mapping {
         // For hugetlbfs, this is the value that statfs(2) would return; other file systems with blocks of that size are
         // not harmed.
         let block_size_bytes = usize::try_from(stat.st_blksize).unwrap_or(0);
-        let hugetlb = (block_size_bytes >= HUGE_PAGE_SIZE_BYTES).then_some(block_size_bytes);
+        let hugetlb = (block_size_bytes >= HUGETLB_SIZE_BYTES_MIN).then_some(block_size_bytes);
         Mapping::with_capacity(Some(file), len, hugetlb, MemoryOptions::new().prefault(false))
     }
 
@@ -223,9 +226,10 @@ impl Mapping {
         let os_page = os_page_size();
         let capacity_len = len.max(options.capacity_bytes).checked_next_multiple_of(os_page).ok_or(too_large)?;
         let guard_len = if options.guard { os_page } else { 0 };
+        let huge_page = huge_page_alignment();
         let alignment = match hugetlb {
             Some(size) => size,
-            None if capacity_len >= HUGE_PAGE_SIZE_BYTES => HUGE_PAGE_SIZE_BYTES,
+            None if capacity_len >= huge_page => huge_page,
             None => os_page,
         };
         let sum = [capacity_len, guard_len, guard_len, alignment - os_page]
@@ -356,7 +360,7 @@ impl Mapping {
     /// Grows to `size_bytes`, rounded up to whole pages.
     pub(crate) fn grow(&mut self, file: Option<BorrowedFd<'_>>, size_bytes: usize) -> Result<(), BackingError> {
         let page = match self.options.huge {
-            Huge::Require => HUGE_PAGE_SIZE_BYTES,
+            Huge::Require => huge_page_size(),
             _ => os_page_size(),
         };
         let page = self.hugetlb.unwrap_or(page);
@@ -410,19 +414,20 @@ impl Mapping {
         if self.hugetlb.is_some() {
             return range.end.min(self.len).saturating_sub(range.start);
         }
-        let first = range.start.div_ceil(HUGE_PAGE_SIZE_BYTES);
+        let huge_page = huge_page_size();
+        let first = range.start.div_ceil(huge_page);
         // One by one: if there is no room for one part, the others keep their huge pages.
-        for index in first..range.end.min(self.len) / HUGE_PAGE_SIZE_BYTES {
-            let start = self.base.as_ptr().wrapping_add(index * HUGE_PAGE_SIZE_BYTES);
+        for index in first..range.end.min(self.len) / huge_page {
+            let start = self.base.as_ptr().wrapping_add(index * huge_page);
             // SAFETY: the range is inside the mapping, whose contents do not change (madvise(2)).
-            let collapse = || match unsafe { libc::madvise(start.cast(), HUGE_PAGE_SIZE_BYTES, MADV_COLLAPSE) } {
+            let collapse = || match unsafe { libc::madvise(start.cast(), huge_page, MADV_COLLAPSE) } {
                 0 => Ok(()),
                 _ => Err(last_errno()),
             };
             if again_while_asked(collapse).is_err() {
                 break;
             }
-            size_bytes += HUGE_PAGE_SIZE_BYTES;
+            size_bytes += huge_page;
         }
         size_bytes
     }
@@ -503,7 +508,8 @@ impl Mapping {
     fn unfold_elsewhere(&mut self) -> Result<(), BackingError> {
         let failed = BackingError::system("map the memory");
         let os_page = os_page_size();
-        let alignment = if self.capacity_len >= HUGE_PAGE_SIZE_BYTES { HUGE_PAGE_SIZE_BYTES } else { os_page };
+        let huge_page = huge_page_alignment();
+        let alignment = if self.capacity_len >= huge_page { huge_page } else { os_page };
         let outer_len = self.capacity_len + alignment - os_page;
         // Addresses are set aside first, and not locked either: they have no memory, but would count as locked.
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;

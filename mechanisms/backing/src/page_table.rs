@@ -16,11 +16,7 @@ use std::os::unix::fs::FileExt;
 use rustix::io::Errno;
 
 use crate::error::BackingError;
-use crate::os_page_size;
-
-/// Size of a huge page, in bytes: the memory that one entry of the second lowest table maps, on x86-64 and on AArch64
-/// with `os_page`s of 4 KiB.
-pub const HUGE_PAGE_SIZE_BYTES: usize = 2 << 20;
+use crate::{huge_page_size, os_page_size};
 
 /// A set of properties of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -186,7 +182,7 @@ impl PageTable {
 
     fn read(&self, range: Range<u64>, each: &mut impl FnMut(Run)) -> io::Result<()> {
         let os_page = os_page_size() as u64;
-        let mut words = vec![0_u8; 8 * HUGE_PAGE_SIZE_BYTES / os_page_size()];
+        let mut words = vec![0_u8; 8 * huge_page_size() / os_page_size()];
         let mut next = range.start / os_page;
         let end = range.end.div_ceil(os_page);
         let mut run: Option<Run> = None;
@@ -225,7 +221,7 @@ impl PageTable {
         };
         // The pages are huge if all of them are physically contiguous.
         let first = words.first().map_or(0, |word| word & FRAME);
-        let pages_of_huge = HUGE_PAGE_SIZE_BYTES / os_page_size();
+        let pages_of_huge = huge_page_size() / os_page_size();
         let mut is_one_piece = words.len() == pages_of_huge && first.is_multiple_of(pages_of_huge as u64);
         for (index, (word, kind)) in words.iter().zip(&mut kinds).enumerate() {
             let frame = word & FRAME;

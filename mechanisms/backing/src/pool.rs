@@ -6,10 +6,9 @@ use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 
 use crate::error::BackingError;
-use crate::mapping::{Mapping, allocate, set_aside};
+use crate::mapping::{HUGETLB_SIZE_BYTES_MIN, Mapping, allocate, set_aside};
 use crate::options::{Huge, MemoryOptions, Obtained};
-use crate::os_page_size;
-use crate::page_table::HUGE_PAGE_SIZE_BYTES;
+use crate::{huge_page_size, os_page_size};
 
 /// File systems, by `f_type` (linux/magic.h), whose mapped files can be written once their blocks are allocated. An
 /// overlay hides the file system below it. Network file systems, and those that write to new blocks each time,
@@ -301,7 +300,9 @@ struct Sizes {
 
 impl Sizes {
     fn new(size_bytes: usize, options: MemoryOptions) -> Result<Sizes, BackingError> {
-        let page = if options.huge == Huge::Require { HUGE_PAGE_SIZE_BYTES } else { os_page_size() };
+        // Asked of the kernel in any case, before the boundaries of huge pages are needed.
+        let huge_page = huge_page_size();
+        let page = if options.huge == Huge::Require { huge_page } else { os_page_size() };
         let size_bytes = whole_pages(size_bytes, page)?;
         let capacity_bytes = whole_pages(options.capacity_bytes.max(size_bytes), page)?;
         Ok(Sizes { size_bytes, capacity_bytes, huge: options.huge })
@@ -313,7 +314,7 @@ impl Sizes {
         if matches!(self.huge, Huge::Prefer | Huge::Require) {
             let fits =
                 |size: &usize| self.size_bytes.is_multiple_of(*size) && self.capacity_bytes.is_multiple_of(*size);
-            for size in HUGETLB_SIZES.into_iter().filter(fits).filter(|size| has_hugetlb(*size)) {
+            for size in hugetlb_sizes().into_iter().filter(fits).filter(|size| has_hugetlb(*size)) {
                 if let Ok(made) = attempt(Some(size)) {
                     return Ok(made);
                 }
@@ -323,8 +324,20 @@ impl Sizes {
     }
 }
 
-/// Sizes of huge pages that the system may have set aside, in bytes.
-const HUGETLB_SIZES: [usize; 2] = [1 << 30, HUGE_PAGE_SIZE_BYTES];
+/// Returns the sizes of huge pages that the system may have set aside, in bytes, the largest first.
+fn hugetlb_sizes() -> Vec<usize> {
+    let directory = std::fs::read_dir("/sys/kernel/mm/hugepages");
+    let names = directory.into_iter().flatten().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut sizes: Vec<usize> = names.filter_map(|name| hugetlb_size_in(&name)).collect();
+    sizes.sort_unstable_by(|one, other| other.cmp(one));
+    sizes
+}
+
+/// Returns the size that a directory's name states.
+fn hugetlb_size_in(name: &str) -> Option<usize> {
+    let size = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse::<usize>().ok()?.checked_mul(1 << 10)?;
+    (size.is_power_of_two() && size >= HUGETLB_SIZE_BYTES_MIN).then_some(size)
+}
 
 /// Whether a huge page of this size is available: free, or made on demand.
 fn has_hugetlb(size: usize) -> bool {
@@ -344,5 +357,27 @@ fn whole_pages(size_bytes: usize, page: usize) -> Result<usize, BackingError> {
     match size_bytes.checked_next_multiple_of(page) {
         Some(rounded) if (1..=isize::MAX as usize).contains(&rounded) => Ok(rounded),
         _ => Err(BackingError::Size { size_bytes }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_of_hugetlb_are_read_from_names() {
+        let names = ["hugepages-2048kB", "hugepages-32768kB", "hugepages-64kB", "hugepages-kB", "hugepages-3072kB"];
+        assert_eq!(names.map(hugetlb_size_in), [Some(2 << 20), Some(32 << 20), None, None, None]);
+        assert!(hugetlb_sizes().is_sorted_by(|one, other| one > other));
+    }
+
+    /// 16 KiB and 64 KiB are base pages of AArch64.
+    #[test]
+    fn sizes_are_rounded_up_to_whole_pages() {
+        for page in [4 << 10, 16 << 10, 64 << 10, 2 << 20, 32 << 20, 512 << 20] {
+            let sizes = [1, page - 1, page, page + 1].map(|size| whole_pages(size, page).unwrap());
+            assert_eq!(sizes, [page, page, page, 2 * page]);
+            assert!(whole_pages(0, page).is_err() && whole_pages(usize::MAX - page / 2, page).is_err());
+        }
     }
 }

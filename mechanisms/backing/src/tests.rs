@@ -17,10 +17,11 @@ use crate::audit::unbacked_by;
 use crate::check::check_by;
 use crate::mapping::{COLLAPSE_TRIES, MADV_COLLAPSE, again_while_asked};
 use crate::numa::away_bytes;
-use crate::page_table::{HUGE_PAGE_SIZE_BYTES, KernelInterface, PageKind, PageTable};
+use crate::page_table::{KernelInterface, PageKind, PageTable};
 use crate::{
     BackingError, Huge, Mapping, MemoryOptions, MissingBytes, Nodes, NotBacked, Pool, PrivatePool, assert_backed,
-    check_backed, check_backed_raw, node_of_cpu, os_page_size, try_pagemap_scan,
+    check_backed, check_backed_raw, huge_page_alignment, huge_page_size, huge_page_size_in, node_of_cpu, os_page_size,
+    try_pagemap_scan, usual_huge_page_size,
 };
 
 const LAZY: MemoryOptions = MemoryOptions::new().prefault(false);
@@ -63,23 +64,24 @@ fn a_prefaulted_pool_is_present_and_does_not_fault() {
 
 #[test]
 fn huge_pages_keep_the_bytes_and_save_other_processes_faults() {
-    let pool = Pool::new("dormouse-test", (4 << 20) + 8192, MemoryOptions::new()).unwrap();
-    assert!(pool.base().addr().is_multiple_of(2 << 20));
+    let huge_page = huge_page_size();
+    let pool = Pool::new("dormouse-test", 2 * huge_page + 8192, MemoryOptions::new()).unwrap();
+    assert!(pool.base().addr().is_multiple_of(huge_page));
     for offset in (0..pool.size_bytes()).step_by(4096) {
         // SAFETY: the byte is inside the mapping, to which no reference exists.
         unsafe { pool.base().wrapping_add(offset).write_volatile((offset >> 12) as u8) };
     }
     // The kernel decides whether there are huge pages.
     let huge = pool.use_huge_pages(0..pool.size_bytes());
-    assert!([0, 2 << 20, 4 << 20].contains(&huge));
+    assert!([0, huge_page, 2 * huge_page].contains(&huge));
     assert_eq!(pool.mapping().unbacked_os_pages(0..pool.size_bytes()), Ok(0));
     for offset in (0..pool.size_bytes()).step_by(4096) {
         // SAFETY: the byte is inside the pool, which is mapped and readable.
         assert_eq!(unsafe { pool.base().wrapping_add(offset).read_volatile() }, (offset >> 12) as u8);
     }
     let other = Mapping::map(&pool, false).unwrap();
-    assert!(other.base().addr().is_multiple_of(2 << 20));
-    let expected = (pool.size_bytes() - huge) / os_page_size() + huge / (2 << 20);
+    assert!(other.base().addr().is_multiple_of(huge_page));
+    let expected = (pool.size_bytes() - huge) / os_page_size() + huge / huge_page;
     assert!(faults_of_writing(&other) as usize <= expected);
 }
 
@@ -108,19 +110,19 @@ fn a_huge_page_is_requested_again_while_others_hold_its_pages() {
 
 #[test]
 fn a_held_page_prevents_only_its_own_huge_page() {
-    const HUGE: usize = 2 << 20;
-    let pool = Pool::new("dormouse-test", 2 * HUGE, MemoryOptions::new()).unwrap();
+    let huge_page = huge_page_size();
+    let pool = Pool::new("dormouse-test", 2 * huge_page, MemoryOptions::new()).unwrap();
     pool.prefault(0..pool.size_bytes()).unwrap();
     let (reader, writer) = rustix::pipe::pipe().unwrap();
     // SAFETY: the slice is an `os_page` of the pool, which stays mapped and is not written meanwhile.
-    let held = unsafe { std::slice::from_raw_parts(pool.base().wrapping_add(HUGE), os_page_size()) };
+    let held = unsafe { std::slice::from_raw_parts(pool.base().wrapping_add(huge_page), os_page_size()) };
     let parts = [rustix::pipe::IoSliceRaw::from_slice(held)];
     // SAFETY: the pages are only read.
     let count = unsafe { rustix::pipe::vmsplice(&writer, &parts, rustix::pipe::SpliceFlags::empty()) };
     assert_eq!(count, Ok(os_page_size()));
     // The kernel decides whether there are huge pages.
     let huge = pool.use_huge_pages(0..pool.size_bytes());
-    assert!([0, HUGE].contains(&huge), "{huge}");
+    assert!([0, huge_page].contains(&huge), "{huge}");
     drop((reader, writer));
     assert_eq!(pool.use_huge_pages(0..pool.size_bytes()), 2 * huge);
 }
@@ -367,7 +369,7 @@ fn every_method_classifies_pages() {
 
 #[test]
 fn huge_pages_are_distinguished_from_small_ones() {
-    let huge = HUGE_PAGE_SIZE_BYTES;
+    let huge = huge_page_size();
     let memory = Mapped::new(3 * huge, None);
     let start = memory.0.start.next_multiple_of(huge);
     let range = start..start + huge;
@@ -489,15 +491,17 @@ fn a_mapping_may_be_left_in_place() {
 fn a_pool_on_a_file_system_is_allocated_and_persists() {
     let place = tempfile::tempdir_in("/dev/shm").unwrap();
     let path = place.path().join("buffers");
-    let pool = Pool::on_file_system(&path, 20_000, 10_000).unwrap();
-    assert_eq!(pool.size_bytes(), 20_480);
-    pool.prefault(0..10_000).unwrap();
-    assert_eq!(pool.mapping().unbacked_os_pages(0..20_000), Ok(2));
+    let os_page = os_page_size();
+    let (size_bytes, promised_bytes) = (5 * os_page - 480, 3 * os_page - 2288);
+    let pool = Pool::on_file_system(&path, size_bytes, promised_bytes).unwrap();
+    assert_eq!(pool.size_bytes(), 5 * os_page);
+    pool.prefault(0..promised_bytes).unwrap();
+    assert_eq!(pool.mapping().unbacked_os_pages(0..size_bytes), Ok(2));
     // A file that exists already is never used.
-    let again = Pool::on_file_system(&path, 20_000, 10_000).map(|_| ());
+    let again = Pool::on_file_system(&path, size_bytes, promised_bytes).map(|_| ());
     assert!(matches!(again, Err(BackingError::System { errno: Errno::EXIST, .. })), "{again:?}");
     let metadata = std::fs::metadata(&path).unwrap();
-    assert_eq!((metadata.mode() & 0o777, metadata.blocks() * 512), (0o600, 12_288));
+    assert_eq!((metadata.mode() & 0o777, metadata.blocks() * 512), (0o600, 3 * os_page as u64));
 
     // No seal: refused as a session owner's memory, and accepted as a file of this user.
     assert_eq!(Mapping::map(&pool, false).map(|_| ()), Err(BackingError::NotSealed));
@@ -690,16 +694,20 @@ fn the_ladder_reports_what_was_obtained() {
         assert_eq!((obtained.small_bytes, obtained.is_huge_told), (4 << 20, told));
     }
     // All of it, rounded up, or an error with the amount and a remedy.
-    match both((2 << 20) + 1, MemoryOptions::new().huge(Huge::Require).prefault(false)) {
+    let huge_pages = 2 * huge_page_size();
+    match both(huge_page_size() + 1, MemoryOptions::new().huge(Huge::Require).prefault(false)) {
         Ok(mappings) => {
             for mapping in mappings {
                 let obtained = mapping.obtained(0..mapping.len()).unwrap();
-                assert_eq!((mapping.len(), obtained.huge_bytes()), (4 << 20, 4 << 20));
+                assert_eq!((mapping.len(), obtained.huge_bytes()), (huge_pages, huge_pages));
             }
         }
         Err(error) => {
             println!("no huge pages here: {error}");
-            assert!(matches!(error, BackingError::NotHuge { wanted_bytes, .. } if wanted_bytes == 4 << 20), "{error}");
+            assert!(
+                matches!(error, BackingError::NotHuge { wanted_bytes, .. } if wanted_bytes == huge_pages),
+                "{error}"
+            );
             assert!(error.to_string().contains("vm.nr_hugepages"), "{error}");
         }
     }
@@ -820,10 +828,10 @@ fn memory_comes_from_the_node_of_the_cpu() {
 
 #[test]
 fn a_folded_mapping_can_be_unfolded_in_place_or_elsewhere() {
-    let pool = Pool::new("test", 3 * HUGE_PAGE_SIZE_BYTES + 5 * os_page_size(), MemoryOptions::new()).unwrap();
+    let pool = Pool::new("test", 3 * huge_page_size() + 5 * os_page_size(), MemoryOptions::new()).unwrap();
     let mut mapping = Mapping::map_unlocked(&pool).unwrap();
     assert!(mapping.is_sealed() && mapping.len() == pool.size_bytes());
-    assert_eq!(mapping.base().addr() % HUGE_PAGE_SIZE_BYTES, 0, "a huge page may begin there");
+    assert_eq!(mapping.base().addr() % huge_page_size(), 0, "a huge page may begin there");
     let last = mapping.len() - 1;
     let byte = |base: *mut u8, at: usize| base.wrapping_add(at);
     for round in 1..4_u8 {
@@ -843,7 +851,7 @@ fn a_folded_mapping_can_be_unfolded_in_place_or_elsewhere() {
         mapping.unfold().unwrap();
         // Another test's mapping may also occupy the first address.
         assert!(round != 2 || mapping.base() != base);
-        assert_eq!(mapping.base().addr() % HUGE_PAGE_SIZE_BYTES, 0);
+        assert_eq!(mapping.base().addr() % huge_page_size(), 0);
         for at in [0, os_page_size(), last] {
             // SAFETY: the byte is mapped again.
             assert_eq!(unsafe { byte(mapping.base(), at).read_volatile() }, round);
@@ -855,6 +863,18 @@ fn a_folded_mapping_can_be_unfolded_in_place_or_elsewhere() {
     }
     assert!(Mapping::map(&pool, false).unwrap().fold().is_ok(), "all of a file");
     let guarded = MemoryOptions::new().guard(true);
-    let (_, mut guarded) = Pool::new("test", HUGE_PAGE_SIZE_BYTES, guarded).unwrap().into_parts();
+    let (_, mut guarded) = Pool::new("test", huge_page_size(), guarded).unwrap().into_parts();
     assert!(guarded.fold().is_err());
+}
+
+#[test]
+fn the_size_of_huge_pages_follows_from_that_of_small_ones_unless_the_kernel_tells_another() {
+    if cfg!(not(target_arch = "s390x")) {
+        let usual = [4 << 10, 16 << 10, 64 << 10].map(usual_huge_page_size);
+        assert_eq!(usual, [2 << 20, 32 << 20, 512 << 20]);
+    }
+    let told = ["2097152\n", "33554432\n", "536870912\n", "0\n", "3000000\n", "", "1\n"].map(huge_page_size_in);
+    assert_eq!(told, [Some(2 << 20), Some(32 << 20), Some(512 << 20), None, None, None, None]);
+    assert!(huge_page_size().is_power_of_two() && huge_page_size() > os_page_size());
+    assert_eq!(huge_page_alignment(), huge_page_size());
 }

@@ -6,12 +6,11 @@ use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::ptr::null_mut;
 
-use dormouse_backing::{NotPopulated, populate, populate_raw};
+use dormouse_backing::{NotPopulated, os_page_size, populate, populate_raw};
 use dormouse_testing::{Lack, skip, skip_part};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, munmap};
 
-const OS_PAGE: usize = 4096;
 const SIZE: usize = 4 << 20;
 
 /// Counts of a buffer's whole pages, by `/proc/self/pagemap` and `/proc/kpageflags`.
@@ -27,7 +26,8 @@ struct Told {
 }
 
 fn told(buffer: &[u8]) -> Told {
-    let (start, end) = (buffer.as_ptr().addr() / OS_PAGE, (buffer.as_ptr().addr() + buffer.len()).div_ceil(OS_PAGE));
+    let (start, end) =
+        (buffer.as_ptr().addr() / os_page_size(), (buffer.as_ptr().addr() + buffer.len()).div_ceil(os_page_size()));
     let mut words = vec![0; 8 * (end - start)];
     File::open("/proc/self/pagemap").unwrap().read_exact_at(&mut words, 8 * start as u64).unwrap();
     let flags = File::open("/proc/kpageflags").ok();
@@ -51,9 +51,9 @@ fn told(buffer: &[u8]) -> Told {
 
 /// Returns the pages that mincore(2) calls resident.
 fn resident(buffer: &[u8]) -> usize {
-    let start = buffer.as_ptr().addr() / OS_PAGE * OS_PAGE;
-    let size_bytes = (buffer.as_ptr().addr() + buffer.len()).next_multiple_of(OS_PAGE) - start;
-    let mut pages = vec![0_u8; size_bytes / OS_PAGE];
+    let start = buffer.as_ptr().addr() / os_page_size() * os_page_size();
+    let size_bytes = (buffer.as_ptr().addr() + buffer.len()).next_multiple_of(os_page_size()) - start;
+    let mut pages = vec![0_u8; size_bytes / os_page_size()];
     let start = buffer.as_ptr().with_addr(start).cast_mut().cast();
     // SAFETY: the range is whole pages of a mapped buffer, and the result has a byte for each (mincore(2)).
     assert_eq!(unsafe { libc::mincore(start, size_bytes, pages.as_mut_ptr()) }, 0);
@@ -81,7 +81,7 @@ fn smaps(buffer: &[u8], field: &str) -> usize {
 fn sum(buffer: &[u8]) -> u64 {
     // SAFETY: the byte is inside the buffer.
     let read = |index: usize| u64::from(unsafe { buffer.as_ptr().wrapping_add(index).read_volatile() });
-    (0..buffer.len()).step_by(OS_PAGE).map(read).sum()
+    (0..buffer.len()).step_by(os_page_size()).map(read).sum()
 }
 
 /// Checks that all pages are this process's own, and that the contents are those from before.
@@ -96,14 +96,15 @@ fn check_populated(buffer: &mut [u8]) {
     };
     let before = contents(buffer);
     populate(buffer).unwrap();
-    let count = (buffer.as_ptr().addr() + buffer.len()).div_ceil(OS_PAGE) - buffer.as_ptr().addr() / OS_PAGE;
+    let count =
+        (buffer.as_ptr().addr() + buffer.len()).div_ceil(os_page_size()) - buffer.as_ptr().addr() / os_page_size();
     let Told { present, own, of_file, zero } = told(buffer);
     assert_eq!((present, own, of_file, zero.unwrap_or(0)), (count, count, 0, 0));
     assert_eq!(resident(buffer), count);
     assert!(contents(buffer) == before, "the contents changed");
     let faults = faults();
     std::hint::black_box(sum(buffer));
-    (0..buffer.len()).step_by(OS_PAGE).for_each(|index| buffer[index] = buffer[index].wrapping_add(1));
+    (0..buffer.len()).step_by(os_page_size()).for_each(|index| buffer[index] = buffer[index].wrapping_add(1));
     assert_eq!(self::faults(), faults);
 }
 
@@ -167,7 +168,7 @@ fn a_mapping_that_was_only_read() {
     let buffer = mapped.bytes();
     assert_eq!(sum(buffer), 0);
     // All present, and yet none of it is memory: smaps does not count the zero page.
-    assert_eq!((told(buffer).present, told(buffer).own, smaps(buffer, "Rss")), (SIZE / OS_PAGE, 0, 0));
+    assert_eq!((told(buffer).present, told(buffer).own, smaps(buffer, "Rss")), (SIZE / os_page_size(), 0, 0));
     check_populated(buffer);
     assert_eq!((smaps(buffer, "Rss"), smaps(buffer, "Private_Dirty"), smaps(buffer, "Anonymous")), (SIZE, SIZE, SIZE));
 }
@@ -176,10 +177,10 @@ fn a_mapping_that_was_only_read() {
 fn a_mapping_in_every_state() {
     let mapped = Mapped::anonymous(Advice::LinuxNoHugepage);
     let buffer = mapped.bytes();
-    for page in 0..SIZE / OS_PAGE {
+    for page in 0..SIZE / os_page_size() {
         match page % 3 {
-            0 => buffer[page * OS_PAGE + page % OS_PAGE] = page as u8 | 1,
-            1 => assert_eq!(sum(&buffer[page * OS_PAGE..(page + 1) * OS_PAGE]), 0),
+            0 => buffer[page * os_page_size() + page % os_page_size()] = page as u8 | 1,
+            1 => assert_eq!(sum(&buffer[page * os_page_size()..(page + 1) * os_page_size()]), 0),
             _ => {}
         }
     }
@@ -225,13 +226,13 @@ fn the_heap_and_static_memory() {
 #[test]
 fn edges_inside_pages() {
     let mapped = Mapped::anonymous(Advice::LinuxNoHugepage);
-    let part = &mut mapped.bytes()[3 * OS_PAGE - 1..6 * OS_PAGE + 1];
+    let part = &mut mapped.bytes()[3 * os_page_size() - 1..6 * os_page_size() + 1];
     check_populated(part);
     let whole = mapped.bytes();
-    assert_eq!((told(&whole[..2 * OS_PAGE]).present, told(&whole[7 * OS_PAGE..]).present), (0, 0));
-    assert_eq!(smaps(whole, "Rss"), 5 * OS_PAGE);
-    check_populated(&mut mapped.bytes()[9 * OS_PAGE + 5..9 * OS_PAGE + 6]);
-    assert_eq!(smaps(mapped.bytes(), "Rss"), 6 * OS_PAGE);
+    assert_eq!((told(&whole[..2 * os_page_size()]).present, told(&whole[7 * os_page_size()..]).present), (0, 0));
+    assert_eq!(smaps(whole, "Rss"), 5 * os_page_size());
+    check_populated(&mut mapped.bytes()[9 * os_page_size() + 5..9 * os_page_size() + 6]);
+    assert_eq!(smaps(mapped.bytes(), "Rss"), 6 * os_page_size());
 }
 
 #[test]
@@ -255,7 +256,7 @@ fn shared_memory_becomes_present() {
     let mapped = Mapped::new(MapFlags::SHARED, None);
     let buffer = mapped.bytes();
     populate(buffer).unwrap();
-    assert_eq!((told(buffer).present, resident(buffer)), (SIZE / OS_PAGE, SIZE / OS_PAGE));
+    assert_eq!((told(buffer).present, resident(buffer)), (SIZE / os_page_size(), SIZE / os_page_size()));
 }
 
 #[test]
@@ -278,7 +279,7 @@ fn pages_that_a_fork_shares_become_own() {
     unsafe { libc::kill(pid, libc::SIGKILL) };
     // SAFETY: the process is this one's child; its status is not asked for.
     assert_eq!(unsafe { libc::waitpid(pid, null_mut(), 0) }, pid);
-    assert_eq!((shared.present, shared.own), (SIZE / OS_PAGE, 0));
+    assert_eq!((shared.present, shared.own), (SIZE / os_page_size(), 0));
 }
 
 #[test]
@@ -332,9 +333,9 @@ fn a_memory_group_without_room_is_an_error_not_a_kill() {
         let refused = populate(&mut buffer);
         let Err(NotPopulated::NotEnough { wanted_bytes, available_bytes }) = refused else { panic!("{refused:?}") };
         // The allocator has written to the page in which the buffer begins.
-        assert!(wanted_bytes.abs_diff(256 << 20) <= OS_PAGE as u64, "{wanted_bytes}");
+        assert!(wanted_bytes.abs_diff(256 << 20) <= os_page_size() as u64, "{wanted_bytes}");
         assert!(available_bytes < 64 << 20, "{available_bytes}");
-        assert_eq!(told(&buffer[OS_PAGE..]).own, 0);
+        assert_eq!(told(&buffer[os_page_size()..]).own, 0);
         // Only what is missing counts.
         populate(&mut buffer[..1 << 20]).unwrap();
         println!("refused");

@@ -48,8 +48,9 @@ pub const STREAM_COUNT_MAX: u32 = 16_383;
 pub const USED_WORD_COUNT: usize = (STREAM_COUNT_MAX as usize + 1) / 64;
 /// Maximum number of pages of a session.
 pub const PAGE_COUNT_MAX: u32 = vring::RING_SIZE_MAX;
-/// Size of a huge page in bytes, the unit of [`SessionHeader::huge_begin`].
-pub const HUGE_PAGE_SIZE_BYTES: usize = 2 << 20;
+/// Unit of [`SessionHeader::huge_begin`] in bytes, and the alignment of many pages: a huge page of x86-64. Other machines
+/// may have larger ones or smaller ones.
+pub const HUGE_UNIT_BYTES: usize = 2 << 20;
 /// Unit of the page part of a state word, in bytes.
 pub const UNIT_BYTES: usize = 4096;
 
@@ -124,7 +125,7 @@ const _: () = assert!(size_of::<SessionLayout>() == 112 && align_of::<SessionLay
 #[derive(Debug)]
 pub struct SessionHeader {
     layout: [AtomicU64; LAYOUT_WORD_COUNT],
-    /// First [`HUGE_PAGE_SIZE_BYTES`] of the memory that is in huge pages, to the owner's knowledge;
+    /// First [`HUGE_UNIT_BYTES`] of the memory that is in huge pages, to the owner's knowledge;
     /// [`SessionHeader::huge_end`] is the end. A joining process can take these parts into its page table at little
     /// cost. The owner reduces the range when memory is given back.
     pub huge_begin: AtomicU32,
@@ -421,8 +422,8 @@ impl Geometry {
     #[inline]
     pub const fn pages_offset(&self) -> usize {
         let page_size_bytes = self.page_size_bytes as usize;
-        let fills_huge_pages = page_size_bytes * self.page_count as usize >= 8 * HUGE_PAGE_SIZE_BYTES;
-        let below = if fills_huge_pages { HUGE_PAGE_SIZE_BYTES } else { page_size_bytes } - 1;
+        let fills_huge_pages = page_size_bytes * self.page_count as usize >= 8 * HUGE_UNIT_BYTES;
+        let below = if fills_huge_pages { HUGE_UNIT_BYTES } else { page_size_bytes } - 1;
         (self.rings_offset() + self.ring_stride_bytes() * self.stream_count as usize + below) & !below
     }
     /// Returns the offset of the end of the last page.

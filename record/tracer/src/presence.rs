@@ -29,7 +29,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::OnceLock;
 
-use dormouse_abi::session::{HUGE_PAGE_SIZE_BYTES, STREAM_STRIDE_BYTES};
+use dormouse_abi::session::{HUGE_UNIT_BYTES, STREAM_STRIDE_BYTES};
 use dormouse_imv::is_filtered;
 use dormouse_relay::Memory;
 use rustix::thread::{CpuSet, sched_getaffinity};
@@ -82,7 +82,7 @@ fn touch(memory: &Memory, range: Range<usize>, step: usize) {
 /// Returns the part of the memory that its owner has in huge pages, within the memory and [`AT_ONCE_MAX_BYTES`].
 fn huge_part(memory: &Memory) -> Range<usize> {
     let header = memory.header();
-    let bytes = |word: &AtomicU32| word.load(Ordering::Relaxed) as usize * HUGE_PAGE_SIZE_BYTES;
+    let bytes = |word: &AtomicU32| word.load(Ordering::Relaxed) as usize * HUGE_UNIT_BYTES;
     let begin = bytes(&header.huge_begin);
     let end = bytes(&header.huge_end).min(memory.geometry().size_bytes()).min(begin.saturating_add(AT_ONCE_MAX_BYTES));
     begin..end.max(begin)
@@ -113,7 +113,7 @@ impl Presence {
         }
         let geometry = memory.geometry();
         let huge = huge_part(memory);
-        touch(memory, huge.clone(), HUGE_PAGE_SIZE_BYTES);
+        touch(memory, huge.clone(), HUGE_UNIT_BYTES);
         let is_huge = |begin: usize, size_bytes: usize| huge.start <= begin && begin + size_bytes <= huge.end;
         if !is_huge(0, geometry.streams_offset()) {
             touch(memory, 0..geometry.streams_offset(), OS_PAGE_SIZE_BYTES);

@@ -26,7 +26,11 @@ use dormouse_backing::BackingError;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
-const OS_PAGE_BYTES: usize = 4096;
+/// Unit in which replaced memory is counted, in bytes: the smallest `os_page`.
+const UNIT_BYTES: usize = 4096;
+
+/// Size of an `os_page`, for the handler. Set before the handler is installed.
+static OS_PAGE_BYTES: OnceLock<usize> = OnceLock::new();
 
 /// A range, or a free place for one. Places are never freed: a handler may be walking the list at any time.
 #[derive(Debug)]
@@ -76,7 +80,7 @@ impl Guard {
         Guard(range)
     }
 
-    /// Returns how many `os_page`s of it have been replaced so far.
+    /// Returns how much of it has been replaced so far, in units of 4 KiB.
     pub(crate) fn replaced(&self) -> u64 {
         self.0.replaced.load(Ordering::Relaxed)
     }
@@ -115,6 +119,7 @@ fn add() -> &'static Range {
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
 fn install() {
+    OS_PAGE_BYTES.get_or_init(dormouse_backing::os_page_size);
     let mut before = MaybeUninit::<libc::sigaction>::uninit();
     // SAFETY: sigaction(2) without a new action only writes the old one to `before`; it does not fail for an existing
     // signal.
@@ -160,13 +165,14 @@ extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *
 
 /// Maps zeroes in place of the `os_page` at an address of a range. Returns false if there are too many mappings.
 fn replace(range: &Range, address: usize) -> bool {
-    let page = std::ptr::with_exposed_provenance_mut(address & !(OS_PAGE_BYTES - 1));
+    let Some(&os_page) = OS_PAGE_BYTES.get() else { return false };
+    let page = std::ptr::with_exposed_provenance_mut(address & !(os_page - 1));
     let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
     // SAFETY: `page` is an `os_page` of a guarded range, which this process has mapped and accesses only by atomics and
     // raw copies, which permit that its bytes change. Only a system call is made: no lock is taken and no memory
     // allocated.
-    let mapped = unsafe { mmap_anonymous(page, OS_PAGE_BYTES, ProtFlags::READ | ProtFlags::WRITE, flags) };
-    range.replaced.fetch_add(1, Ordering::Relaxed);
+    let mapped = unsafe { mmap_anonymous(page, os_page, ProtFlags::READ | ProtFlags::WRITE, flags) };
+    range.replaced.fetch_add((os_page / UNIT_BYTES) as u64, Ordering::Relaxed);
     mapped.is_ok()
 }
 
@@ -197,23 +203,25 @@ mod tests {
 
     #[test]
     fn truncated_memory_reads_as_zeroes_and_is_counted() {
+        let os_page = dormouse_backing::os_page_size();
+        let replaced = (5 * os_page / UNIT_BYTES) as u64;
         for _ in 0..3 {
             let file = tempfile::tempfile().unwrap();
-            file.set_len(8 * OS_PAGE_BYTES as u64).unwrap();
+            file.set_len(8 * os_page as u64).unwrap();
             let map = MmapOptions::new().map_raw(&file).unwrap();
             let guard = Guard::new(map.as_ptr(), map.len());
             let write = |offset: usize| {
                 // SAFETY: inside the mapping, which outlives the store.
                 unsafe { AtomicU8::from_ptr(map.as_mut_ptr().wrapping_add(offset)) }.store(7, Ordering::Relaxed);
             };
-            (0..8).for_each(|page| write(page * OS_PAGE_BYTES));
+            (0..8).for_each(|page| write(page * os_page));
             assert_eq!(guard.replaced(), 0);
-            file.set_len(3 * OS_PAGE_BYTES as u64).unwrap();
-            let found: Vec<u8> = (0..8).map(|page| byte(&map, page * OS_PAGE_BYTES)).collect();
-            assert_eq!((found, guard.replaced()), (vec![7, 7, 7, 0, 0, 0, 0, 0], 5));
+            file.set_len(3 * os_page as u64).unwrap();
+            let found: Vec<u8> = (0..8).map(|page| byte(&map, page * os_page)).collect();
+            assert_eq!((found, guard.replaced()), (vec![7, 7, 7, 0, 0, 0, 0, 0], replaced));
             // The zeroes can be written to.
-            write(5 * OS_PAGE_BYTES);
-            assert_eq!((byte(&map, 5 * OS_PAGE_BYTES), guard.replaced()), (7, 5));
+            write(5 * os_page);
+            assert_eq!((byte(&map, 5 * os_page), guard.replaced()), (7, replaced));
         }
         // A place is reused.
         assert!(ranges().filter(|range| range.is_taken.load(Ordering::Relaxed) == 0).count() >= 1);

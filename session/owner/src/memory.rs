@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use dormouse_abi::message::BudgetState;
-use dormouse_abi::session::{Geometry, HUGE_PAGE_SIZE_BYTES, Owner, STREAM_STRIDE_BYTES, SessionLayout};
-use dormouse_backing::{BackingError, MemoryOptions, Pool};
+use dormouse_abi::session::{Geometry, HUGE_UNIT_BYTES, Owner, STREAM_STRIDE_BYTES, SessionLayout};
+use dormouse_backing::{BackingError, MemoryOptions, Pool, huge_page_size};
 use dormouse_relay::{Memory, Setup};
 use dormouse_vring::split::PlannedDriver;
 
@@ -76,9 +76,9 @@ fn page_range(geometry: &Geometry, pages: Range<u32>) -> Range<usize> {
 
 /// Returns the end of the memory for pages up to `end`: includes the huge page that the last of them begins, if little
 /// of it is missing. Pages beyond the budget are not drawn.
-fn filled_up(geometry: &Geometry, end: usize) -> usize {
-    let whole = end.next_multiple_of(HUGE_PAGE_SIZE_BYTES);
-    let is_aligned = geometry.pages_offset().is_multiple_of(HUGE_PAGE_SIZE_BYTES);
+fn filled_up(geometry: &Geometry, end: usize, huge_page: usize) -> usize {
+    let whole = end.next_multiple_of(huge_page);
+    let is_aligned = geometry.pages_offset().is_multiple_of(huge_page);
     if is_aligned && whole <= geometry.pages_end() && whole - end <= STREAMS_BYTES_MIN { whole } else { end }
 }
 
@@ -102,7 +102,7 @@ fn fill(pool: &Pool, plan: &Plan) -> Result<Range<usize>, BackingError> {
     let geometry = &plan.geometry;
     let pages = page_range(geometry, 0..plan.page_count_limit);
     let streams_bytes_max = (pages.len() / 8).max(STREAMS_BYTES_MIN);
-    let pages = pages.start..filled_up(geometry, pages.end);
+    let pages = pages.start..filled_up(geometry, pages.end, huge_page_size());
     if geometry.pages_offset() <= streams_bytes_max {
         pool.prefault(0..pages.end)?;
         // Without huge pages, short-lived programs, such as those of a build, would fault at every 4 KiB that they
@@ -118,7 +118,7 @@ fn fill(pool: &Pool, plan: &Plan) -> Result<Range<usize>, BackingError> {
         pool.prefault(ring..ring + geometry.ring_stride_bytes())?;
     }
     pool.prefault(pages.clone())?;
-    let begin = pages.start.next_multiple_of(HUGE_PAGE_SIZE_BYTES);
+    let begin = pages.start.next_multiple_of(huge_page_size());
     Ok(begin..begin + pool.use_huge_pages(pages))
 }
 
@@ -146,10 +146,10 @@ impl SessionMemory {
         // pool, which is kept together with the view. The geometry is valid, and the setup refers to its pages and
         // streams.
         let view = unsafe { Memory::initialise(pool.base(), &plan.geometry, &setup) };
-        let count = |bytes: usize| u32::try_from(bytes / HUGE_PAGE_SIZE_BYTES).unwrap_or(u32::MAX);
+        let count = |units: usize| u32::try_from(units).unwrap_or(u32::MAX);
         // Programs may map this part into their page tables at once. (Relaxed: no other process has the memory yet.)
-        view.header().huge_begin.store(count(huge.start), Ordering::Relaxed);
-        view.header().huge_end.store(count(huge.end), Ordering::Relaxed);
+        view.header().huge_begin.store(count(huge.start.div_ceil(HUGE_UNIT_BYTES)), Ordering::Relaxed);
+        view.header().huge_end.store(count(huge.end / HUGE_UNIT_BYTES), Ordering::Relaxed);
         view.header().is_dumped.store(plan.options.dump_buffers.into(), Ordering::Relaxed);
         if let Some(register) = view.register() {
             // They fit: `Options::plan` has checked it.
@@ -317,7 +317,7 @@ impl SessionMemory {
         let memory = &self.view;
         // A program that joins from now on does not map the returned memory again. (Relaxed: a program that joined just
         // before maps memory that the next growth uses.)
-        let stays = page_range(memory.geometry(), 0..memory.page_count_limit()).end / HUGE_PAGE_SIZE_BYTES;
+        let stays = page_range(memory.geometry(), 0..memory.page_count_limit()).end / HUGE_UNIT_BYTES;
         memory.header().huge_end.fetch_min(u32::try_from(stays).unwrap_or(u32::MAX), Ordering::Relaxed);
         for index in memory.page_count_limit()..memory.geometry().page_count {
             if memory.withhold(index, |stream| used(memory, stream)) || memory.is_overwrite() && memory.relocate(index)

@@ -7,8 +7,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use dormouse_backing::maps::{self, Map};
-use dormouse_backing::os_page_size;
-use dormouse_backing::page_table::{HUGE_PAGE_SIZE_BYTES, KernelInterface, PageKind, PageTable, Run};
+use dormouse_backing::page_table::{KernelInterface, PageKind, PageTable, Run};
+use dormouse_backing::{huge_page_size, os_page_size};
 use serde::Serialize;
 
 use crate::PagesError;
@@ -245,14 +245,14 @@ impl Pages {
 
     /// Returns the number of entries of the page table that lead to the zero page, small or huge.
     pub fn zero_entries(&self) -> u64 {
-        (self.zero - self.huge_zero) / os_page_size() as u64 + self.huge_zero / HUGE_PAGE_SIZE_BYTES as u64
+        (self.zero - self.huge_zero) / os_page_size() as u64 + self.huge_zero / huge_page_size() as u64
     }
 
     /// Returns the number of page faults for the touched bytes, without read-ahead: one for each page, small or huge.
     pub(crate) fn touches(&self) -> u64 {
         let huge = self.huge.min(self.resident().saturating_sub(self.shared)) + self.huge_zero;
         let small = self.touched().saturating_sub(huge);
-        small / os_page_size() as u64 + huge / HUGE_PAGE_SIZE_BYTES as u64
+        small / os_page_size() as u64 + huge / huge_page_size() as u64
     }
 }
 
@@ -415,7 +415,7 @@ pub(crate) fn unseen_by(interface: KernelInterface) -> Option<String> {
     match interface {
         KernelInterface::Scan => None,
         KernelInterface::WordsAndFlags => Some(
-            "this kernel has no PAGEMAP_SCAN (Linux 6.7): contiguous 2 MiB of physical memory count as a huge page, even if they are mapped as small pages".into(),
+            "this kernel has no PAGEMAP_SCAN (Linux 6.7): contiguous physical memory of a huge page's size counts as a huge page, even if it is mapped as small pages".into(),
         ),
         KernelInterface::Words => Some(
             "this kernel has no PAGEMAP_SCAN (Linux 6.7), and only root can see the physical frames of pages: the zero page and huge pages count as small \

@@ -44,7 +44,7 @@ Examples:
   dormouse pages --fix --compare 20 -- ./benchmark > /dev/null
                                   and how much longer it takes
 
-Columns: unbacked: the next access faults; zero: the zero page; small, huge: memory, in pages of 4 KiB or of 2 MiB.
+Columns: unbacked: the next access faults; zero: the zero page; small, huge: memory, in small pages or in huge ones.
 
 What --all and --cgroup count: MAPPINGS are entries of page tables that lead to the zero page; one of the huge zero page counts once. SHARE is the part of \
 all memory that the processes have touched. Each process is examined at a different moment. Entries that came and went between two lines cannot be told, nor \

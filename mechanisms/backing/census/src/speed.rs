@@ -3,8 +3,9 @@
 use std::fmt::Display;
 use std::time::Instant;
 
-use dormouse_backing::page_table::HUGE_PAGE_SIZE_BYTES;
-use dormouse_backing::{Huge, MemoryOptions, NotBacked, PrivatePool, available_bytes, check_backed_raw};
+use dormouse_backing::{
+    Huge, MemoryOptions, NotBacked, PrivatePool, available_bytes, check_backed_raw, huge_page_size, os_page_size,
+};
 use rustix::mm::{Advice, madvise};
 use serde::Serialize;
 
@@ -46,7 +47,7 @@ impl Speed {
     /// A line of text: there is no memory, or the kernel does not use the zero page there.
     pub(crate) fn measure(size: u64, is_huge: bool) -> Result<Speed, String> {
         let available = available_bytes().unwrap_or(SIZE_BYTES_MAX);
-        let page = if is_huge { HUGE_PAGE_SIZE_BYTES } else { dormouse_backing::os_page_size() };
+        let page = if is_huge { huge_page_size() } else { os_page_size() };
         let used = (size.min(SIZE_BYTES_MAX).min(available / 4).max(1) as usize).next_multiple_of(page);
         let [zero, mut written] = [Region::new(used, is_huge)?, Region::new(used, is_huge)?];
         written.write();
@@ -94,7 +95,7 @@ impl Region {
         // Not `Huge::Prefer`: that tries pages of hugetlb first, and these have no zero page.
         let huge = if is_huge { Huge::AsConfigured } else { Huge::Never };
         // The size of at least a huge page makes the mapping start on a huge page boundary.
-        let room = size.next_multiple_of(HUGE_PAGE_SIZE_BYTES);
+        let room = size.next_multiple_of(huge_page_size());
         let pool = PrivatePool::new(room, MemoryOptions::new().prefault(false).huge(huge));
         let pool = pool.map_err(|error| failed(&error))?;
         if is_huge {
@@ -157,7 +158,7 @@ mod tests {
     fn any_size_can_be_measured() {
         for size in [1, 4096, (3 << 20) + 5] {
             let speed = Speed::measure(size, false).unwrap();
-            assert_eq!(speed.size, size.next_multiple_of(dormouse_backing::os_page_size() as u64));
+            assert_eq!(speed.size, size.next_multiple_of(os_page_size() as u64));
             let [low, high] = speed.factor_ci95;
             assert!(low > 0.0 && low <= speed.factor && speed.factor <= high, "{speed:?}");
             assert!(speed.is_whole && speed.zero_gb_per_s > 0.0 && speed.written_gb_per_s > 0.0, "{speed:?}");

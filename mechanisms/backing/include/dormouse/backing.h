@@ -29,7 +29,7 @@
 #include <stddef.h>
 
 /* Kinds of pages: those that the system's settings give; small ones; the highest possible rung of hugetlb, transparent huge pages and small
-   pages; huge ones or an error, with the size rounded up to 2 MiB. */
+   pages; huge ones or an error, with the size rounded up to whole huge pages. */
 #define DORMOUSE_BACKING_HUGE_AS_CONFIGURED 0u
 #define DORMOUSE_BACKING_HUGE_NEVER 1u
 #define DORMOUSE_BACKING_HUGE_PREFER 2u

@@ -19,6 +19,11 @@
 
 #define MIB ((size_t)1 << 20)
 
+static size_t os_page(void)
+{
+    return (size_t)sysconf(_SC_PAGESIZE);
+}
+
 static long faults(void)
 {
     struct rusage usage;
@@ -30,7 +35,7 @@ static long faults(void)
 static long faults_of_writing(unsigned char *base, size_t size_bytes)
 {
     long before = faults();
-    for (size_t offset = 0; offset < size_bytes; offset += 4096)
+    for (size_t offset = 0; offset < size_bytes; offset += os_page())
         *(volatile unsigned char *)(base + offset) = 7;
     return faults() - before;
 }
@@ -98,7 +103,7 @@ static void check_pool(const char *name, unsigned huge)
 
     assert(dormouse_backing_grow(pool, 9 * MIB) == -EINVAL && dormouse_backing_grow(pool, MIB) == -EINVAL);
     assert(dormouse_backing_grow(pool, 6 * MIB) == 0 && dormouse_backing_size_bytes(pool) == 6 * MIB);
-    assert(dormouse_backing_base(pool) == base && base[4096] == 7);
+    assert(dormouse_backing_base(pool) == base && base[os_page()] == 7);
     assert(faults_of_writing(base, 6 * MIB) == 0);
     assert(dormouse_backing_prefault(pool, 0, 7 * MIB) == -EINVAL && dormouse_backing_prefault(pool, 5, MIB) == 0);
 
@@ -108,7 +113,7 @@ static void check_pool(const char *name, unsigned huge)
         struct dormouse_backing_pool *other = dormouse_backing_attach(dormouse_backing_file(pool), 1);
         assert(other != NULL && dormouse_backing_size_bytes(other) == 8 * MIB);
         unsigned char *theirs = (unsigned char *)dormouse_backing_base(other);
-        assert(theirs != base && theirs[4096] == 7);
+        assert(theirs != base && theirs[os_page()] == 7);
         assert(faults_of_writing(theirs, 8 * MIB) == 0);
         assert(dormouse_backing_grow(other, 8 * MIB) == -EINVAL && dormouse_backing_prefault(other, 0, 1) == -EINVAL);
         assert(dormouse_backing_file(other) == -EBADF);
@@ -142,28 +147,28 @@ static void check_guard(void)
 
 static void check_buffers(void)
 {
-    struct dormouse_backing_options options = options_of(16 * 4096, DORMOUSE_BACKING_LAZY, DORMOUSE_BACKING_HUGE_NEVER);
+    struct dormouse_backing_options options = options_of(16 * os_page(), DORMOUSE_BACKING_LAZY, DORMOUSE_BACKING_HUGE_NEVER);
     struct dormouse_backing_pool *pool = dormouse_backing_create(NULL, &options);
     assert(pool != NULL);
     unsigned char *base = (unsigned char *)dormouse_backing_base(pool);
     struct dormouse_pages_missing missing;
-    assert(dormouse_pages_check(base, 16 * 4096, &missing) == -EFAULT);
-    assert(missing.size_bytes == 16 * 4096 && missing.untouched_bytes == 16 * 4096 && missing.first == base);
+    assert(dormouse_pages_check(base, 16 * os_page(), &missing) == -EFAULT);
+    assert(missing.size_bytes == 16 * os_page() && missing.untouched_bytes == 16 * os_page() && missing.first == base);
     assert(dormouse_pages_check(base, 0, &missing) == 0 && dormouse_pages_check(NULL, 0, NULL) == 0);
     for (int page = 0; page < 16; page++)
         if (page != 5)
-            base[page * 4096] = 1;
-    assert(*(volatile unsigned char *)(base + 5 * 4096) == 0);
+            base[page * os_page()] = 1;
+    assert(*(volatile unsigned char *)(base + 5 * os_page()) == 0);
     /* A kernel that does not report the zero page yields another error, not success. */
-    int answer = dormouse_pages_check(base, 16 * 4096, &missing);
+    int answer = dormouse_pages_check(base, 16 * os_page(), &missing);
     assert(answer == -EFAULT || answer == -EOPNOTSUPP);
-    assert((answer == -EFAULT ? missing.zero_bytes : missing.unknown_bytes) == 4096);
-    assert(missing.first == base + 5 * 4096 && missing.untouched_bytes == 0 && missing.swapped_bytes == 0);
+    assert((answer == -EFAULT ? missing.zero_bytes : missing.unknown_bytes) == os_page());
+    assert(missing.first == base + 5 * os_page() && missing.untouched_bytes == 0 && missing.swapped_bytes == 0);
     assert(strlen(dormouse_backing_why()) > 0);
-    assert(dormouse_pages_check(base, 5 * 4096, NULL) == 0);
-    assert(dormouse_backing_prefault(pool, 5 * 4096, 1) == 0);
-    assert(dormouse_pages_check(base, 16 * 4096, NULL) == 0);
-    DORMOUSE_ASSERT_BACKED(base, 16 * 4096);
+    assert(dormouse_pages_check(base, 5 * os_page(), NULL) == 0);
+    assert(dormouse_backing_prefault(pool, 5 * os_page(), 1) == 0);
+    assert(dormouse_pages_check(base, 16 * os_page(), NULL) == 0);
+    DORMOUSE_ASSERT_BACKED(base, 16 * os_page());
     dormouse_backing_destroy(pool);
 }
 
@@ -185,7 +190,7 @@ static size_t own_bytes(void)
 static size_t populated_bytes(unsigned char *buffer, size_t size_bytes)
 {
     unsigned char present = 0;
-    assert(mincore((void *)((uintptr_t)(buffer + size_bytes / 2) & -(uintptr_t)4096), 1, &present) == -1 || !(present & 1));
+    assert(mincore((void *)((uintptr_t)(buffer + size_bytes / 2) & -(uintptr_t)os_page()), 1, &present) == -1 || !(present & 1));
     size_t before = own_bytes();
     assert(dormouse_pages_populate(buffer, size_bytes) == 0);
     size_t more = own_bytes() - before;
@@ -226,7 +231,7 @@ static void check_populating(void)
 
 static void check_locks(void)
 {
-    struct dormouse_backing_options options = options_of(4 * 4096, DORMOUSE_BACKING_LOCK, 0);
+    struct dormouse_backing_options options = options_of(4 * os_page(), DORMOUSE_BACKING_LOCK, 0);
     struct dormouse_backing_pool *pool = dormouse_backing_create(NULL, &options);
     if (pool == NULL) {
         assert(errno == EPERM && strstr(dormouse_backing_why(), "ulimit -l"));
