@@ -137,7 +137,7 @@ mod streams;
 
 use core::ffi::{c_char, c_int};
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 dormouse::define_vfork!();
 
 dormouse::define_libc_functions!();

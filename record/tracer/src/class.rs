@@ -108,7 +108,7 @@ impl EventKey {
 
     /// Returns the address of the first class's id; most keys have no other class. The pointer may be used to access
     /// the whole key.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     #[inline(always)]
     pub(crate) fn first_id(&self) -> *const u32 {
         ptr::from_ref(self).wrapping_byte_add(core::mem::offset_of!(EventKey, id)).cast()
@@ -118,7 +118,7 @@ impl EventKey {
     ///
     /// # Safety
     /// `id` was returned by [`EventKey::first_id`] of a key that is still alive.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     pub(crate) unsafe fn of_first_id<'a>(id: *const u32) -> &'a EventKey {
         // SAFETY: the caller guarantees that `first_id` returned `id` for a live key. The id's offset leads back to
         // that key.

@@ -1,6 +1,6 @@
 //! Clocks.
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use dormouse_abi::session::CLOCK_TSC;
 
 /// Returns the time of the monotonic clock, in nanoseconds. Async-signal-safe; preserves errno.
@@ -16,8 +16,10 @@ pub(crate) fn boot_ns() -> u64 {
 
 /// Returns the present time by a session's clock. Async-signal-safe; preserves errno.
 #[inline]
-pub(crate) fn of_session(#[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables))] clock: u32) -> u64 {
-    #[cfg(target_arch = "x86_64")]
+pub(crate) fn of_session(
+    #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), expect(unused_variables))] clock: u32,
+) -> u64 {
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     if clock == CLOCK_TSC {
         return dormouse_relay::arch::timestamp();
     }

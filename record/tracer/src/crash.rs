@@ -650,7 +650,13 @@ fn is_of_abort(context: *const c_void) -> bool {
     // SAFETY: process_vm_readv(2) reads this process's memory into `words`, which has room for it.
     let read = unsafe { libc::syscall(number, pid, &raw const local, count, &raw const remote, count, flags) };
     let [begin, end] = [&ABORT[0], &ABORT[1]].map(|word| word.load(Ordering::Relaxed));
-    read > 0 && words.iter().any(|word| (begin..end).contains(word))
+    read > 0 && words.iter().any(|word| (begin..end).contains(&unsigned(*word)))
+}
+
+/// Returns a return address without the signature that it may have in memory: with pointer authentication on AArch64 it
+/// is above the 48 bits of user addresses (Linux, Documentation/arch/arm64/pointer-authentication.rst).
+fn unsigned(address: usize) -> usize {
+    if cfg!(target_arch = "aarch64") { address & ((1 << 48) - 1) } else { address }
 }
 
 /// Sends a signal, with the kernel's information about it, to this thread, where it stays pending until the handler

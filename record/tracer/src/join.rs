@@ -204,7 +204,7 @@ impl Joining {
             attached.make_ready();
         }
         self.has_threads_with_context = true;
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
         if let Some(rseq) = rseq {
             thread::RSEQ_OFFSET.store(rseq.offset(), Ordering::Relaxed);
         }

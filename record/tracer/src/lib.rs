@@ -68,8 +68,8 @@
 //! blocks for at most 50 ms. Events that cannot be recorded are counted in the session's memory.
 //!
 //! # Limits
-//! * Gates are patched on x86-64 and AArch64; elsewhere they read a variable. Direct sections exist on x86-64;
-//!   elsewhere every record takes the slow path.
+//! * Gates are patched on x86-64 and AArch64; elsewhere they read a variable. So it is with direct
+//!   sections: elsewhere every record takes the slow path.
 //! * Direct sections need a libc that uses restartable sequences (glibc 2.35), and a `membarrier` that can restart them
 //!   (Linux 5.10), since running sections must be restarted when the session changes. Unless both are present, every
 //!   record takes the slow path.

@@ -4,10 +4,10 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::path::PathBuf;
 
 use dormouse_abi::record::RecordKind;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use dormouse_abi::session::StreamControl;
 use dormouse_abi::session::{CLOCK_TSC, LOST_CLASS_COUNT, Line, STREAM_STRIDE_BYTES, lost_class_index};
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use dormouse_percpu::PerCpu;
 use dormouse_percpu::{Area, Rseq};
 use dormouse_relay::Memory;
@@ -21,7 +21,7 @@ use crate::thread;
 #[derive(Debug)]
 pub(crate) struct Attached {
     /// First field: critical sections read it through the pointers in [`CURRENT`] and [`CURRENT_SECTION`].
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     session: dormouse_relay::arch::Session,
     pub(crate) memory: Memory,
     /// Restartable sequences, where the process has them.
@@ -46,7 +46,7 @@ unsafe impl Send for Attached {}
 
 /// Location of a stream's control block: at the start of its stride.
 // SAFETY: offset 0 is aligned for anything, and the block fits the stride (const assert in `abi`).
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 const CONTROL_BLOCK: PerCpu<StreamControl> = unsafe { PerCpu::new(0) };
 
 /// The session, or null.
@@ -70,11 +70,11 @@ pub(crate) fn current_before_id() -> Option<&'static Attached> {
 }
 
 /// Part of the session that direct sections read; [`NO_SESSION`] without a session. It is updated with [`CURRENT`].
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) static CURRENT_SECTION: AtomicPtr<dormouse_relay::arch::Session> =
     AtomicPtr::new((&raw const NO_SESSION).cast_mut());
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 static NO_SESSION: dormouse_relay::arch::Session = dormouse_relay::arch::Session::none();
 
 /// Sets the session, or none, that writers find.
@@ -82,10 +82,10 @@ pub(crate) fn set_current(attached: Option<&'static Attached>) {
     let pointer = attached.map_or(core::ptr::null_mut(), |attached| core::ptr::from_ref(attached).cast_mut());
     // (M') pairs with (M): ids of the former session were reset before. (L) pairs with (K).
     CURRENT.store(pointer, Ordering::SeqCst);
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     {
         let section = attached.map_or(&raw const NO_SESSION, |attached| &raw const attached.session);
-        // (X) Release pairs with the sections' load in `define_record!`, which acquires on x86-64: the target is
+        // (X) Release pairs with the sections' load in `define_record!`, on which their other loads depend: the target is
         // written before. Leaving restarts critical sections before it continues.
         CURRENT_SECTION.store(section.cast_mut(), Ordering::Release);
     }
@@ -94,7 +94,7 @@ pub(crate) fn set_current(attached: Option<&'static Attached>) {
 /// Makes all records take the slow path, in any session, or ends that. Async-signal-safe.
 #[cfg(feature = "listen")]
 pub(crate) fn divert(on: bool) {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     {
         let section = match current() {
             Some(attached) if !on => &raw const attached.session,
@@ -104,7 +104,7 @@ pub(crate) fn divert(on: bool) {
         // meanwhile sets the pointer again.
         CURRENT_SECTION.store(section.cast_mut(), Ordering::Release);
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = on;
 }
 
@@ -190,15 +190,15 @@ impl Attached {
         memory: Memory,
         rseq: Option<Rseq>,
         #[cfg_attr(
-            not(target_arch = "x86_64"),
-            expect(unused_variables, reason = "only x86-64 has critical sections")
+            not(any(target_arch = "x86_64", target_arch = "aarch64")),
+            expect(unused_variables, reason = "there are no critical sections")
         )]
         can_restart: bool,
         process: u16,
         socket: PathBuf,
     ) -> Result<Attached, String> {
         let clock = memory.clock();
-        if clock == CLOCK_TSC && !cfg!(target_arch = "x86_64") {
+        if clock == CLOCK_TSC && !cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
             return Err("the session's clock is not to be had on this machine".into());
         }
         // SAFETY: the geometry places the control blocks there, one in each stride; they are accessed by atomics only.
@@ -206,7 +206,7 @@ impl Attached {
             Area::new(memory.streams_base(), STREAM_STRIDE_BYTES.trailing_zeros(), memory.geometry().cpu_count)
         };
         Ok(Attached {
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
             session: dormouse_relay::arch::Session::new(&memory, rseq.is_some() && clock == CLOCK_TSC && can_restart),
             rseq,
             record_kind: memory.record_kind(),
@@ -220,7 +220,7 @@ impl Attached {
     }
 
     /// Returns the critical section's parameters for a CPU, or `None` if the CPU has no stream.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     #[inline(always)]
     pub(crate) fn site(&self, rseq: Rseq, cpu: u32) -> Option<dormouse_relay::arch::Site> {
         let control = self.streams.ptr(CONTROL_BLOCK, cpu)?;
@@ -301,7 +301,7 @@ impl Guard {
         let mine = core::ptr::from_ref(self.attached).cast_mut();
         // (M') pairs with (M).
         let _ = CURRENT.compare_exchange(mine, core::ptr::null_mut(), Ordering::SeqCst, Ordering::Relaxed);
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
         {
             let mine = (&raw const self.attached.session).cast_mut();
             let none = (&raw const NO_SESSION).cast_mut();

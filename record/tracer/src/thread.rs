@@ -12,7 +12,7 @@
 //! threads whose rseq structure is at the process's offset, so nothing else needs to be checked before a critical
 //! section is entered.
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use core::sync::atomic::AtomicIsize;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::OnceLock;
@@ -25,7 +25,7 @@ use crate::{arch, own};
 /// Offset of threads' rseq structures from their thread pointers, in bytes; 0 without rseq. Set before the first
 /// session and never changed, because libc places all of them alike. A thread gets a context word only after it has
 /// seen a value other than 0.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) static RSEQ_OFFSET: AtomicIsize = AtomicIsize::new(0);
 
 /// Function to call in each thread when it first writes an event. Async-signal-safe.
@@ -124,11 +124,11 @@ fn own_tid() -> u32 {
 /// Sets the thread's context word, if there is rseq.
 fn open_sections(words: &arch::Tls, context: u64) {
     // Relaxed: the offset is set once, and a value that this thread has seen is also seen in its critical sections.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     if RSEQ_OFFSET.load(Ordering::Relaxed) != 0 {
         words.context.set(context);
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = (words, context);
 }
 

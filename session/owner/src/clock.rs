@@ -7,6 +7,12 @@ use rustix::time::{ClockId, clock_gettime};
 /// Environment variable: `monotonic` excludes the timestamp counter.
 const ENV_CLOCK: &str = "DORMOUSE_CLOCK";
 
+/// Name and description of the timestamp counter.
+#[cfg(not(target_arch = "aarch64"))]
+const COUNTER: (&str, &str) = ("tsc", "Timestamp counter");
+#[cfg(target_arch = "aarch64")]
+const COUNTER: (&str, &str) = ("cntvct", "Virtual counter");
+
 /// A reading of all clocks at the same moment.
 #[derive(Debug, Clone, Copy)]
 struct Reading {
@@ -31,7 +37,7 @@ fn nanoseconds(clock: ClockId) -> u64 {
 
 /// Returns the current time of this clock.
 pub(crate) fn ticks(source: u32) -> u64 {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     if source == CLOCK_TSC {
         return dormouse_relay::arch::timestamp();
     }
@@ -53,25 +59,52 @@ fn read(source: u32) -> Reading {
 }
 
 /// Whether the timestamp counter can be used: it must neither stop nor change its frequency.
-fn tsc_serves() -> bool {
-    if !cfg!(target_arch = "x86_64") || std::env::var(ENV_CLOCK).is_ok_and(|clock| clock == "monotonic") {
-        return false;
-    }
+#[cfg(target_arch = "x86_64")]
+fn counter_serves() -> bool {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let flags = cpuinfo.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
     let has = |flag: &str| flags.split_whitespace().any(|word| word == flag);
     has("constant_tsc") && has("nonstop_tsc")
 }
 
+/// The architecture guarantees that the counter neither stops nor changes its frequency (Arm ARM, "The system counter").
+/// Where a machine's counter is faulty, Linux reads it for programs and corrects it.
+#[cfg(target_arch = "aarch64")]
+fn counter_serves() -> bool {
+    true
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn counter_serves() -> bool {
+    false
+}
+
+/// Returns the frequency that the machine tells for its counter, in Hz; 0 if it tells none.
+fn told_hz() -> u64 {
+    #[cfg(target_arch = "aarch64")]
+    let told_hz = dormouse_relay::arch::told_frequency_hz();
+    #[cfg(not(target_arch = "aarch64"))]
+    let told_hz = 0;
+    told_hz
+}
+
+/// Returns a first estimate of the frequency: the machine's own word, unless a measurement of a few milliseconds
+/// contradicts it. The monotonic clock is at most 500 parts in a million fast or slow (adjtimex(2)), and some firmware
+/// tells nonsense.
+fn first_estimate_hz(told_hz: u64, measured_hz: u64) -> u64 {
+    if told_hz.abs_diff(measured_hz) <= measured_hz / 1_000 { told_hz } else { measured_hz }
+}
+
 impl Clock {
     /// Chooses the clock and measures its frequency for 5 ms; [`Clock::last_calibration`] is more exact.
     pub(crate) fn new() -> Clock {
-        let source = if tsc_serves() { CLOCK_TSC } else { CLOCK_MONOTONIC };
+        let is_excluded = std::env::var(ENV_CLOCK).is_ok_and(|clock| clock == "monotonic");
+        let source = if !is_excluded && counter_serves() { CLOCK_TSC } else { CLOCK_MONOTONIC };
         let start = read(source);
         let mut clock = Clock { source, start, estimate_hz: 1_000_000_000 };
         if source == CLOCK_TSC {
             std::thread::sleep(std::time::Duration::from_millis(5));
-            clock.estimate_hz = clock.frequency_hz(read(source));
+            clock.estimate_hz = first_estimate_hz(told_hz(), clock.frequency_hz(read(source)));
         }
         clock
     }
@@ -106,7 +139,7 @@ impl Clock {
         let since_epoch = self.start.realtime_ns as i128 * frequency_hz as i128 / 1_000_000_000;
         let zero = since_epoch - self.start.ticks as i128;
         let (name, description) = match self.source {
-            CLOCK_TSC => ("tsc", "Timestamp counter"),
+            CLOCK_TSC => COUNTER,
             _ => ("monotonic", "Monotonic clock"),
         };
         metadata::Clock {
@@ -129,5 +162,17 @@ impl Clock {
             return self.first_calibration();
         }
         self.at_frequency(self.frequency_hz(read(self.source)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_told_frequency_is_believed_unless_a_measurement_contradicts_it() {
+        assert_eq!(first_estimate_hz(24_000_000, 24_011_000), 24_000_000);
+        assert_eq!(first_estimate_hz(1_000_000, 24_011_000), 24_011_000);
+        assert_eq!(first_estimate_hz(0, 2_899_999_999), 2_899_999_999);
     }
 }

@@ -47,8 +47,12 @@ extern "C" fn on_fault(_: c_int, info: *mut libc::siginfo_t, context: *mut c_voi
         return;
     }
     // SAFETY: with SA_SIGINFO, the third argument points to the interrupted context.
-    let registers = &unsafe { &*context.cast::<libc::ucontext_t>() }.uc_mcontext.gregs;
-    INSTRUCTION.store(registers[libc::REG_RIP as usize] as *mut c_void, Ordering::Relaxed);
+    let registers = &unsafe { &*context.cast::<libc::ucontext_t>() }.uc_mcontext;
+    #[cfg(target_arch = "x86_64")]
+    let instruction = registers.gregs[libc::REG_RIP as usize];
+    #[cfg(target_arch = "aarch64")]
+    let instruction = registers.pc;
+    INSTRUCTION.store(instruction as *mut c_void, Ordering::Relaxed);
     // SAFETY: this is the page that `is_first_touched_by_this_program` has protected; making it accessible again
     // invalidates nothing.
     unsafe { libc::mprotect(page.cast(), 4096, libc::PROT_READ | libc::PROT_WRITE) };

@@ -86,7 +86,7 @@ mod drain;
 mod end;
 mod error;
 mod fault;
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(all(test, any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod first_touch;
 mod follow;
 mod followed;

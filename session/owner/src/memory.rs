@@ -386,7 +386,7 @@ impl SessionMemory {
     }
 }
 
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(all(test, any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod tests {
     use std::sync::atomic::Ordering;
 

@@ -194,7 +194,7 @@ mod tests {
     use dormouse_abi::session::MODE_OVERWRITE;
 
     use super::*;
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     use crate::first_touch::is_first_touched_by_this_program;
     use crate::fuzzing::Owner;
     use crate::testing::{GEOMETRY, Writer};
@@ -248,7 +248,7 @@ mod tests {
         }
     }
 
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     #[test]
     fn a_page_is_not_copied_by_libc() {
         let place = tempfile::tempdir().unwrap();

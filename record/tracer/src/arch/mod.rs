@@ -1,8 +1,8 @@
 //! Thread-local words that the record path and signal handlers may read at any time, and the event section of the
 //! loaded object.
 //!
-//! `std::thread_local!` may allocate on first use in a library loaded by `dlopen`, so on x86-64 the words are in the
-//! static TLS block (initial-exec model). Other architectures use the std facility.
+//! `std::thread_local!` may allocate on first use in a library loaded by `dlopen`, so on x86-64 and AArch64 the
+//! words are in the static TLS block (initial-exec model). Other architectures use the std facility.
 
 use dormouse_abi::site::{EVENTS_SECTION, EventRecord};
 
@@ -32,12 +32,17 @@ pub(crate) struct Tls {
 /// Maximum number of durations that triggers may measure: each has two patterns.
 pub(crate) const DURATION_COUNT_MAX: usize = dormouse_abi::trigger::PATTERN_COUNT_MAX / 2;
 
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+#[cfg(target_arch = "aarch64")]
+pub(crate) use aarch64::{RETURN_FROM_SIGNAL, set_alternate_stack, tls};
+
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86_64::{RETURN_FROM_SIGNAL, set_alternate_stack, tls};
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod generic {
     use super::{DURATION_COUNT_MAX, Tls};
     use core::cell::Cell;
@@ -61,20 +66,20 @@ mod generic {
         TLS.with(|tls| core::ptr::from_ref(tls))
     }
 }
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub(crate) use generic::tls;
 /// Sets the calling thread's alternate stack. Does nothing while the thread runs on an alternate stack.
 ///
 /// # Safety
 /// `stack` is valid for sigaltstack(2): its memory is used by the calling thread alone.
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub(crate) unsafe fn set_alternate_stack(stack: &libc::stack_t) {
     // SAFETY: the caller guarantees that the stack's memory is the calling thread's alone. On an alternate stack, the
     // kernel refuses.
     unsafe { libc::sigaltstack(stack, core::ptr::null_mut()) };
 }
 /// The kernel supplies its own return address.
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub(crate) const RETURN_FROM_SIGNAL: Option<unsafe extern "C" fn()> = None;
 
 dormouse_imv::__own_records!(own_records, EventRecord, "dormouse_events" = EVENTS_SECTION, "aR");

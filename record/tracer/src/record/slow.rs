@@ -11,7 +11,7 @@ use dormouse_abi::record::{HEADER_SIZE_BYTES, PACKET_SPAN_BITS};
 use dormouse_abi::session::{Geometry, State, StreamControl, claim, lost_class_index, spare};
 use dormouse_abi::txn::Txn;
 use dormouse_percpu::{Commit, Rseq, apply_exclusive};
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use dormouse_relay::begin_epoch;
 use dormouse_relay::{Drawer, Form, Record, Segment, WriteOutcome, write_exclusive};
 use dormouse_vring::split::PlannedDriver;
@@ -157,7 +157,10 @@ fn is_too_big(attached: &Attached, record: &Record<'_>) -> bool {
 /// Means of changing a stream: under rseq on its CPU, or as its claimant.
 #[derive(Debug, Clone, Copy)]
 enum StreamAccess {
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only x86-64 has critical sections"))]
+    #[cfg_attr(
+        not(any(target_arch = "x86_64", target_arch = "aarch64")),
+        expect(dead_code, reason = "there are no critical sections")
+    )]
     Rseq(Rseq, u32),
     Claim(u32),
 }
@@ -202,7 +205,7 @@ enum Switch {
     NoPage,
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn record_under_rseq(attached: &'static Attached, rseq: Rseq, record: &Record<'_>) {
     for _ in 0..ATTEMPTS_MAX {
         // The thread is not registered, or the CPU was added after the session was sized.
@@ -250,7 +253,7 @@ fn record_under_rseq(attached: &'static Attached, rseq: Rseq, record: &Record<'_
 /// corrupted memory, needs more; a traced program must continue in any case.
 const ATTEMPTS_MAX: u32 = 1_000;
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn record_under_rseq(attached: &'static Attached, _rseq: Rseq, record: &Record<'_>) {
     record_claimed(attached, thread::identify(), record);
 }

@@ -1,4 +1,4 @@
-//! Architectures without direct sections: every record takes the slow path. `x86_64` documents the functions.
+//! Architectures without direct sections: every record takes the slow path. `direct` documents the functions.
 
 use core::mem::MaybeUninit;
 use core::ops::Range;
