@@ -1,28 +1,17 @@
 //! The bytes of a gate in the binary.
 #![cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux", not(feature = "generic")))]
 
+mod sites;
+
 use dormouse_imv::{
     CodeWriter, StaticKey, disable, enable, key_sites, static_branch, static_branch_likely, status, visit_key_sites,
 };
+use sites::{is_jump, is_nop};
 
 fn bytes_of(key: &StaticKey) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     visit_key_sites(key, |_, bytes| all.push(bytes.to_vec())).unwrap();
     all
-}
-
-/// Whether a gate's bytes are the architecture's `nop`: a dormant gate, or an armed one that is likely.
-fn is_dormant(bytes: &[u8]) -> bool {
-    if cfg!(target_arch = "x86_64") {
-        bytes == [0x0F, 0x1F, 0x44, 0x00, 0x00]
-    } else {
-        bytes == 0xD503_201F_u32.to_le_bytes()
-    }
-}
-
-/// Whether a gate's bytes are a jump.
-fn is_armed(bytes: &[u8]) -> bool {
-    if cfg!(target_arch = "x86_64") { bytes[0] == 0xE9 } else { bytes[3] & 0xFC == 0x14 }
 }
 
 #[test]
@@ -34,7 +23,7 @@ fn the_constructor_makes_sites_dormant() {
     }
     let dormant = bytes_of(&KEY);
     assert!(!dormant.is_empty());
-    assert!(dormant.iter().all(|bytes| is_dormant(bytes)));
+    assert!(dormant.iter().all(|bytes| is_nop(bytes)));
     assert!(!gate());
     let status = status().unwrap();
     assert_eq!(status.writer, CodeWriter::Mprotect, "{}", status.reason);
@@ -57,7 +46,7 @@ fn a_gate_can_be_armed_and_disarmed_repeatedly() {
     assert!(!gate());
     assert_eq!(armed.len(), dormant.len());
     for (armed, dormant) in armed.iter().zip(&dormant) {
-        assert!(is_armed(armed) && is_dormant(dormant));
+        assert!(is_jump(armed) && is_nop(dormant));
     }
     enable(&KEY).unwrap();
     assert_eq!(bytes_of(&KEY), armed, "the distance is the same again");
@@ -76,17 +65,17 @@ fn a_likely_gate_is_a_nop_while_it_is_enabled() {
     for _ in 0..3 {
         enable(&KEY).unwrap();
         assert!(gate());
-        assert!(!dormant.is_empty() && bytes_of(&KEY).iter().all(|bytes| is_dormant(bytes)));
+        assert!(!dormant.is_empty() && bytes_of(&KEY).iter().all(|bytes| is_nop(bytes)));
         disable(&KEY).unwrap();
         assert!(!gate());
-        assert!(bytes_of(&KEY) == dormant && dormant.iter().all(|bytes| is_armed(bytes)));
+        assert!(bytes_of(&KEY) == dormant && dormant.iter().all(|bytes| is_jump(bytes)));
     }
     let count = key_sites(&KEY).unwrap();
     assert_eq!(count.patched, count.sites);
 }
 
 #[test]
-fn a_key_that_starts_enabled_is_armed() {
+fn a_key_that_starts_enabled_is_jump() {
     static KEY: StaticKey = StaticKey::new_enabled();
     let gate = || static_branch!(KEY);
     assert!(gate());
@@ -94,5 +83,5 @@ fn a_key_that_starts_enabled_is_armed() {
     assert!(count.sites > 0 && count.patched == count.sites);
     disable(&KEY).unwrap();
     assert!(!gate());
-    assert!(bytes_of(&KEY).iter().all(|bytes| is_dormant(bytes)));
+    assert!(bytes_of(&KEY).iter().all(|bytes| is_nop(bytes)));
 }

@@ -1,6 +1,6 @@
-//! Compares rustc's code for each kind of site, with and without optimisation, with `golden/rustc.txt`, which
-//! `DORMOUSE_BLESS=1` rewrites.
-#![cfg(all(target_arch = "x86_64", target_os = "linux", not(feature = "generic")))]
+//! Compares rustc's code for each kind of site, with and without optimisation, with the architecture's file in `golden`,
+//! which `DORMOUSE_BLESS=1` rewrites.
+#![cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux", not(feature = "generic")))]
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -10,12 +10,16 @@ use dormouse_abi::site::{
     SITE_DIRECT_BRANCH, SITE_FORM_MASK, SITE_VALUE, SITES_SECTION, X86_BRANCH_LEN, X86_VALUE_LEN,
 };
 use dormouse_testing::c_programs::{stdout, succeed};
-use dormouse_testing::code::{has_memory_operand, listed_functions};
+use dormouse_testing::code::{JUMP, NOP, has_memory_operand, listed_functions};
 use object::{Object, ObjectSection, ObjectSymbol};
 
 const FUNCTION_PREFIX: &str = "site_";
 /// Size of the gate, the rest of the aligned word, and the immediate, in bytes.
 const GATED_LEN: u64 = 15;
+const IS_X86: bool = cfg!(target_arch = "x86_64");
+const BRANCH_LEN: u64 = if IS_X86 { X86_BRANCH_LEN as u64 } else { 4 };
+/// Golden file of this architecture. On AArch64 only branches have sites.
+const GOLDEN: &str = if IS_X86 { "tests/golden/rustc.txt" } else { "tests/golden/rustc-aarch64.txt" };
 
 fn build(arguments: &[&str], profile_dir: &str) -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("golden");
@@ -56,7 +60,7 @@ fn sites(program: &Path) -> Vec<Site> {
             |symbol: &object::Symbol<'_, '_>| (symbol.address()..symbol.address() + symbol.size()).contains(&address);
         let Some((name, function)) = functions.iter().find(|(_, function)| within(function)) else { continue };
         let len = match kind & SITE_FORM_MASK {
-            SITE_DIRECT_BRANCH => X86_BRANCH_LEN as u64,
+            SITE_DIRECT_BRANCH => BRANCH_LEN,
             SITE_VALUE => X86_VALUE_LEN as u64,
             _ => GATED_LEN,
         };
@@ -81,7 +85,8 @@ fn nameless(operand: &str) -> String {
 /// Returns the instructions of a site, without addresses and names of registers.
 fn disassembly(program: &Path, site: &Site) -> Vec<String> {
     let output = Command::new("objdump")
-        .args(["-d", "-M", "intel", "--no-show-raw-insn"])
+        .args(["-d", "--no-show-raw-insn"])
+        .args(if IS_X86 { &["-M", "intel"][..] } else { &[] })
         .arg(format!("--start-address={}", site.address))
         .arg(format!("--stop-address={}", site.address + site.len))
         .arg(program)
@@ -92,8 +97,8 @@ fn disassembly(program: &Path, site: &Site) -> Vec<String> {
         .filter_map(|line| line.split_once(":\t"))
         .map(|(_, instruction)| {
             let instruction = instruction.split(" # ").next().unwrap().trim();
-            if instruction.contains("jmp") {
-                return "jmp slow".to_string();
+            if instruction.starts_with(JUMP) && (IS_X86 || instruction.starts_with("b\t")) {
+                return format!("{JUMP} slow");
             }
             if instruction.starts_with("test") {
                 return instruction.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -123,7 +128,7 @@ fn each_kind_of_site_has_the_documented_bytes() {
             writeln!(text, "  {:10} {}", site.function, disassembly(&program, &site).join("; ")).unwrap();
         }
     }
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/rustc.txt");
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join(GOLDEN);
     if std::env::var_os("DORMOUSE_BLESS").is_some() {
         std::fs::write(&golden, &text).unwrap();
     }
@@ -140,7 +145,6 @@ fn a_patched_branch_reads_no_data() {
     let printed = stdout(&succeed(&mut Command::new(build(&["--release"], "release"))));
     let functions = listed_functions(directory, &printed);
     let instructions = |name: &str| &functions.iter().find(|(known, _)| known == name).expect("a function").1;
-    let nop = "nopl 0x0(%rax,%rax,1)";
     assert_eq!(functions.len(), 4, "{printed}");
     for (name, answer) in [("unlikely dormant", 2), ("unlikely armed", 1), ("likely dormant", 2), ("likely armed", 1)] {
         let falls_through = matches!(name, "unlikely dormant" | "likely armed");
@@ -148,8 +152,9 @@ fn a_patched_branch_reads_no_data() {
         assert!(!found.iter().any(|text| has_memory_operand(text)), "{name}: {found:?}");
         // The compiler may set the answer before the branch, and again behind it.
         found.retain(|text| !text.starts_with("mov "));
-        assert_eq!(found, [if falls_through { nop } else { "jmp" }, "ret"], "{name}");
+        assert_eq!(found, [if falls_through { NOP } else { JUMP }, "ret"], "{name}");
         let set = instructions(name).iter().rfind(|text| text.starts_with("mov ")).expect("an answer").clone();
-        assert_eq!(set, format!("mov $0x{answer},%eax"), "{name}");
+        let expected = if IS_X86 { format!("mov $0x{answer},%eax") } else { format!("mov w0, #0x{answer}") };
+        assert_eq!(set, expected, "{name}");
     }
 }

@@ -1,5 +1,5 @@
 //! The example that is set from outside.
-#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#![cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux"))]
 
 use std::process::Command;
 

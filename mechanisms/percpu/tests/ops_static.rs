@@ -1,13 +1,15 @@
 //! A statically linked program: its libc has no symbols to look up, but may have registered threads nevertheless.
-#![cfg(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64"))]
+#![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
 use std::path::Path;
 use std::process::Command;
 
 use dormouse_testing::{Lack, has_target, skip};
 
-const TARGET: &str = "x86_64-unknown-linux-gnu";
-const MUSL: &str = "x86_64-unknown-linux-musl";
+const TARGET: &str =
+    if cfg!(target_arch = "x86_64") { "x86_64-unknown-linux-gnu" } else { "aarch64-unknown-linux-gnu" };
+const MUSL: &str =
+    if cfg!(target_arch = "x86_64") { "x86_64-unknown-linux-musl" } else { "aarch64-unknown-linux-musl" };
 
 /// Builds the program statically for a target, and runs it with and without libc's registration.
 fn run(target: &str) -> Option<[String; 2]> {

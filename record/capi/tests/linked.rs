@@ -1,6 +1,6 @@
 //! A C program that is not linked dynamically with glibc, but statically or with musl. It is run dormant, recorded, and
 //! armed while it runs, and every event is counted.
-#![cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
+#![cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux", target_env = "gnu"))]
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,8 @@ fn prefix() -> &'static Path {
     PREFIX.get_or_init(|| install("linked-prefix"))
 }
 
-const MUSL: &str = "x86_64-unknown-linux-musl";
+const MUSL: &str =
+    if cfg!(target_arch = "x86_64") { "x86_64-unknown-linux-musl" } else { "aarch64-unknown-linux-musl" };
 
 fn source() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/counted.c")

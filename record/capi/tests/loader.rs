@@ -2,7 +2,7 @@
 //! under the loader's lock.
 //!
 //! `DORMOUSE_STORM_SECONDS=600` makes the storm last ten minutes, `DORMOUSE_STORM_SEED=N` repeats one.
-#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#![cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux"))]
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};

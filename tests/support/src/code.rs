@@ -6,10 +6,19 @@ use std::process::Command;
 
 use crate::c_programs::{stdout, succeed};
 
-/// Maximum size of an x86-64 instruction, in bytes.
-const INSTRUCTION_LEN_MAX: u64 = 15;
+/// Maximum size of an instruction, in bytes.
+const INSTRUCTION_LEN_MAX: u64 = if IS_X86 { 15 } else { 4 };
+/// Whether the code is x86-64's; otherwise it is AArch64's.
+const IS_X86: bool = cfg!(target_arch = "x86_64");
 
-/// Returns the instructions of an x86-64 function that can be reached from its start, each once, without addresses: after a
+/// Name of this architecture for `objdump -m`.
+pub const OBJDUMP_MACHINE: &str = if IS_X86 { "i386:x86-64" } else { "aarch64" };
+/// A gate that falls through, as text.
+pub const NOP: &str = if IS_X86 { "nopl 0x0(%rax,%rax,1)" } else { "nop" };
+/// Mnemonic of a jump without a condition.
+pub const JUMP: &str = if IS_X86 { "jmp" } else { "b" };
+
+/// Returns the instructions of a function that can be reached from its start, each once, without addresses: after a
 /// conditional jump first those that follow it. `bytes` is the memory from the function's start on, and `directory` is
 /// writable.
 pub fn reachable_instructions(directory: &Path, bytes: &[u8]) -> Vec<String> {
@@ -19,13 +28,16 @@ pub fn reachable_instructions(directory: &Path, bytes: &[u8]) -> Vec<String> {
     while let Some(mut at) = pending.pop() {
         while seen.insert(at) {
             let (text, next) = instruction(&file, at);
-            let (mnemonic, operand) = text.split_once(' ').unwrap_or((&text, ""));
-            let target = u64::from_str_radix(operand.trim().trim_start_matches("0x"), 16);
-            found.push(if mnemonic.starts_with('j') { mnemonic.to_string() } else { text.clone() });
+            let (mnemonic, operands) = text.split_once(' ').unwrap_or((&text, ""));
+            // AArch64's conditional branches have the target behind what they test.
+            let operand = operands.rsplit(' ').next().unwrap_or_default();
+            let target = u64::from_str_radix(operand.trim_start_matches("0x"), 16);
+            let is_jump = mnemonic == JUMP || is_conditional(mnemonic);
+            found.push(if is_jump { mnemonic.to_string() } else { text.clone() });
             at = match (mnemonic, target) {
                 ("ret", _) => break,
-                ("jmp", target) => target.expect("a direct jump"),
-                (jump, target) if jump.starts_with('j') => {
+                (JUMP, target) => target.expect("a direct jump"),
+                (jump, target) if is_conditional(jump) => {
                     pending.push(target.expect("a direct jump"));
                     next
                 }
@@ -39,13 +51,16 @@ pub fn reachable_instructions(directory: &Path, bytes: &[u8]) -> Vec<String> {
 /// Returns the instruction at an offset of a file, with single spaces, and the offset of the next one.
 fn instruction(file: &Path, at: u64) -> (String, u64) {
     let mut command = Command::new("objdump");
-    command.args(["-D", "-z", "-w", "-b", "binary", "-m", "i386:x86-64"]);
+    command.args(["-D", "-z", "-w", "-b", "binary", "-m", OBJDUMP_MACHINE]);
     command.arg(format!("--start-address={at}")).arg(format!("--stop-address={}", at + INSTRUCTION_LEN_MAX)).arg(file);
     let text = stdout(&succeed(&mut command));
     let line = text.lines().find(|line| line.contains(":\t")).unwrap_or_else(|| panic!("no code at {at}: {text}"));
     let mut columns = line.split('\t').skip(1);
-    let len = columns.next().expect("bytes").split_whitespace().count() as u64;
-    let text = columns.next().expect("an instruction").split('#').next().expect("a text");
+    let bytes = columns.next().expect("bytes").split_whitespace().count() as u64;
+    // AArch64's bytes are shown as one word, and an operand has several columns.
+    let len = if IS_X86 { bytes } else { INSTRUCTION_LEN_MAX };
+    let text = columns.collect::<Vec<_>>().join(" ");
+    let text = text.split(if IS_X86 { "#" } else { "//" }).next().expect("an instruction");
     (text.split_whitespace().collect::<Vec<_>>().join(" "), at + len)
 }
 
@@ -60,7 +75,20 @@ pub fn listed_functions(directory: &Path, printed: &str) -> Vec<(String, Vec<Str
     printed.lines().map(function).collect()
 }
 
+/// Whether an instruction, or its mnemonic, is a jump with a condition.
+pub fn is_conditional(instruction: &str) -> bool {
+    let mnemonic = instruction.split(' ').next().unwrap_or_default();
+    if IS_X86 {
+        mnemonic.starts_with('j') && mnemonic != JUMP
+    } else {
+        mnemonic.starts_with("b.") || matches!(mnemonic, "cbz" | "cbnz" | "tbz" | "tbnz")
+    }
+}
+
 /// Whether an instruction reads or writes data, except the stack on return.
 pub fn has_memory_operand(instruction: &str) -> bool {
+    if !IS_X86 {
+        return instruction.contains('[');
+    }
     !instruction.starts_with("nop") && !instruction.starts_with("lea") && instruction.contains('(')
 }

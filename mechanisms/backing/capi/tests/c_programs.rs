@@ -1,6 +1,6 @@
 //! Memory in C and C++: one program, compiled and linked in every common way, with either library. Its checks are in
 //! `c_programs/main.c`. The example of the manual page, and those of the crate, are compiled and run too.
-#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#![cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux"))]
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;

@@ -1,5 +1,5 @@
 //! Programs in C and C++ that listen without a tracer, or with one beside: listed and set by `dormouse imv`.
-#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#![cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux"))]
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! Programs that listen without a tracer: listed and set by the command, by a client in Python, and by clients that are
 //! silent, wrong or dead.
-#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#![cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux"))]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;

@@ -46,8 +46,8 @@
  * MT-safe, lock-free, async-signal-safe. In a process without restartable sequences, for example under valgrind: blocking,
  * by a lock of the CPU. Do not use them between vfork() and exec.
  *
- * Link with -ldormouse_percpu or -ldormouse. Sections are inline on x86-64; elsewhere, and with DORMOUSE_GENERIC
- * defined, an operation is a call. See dormouse-percpu(3).
+ * Link with -ldormouse_percpu or -ldormouse. Sections are inline on x86-64 and AArch64; elsewhere, and with
+ * DORMOUSE_GENERIC defined, an operation is a call. See dormouse-percpu(3).
  */
 #ifndef DORMOUSE_THIS_CPU_H
 #define DORMOUSE_THIS_CPU_H
@@ -58,7 +58,7 @@
 
 #include <dormouse/percpu.h>
 
-#if defined(__x86_64__) && defined(__LP64__) && defined(__linux__) && !defined(DORMOUSE_GENERIC)
+#if (defined(__x86_64__) || defined(__aarch64__)) && defined(__LP64__) && defined(__linux__) && !defined(DORMOUSE_GENERIC)
 #define DORMOUSE_I_PERCPU_INLINE 1
 #else
 #define DORMOUSE_I_PERCPU_INLINE 0
@@ -139,6 +139,14 @@ void dormouse_percpu_forget(const struct dormouse_percpu_area *area);
 #define DORMOUSE_I_PERCPU_DELAY ""
 #endif
 
+/* How a section ended. */
+#define DORMOUSE_I_PERCPU_DONE 0
+#define DORMOUSE_I_PERCPU_OTHER_VALUE 1
+#define DORMOUSE_I_PERCPU_AGAIN 2
+#define DORMOUSE_I_PERCPU_NO_COPY 3
+
+#ifdef __x86_64__
+
 /* The beginning of a section, up to the distance of the CPU's copy in the register `a`, whose low half is `low`: the
  * kernel restarts at 6 what it interrupts between 4 and 5. `place` is where the number of the copy is, `count` the number
  * of copies, and `shift` the binary logarithm of their distance. */
@@ -180,12 +188,6 @@ void dormouse_percpu_forget(const struct dormouse_percpu_area *area);
     ".byte 0x0f, 0xb9, 0x3d\n\t"                                                                                       \
     ".long 0x53053053\n"                                                                                               \
     "6:\n\t" aborted "7:\n\t" elsewhere
-
-/* How a section ended. */
-#define DORMOUSE_I_PERCPU_DONE 0
-#define DORMOUSE_I_PERCPU_OTHER_VALUE 1
-#define DORMOUSE_I_PERCPU_AGAIN 2
-#define DORMOUSE_I_PERCPU_NO_COPY 3
 
 #define DORMOUSE_I_PERCPU_END_WITH_OUTCOME                                                                             \
     DORMOUSE_I_PERCPU_END("mov $2, %[outcome]\n\tjmp 5b\n", "mov $3, %[outcome]\n\tjmp 5b\n")                          \
@@ -300,6 +302,180 @@ DORMOUSE_I_PERCPU_FUNCTION int dormouse_i_percpu_try_pop(const struct dormouse_p
     return outcome;
 }
 
+#else
+
+/*
+ * The same on AArch64, where the register `thread` has the address of the thread's rseq structure. The kernel's signature is
+ * an instruction, so it is the same word in code of either byte order. What a section does instead of its store is at the
+ * end of the text section, to which only unconditional branches go: a conditional one reaches 1 MiB.
+ *
+ * Other CPUs may see stores in a different order. So a final store that makes other stores reachable is a release (`stlr`,
+ * which takes an address and no distance). On the CPU itself program order is enough.
+ */
+#define DORMOUSE_I_PERCPU_BEGIN(a, low, thread, place, count, shift)                                                   \
+    ".pushsection __rseq_cs, \"aw\", %%progbits\n\t"                                                                   \
+    ".balign 32\n"                                                                                                     \
+    "3:\n\t"                                                                                                           \
+    ".word 0, 0\n\t"                                                                                                   \
+    ".xword 4f, 5f - 4f, 6f\n\t"                                                                                       \
+    ".popsection\n\t"                                                                                                  \
+    "mrs " thread ", tpidr_el0\n\t"                                                                                    \
+    "add " thread ", " thread ", %[rseq]\n\t"                                                                          \
+    "adrp " a ", 3b\n\t"                                                                                               \
+    "add " a ", " a ", :lo12:3b\n\t"                                                                                   \
+    "str " a ", [" thread ", #8]\n"                                                                                    \
+    "4:\n\t"                                                                                                           \
+    "ldr " low ", [" thread ", " place "]\n\t"                                                                         \
+    "cmp " low ", " count "\n\t"                                                                                       \
+    "b.lo 9f\n\t"                                                                                                      \
+    "b 7f\n"                                                                                                           \
+    "9:\n\t"                                                                                                           \
+    "lsl " a ", " a ", " shift "\n\t" DORMOUSE_I_PERCPU_DELAY
+
+#define DORMOUSE_I_PERCPU_BEGIN_IN_AREA(a, low, thread)                                                                \
+    DORMOUSE_I_PERCPU_BEGIN(a, low, thread, "%[index]", "%w[count]", "%[shift]")
+#define DORMOUSE_I_PERCPU_IN_IN_AREA                                                                                   \
+    [rseq] "r"(area->rseq_offset), [index] "r"(area->index_offset - area->rseq_offset), [count] "r"(area->count),      \
+        [shift] "r"((uint64_t)area->stride_shift)
+#define DORMOUSE_I_PERCPU_BEGIN_HERE(a, low, thread) DORMOUSE_I_PERCPU_BEGIN(a, low, thread, "#4", "#1024", "#18")
+#define DORMOUSE_I_PERCPU_IN_HERE [rseq] "r"(area->here_offset)
+
+#if defined(__PIC__) && !defined(__PIE__)
+#define DORMOUSE_I_PERCPU_CLEAR(thread) "str xzr, [" thread ", #8]\n\t"
+#else
+#define DORMOUSE_I_PERCPU_CLEAR(thread)
+#endif
+
+#define DORMOUSE_I_PERCPU_END(thread, aborted, elsewhere)                                                              \
+    "5:\n\t" DORMOUSE_I_PERCPU_CLEAR(thread) ".subsection 1\n\t"                                                       \
+    ".inst 0xd428bc00\n"                                                                                               \
+    "6:\n\t" aborted "7:\n\t" elsewhere
+
+#define DORMOUSE_I_PERCPU_END_WITH_OUTCOME                                                                             \
+    DORMOUSE_I_PERCPU_END("%[thread]", "mov %w[outcome], #2\n\tb 5b\n", "mov %w[outcome], #3\n\tb 5b\n")              \
+    "8:\n\tmov %w[outcome], #1\n\tb 5b\n\t.previous"
+
+/* Registers that all sections with an outcome change: `a` is the address of the word in the CPU's copy, once it is known. */
+#define DORMOUSE_I_PERCPU_OUT [a] "=&r"(a), [thread] "=&r"(thread), [outcome] "+&r"(outcome)
+#define DORMOUSE_I_PERCPU_FIND_HERE DORMOUSE_I_PERCPU_BEGIN_HERE("%[a]", "%w[a]", "%[thread]") "add %[a], %[a], %[first]\n\t"
+#define DORMOUSE_I_PERCPU_FIND_IN_AREA                                                                                 \
+    DORMOUSE_I_PERCPU_BEGIN_IN_AREA("%[a]", "%w[a]", "%[thread]") "add %[a], %[a], %[first]\n\t"
+
+/* Defines the operations on words of `bits` bits, with the operand modifier of their registers. */
+#define DORMOUSE_I_PERCPU_DEFINE(kind, KIND, bits, size)                                                               \
+    DORMOUSE_I_PERCPU_FUNCTION int dormouse_i_percpu_add##bits##kind(const struct dormouse_percpu_area *area,          \
+                                                                     void *first, uint##bits##_t n)                    \
+    {                                                                                                                  \
+        __asm__ goto(DORMOUSE_I_PERCPU_BEGIN_##KIND("x10", "w10", "x11")                                               \
+                     "ldr " size "12, [%[first], x10]\n\t"                                                             \
+                     "add " size "12, " size "12, %" size "[n]\n\t"                                                    \
+                     DORMOUSE_I_PERCPU_DELAY                                                                           \
+                     "str " size "12, [%[first], x10]\n"                                                               \
+                     DORMOUSE_I_PERCPU_END("x11", "b %l[again]\n", "b %l[again]\n\t") ".previous"                      \
+                     : : [first] "r"(first), [n] "rI"(n), DORMOUSE_I_PERCPU_IN_##KIND                                  \
+                     : "x10", "x11", "x12", "cc" : again);                                                             \
+        return DORMOUSE_I_PERCPU_DONE;                                                                                 \
+    again:                                                                                                             \
+        return DORMOUSE_I_PERCPU_AGAIN;                                                                                \
+    }                                                                                                                  \
+    DORMOUSE_I_PERCPU_FUNCTION int dormouse_i_percpu_add_return##bits##kind(                                           \
+        const struct dormouse_percpu_area *area, void *first, uint##bits##_t n, uint64_t *old)                         \
+    {                                                                                                                  \
+        uint64_t a, thread;                                                                                            \
+        uint##bits##_t was, sum;                                                                                       \
+        int outcome = DORMOUSE_I_PERCPU_DONE;                                                                          \
+        __asm__ volatile(DORMOUSE_I_PERCPU_FIND_##KIND                                                                 \
+                         "ldr %" size "[was], [%[a]]\n\t"                                                              \
+                         "add %" size "[sum], %" size "[was], %" size "[n]\n\t"                                        \
+                         DORMOUSE_I_PERCPU_DELAY                                                                       \
+                         "str %" size "[sum], [%[a]]\n" DORMOUSE_I_PERCPU_END_WITH_OUTCOME                             \
+                         : DORMOUSE_I_PERCPU_OUT, [was] "=&r"(was), [sum] "=&r"(sum)                                   \
+                         : [first] "r"(first), [n] "rI"(n), DORMOUSE_I_PERCPU_IN_##KIND                                \
+                         : "cc", "memory");                                                                            \
+        *old = was;                                                                                                    \
+        return outcome;                                                                                                \
+    }                                                                                                                  \
+    DORMOUSE_I_PERCPU_FUNCTION int dormouse_i_percpu_exchange##bits##kind(                                             \
+        const struct dormouse_percpu_area *area, void *first, uint##bits##_t value, uint64_t *old)                     \
+    {                                                                                                                  \
+        uint64_t a, thread;                                                                                            \
+        uint##bits##_t was;                                                                                            \
+        int outcome = DORMOUSE_I_PERCPU_DONE;                                                                          \
+        __asm__ volatile(DORMOUSE_I_PERCPU_FIND_##KIND                                                                 \
+                         "ldr %" size "[was], [%[a]]\n\t"                                                              \
+                         DORMOUSE_I_PERCPU_DELAY                                                                       \
+                         "stlr %" size "[value], [%[a]]\n" DORMOUSE_I_PERCPU_END_WITH_OUTCOME                          \
+                         : DORMOUSE_I_PERCPU_OUT, [was] "=&r"(was)                                                     \
+                         : [first] "r"(first), [value] "rZ"(value), DORMOUSE_I_PERCPU_IN_##KIND                        \
+                         : "cc", "memory");                                                                            \
+        *old = was;                                                                                                    \
+        return outcome;                                                                                                \
+    }                                                                                                                  \
+    DORMOUSE_I_PERCPU_FUNCTION int dormouse_i_percpu_compare_exchange##bits##kind(                                     \
+        const struct dormouse_percpu_area *area, void *first, uint##bits##_t expected, uint##bits##_t value,           \
+        uint64_t *old)                                                                                                 \
+    {                                                                                                                  \
+        uint64_t a, thread;                                                                                            \
+        uint##bits##_t was;                                                                                            \
+        int outcome = DORMOUSE_I_PERCPU_DONE;                                                                          \
+        __asm__ volatile(DORMOUSE_I_PERCPU_FIND_##KIND                                                                 \
+                         "ldr %" size "[was], [%[a]]\n\t"                                                              \
+                         "cmp %" size "[was], %" size "[expected]\n\t"                                                 \
+                         "b.eq 9f\n\t"                                                                                 \
+                         "b 8f\n"                                                                                      \
+                         "9:\n\t"                                                                                      \
+                         DORMOUSE_I_PERCPU_DELAY                                                                       \
+                         "stlr %" size "[value], [%[a]]\n" DORMOUSE_I_PERCPU_END_WITH_OUTCOME                          \
+                         : DORMOUSE_I_PERCPU_OUT, [was] "=&r"(was)                                                     \
+                         : [first] "r"(first), [expected] "rI"(expected), [value] "rZ"(value),                         \
+                           DORMOUSE_I_PERCPU_IN_##KIND                                                                 \
+                         : "cc", "memory");                                                                            \
+        *old = was;                                                                                                    \
+        return outcome;                                                                                                \
+    }
+
+DORMOUSE_I_PERCPU_DEFINE(_here, HERE, 64, "x")
+DORMOUSE_I_PERCPU_DEFINE(_here, HERE, 32, "w")
+DORMOUSE_I_PERCPU_DEFINE(_in_area, IN_AREA, 64, "x")
+DORMOUSE_I_PERCPU_DEFINE(_in_area, IN_AREA, 32, "w")
+
+DORMOUSE_I_PERCPU_FUNCTION int dormouse_i_percpu_try_push(const struct dormouse_percpu_area *area, void *first,
+                                                          struct dormouse_percpu_node *node)
+{
+    uint64_t a, thread, head;
+    int outcome = DORMOUSE_I_PERCPU_DONE;
+    __asm__ volatile(DORMOUSE_I_PERCPU_FIND_IN_AREA
+                     "ldr %[head], [%[a]]\n\t"
+                     "str %[head], [%[node]]\n\t"
+                     DORMOUSE_I_PERCPU_DELAY
+                     "stlr %[node], [%[a]]\n" DORMOUSE_I_PERCPU_END_WITH_OUTCOME
+                     : DORMOUSE_I_PERCPU_OUT, [head] "=&r"(head)
+                     : [first] "r"(first), [node] "r"(node), DORMOUSE_I_PERCPU_IN_IN_AREA
+                     : "cc", "memory");
+    return outcome;
+}
+
+DORMOUSE_I_PERCPU_FUNCTION int dormouse_i_percpu_try_pop(const struct dormouse_percpu_area *area, void *first,
+                                                         struct dormouse_percpu_node **node)
+{
+    uint64_t a, thread, next;
+    int outcome = DORMOUSE_I_PERCPU_DONE;
+    __asm__ volatile(DORMOUSE_I_PERCPU_FIND_IN_AREA
+                     "ldr %[node], [%[a]]\n\t"
+                     "cbnz %[node], 9f\n\t"
+                     "b 8f\n"
+                     "9:\n\t"
+                     "ldr %[next], [%[node]]\n\t"
+                     DORMOUSE_I_PERCPU_DELAY
+                     "stlr %[next], [%[a]]\n" DORMOUSE_I_PERCPU_END_WITH_OUTCOME
+                     : DORMOUSE_I_PERCPU_OUT, [node] "=&r"(*node), [next] "=&r"(next)
+                     : [first] "r"(first), DORMOUSE_I_PERCPU_IN_IN_AREA
+                     : "cc", "memory");
+    return outcome;
+}
+
+#endif /* __x86_64__ */
+
 /* Chooses the operation for a word of that size, in a variable or in an area. */
 #define DORMOUSE_I_PERCPU_TRY(name, ...)                                                                               \
     (is_variable ? size_bytes == 8 ? dormouse_i_percpu_##name##64_here(area, first, __VA_ARGS__)                       \
@@ -383,7 +559,14 @@ DORMOUSE_I_PERCPU_FUNCTION uint32_t dormouse_i_percpu_index(const struct dormous
 {
 #if DORMOUSE_I_PERCPU_INLINE
     uint32_t index;
+#ifdef __x86_64__
     __asm__ volatile("mov %%fs:(%[offset]), %[index]" : [index] "=r"(index) : [offset] "r"(area->index_offset));
+#else
+    uint64_t thread;
+    __asm__ volatile("mrs %[thread], tpidr_el0\n\tldr %w[index], [%[thread], %[offset]]"
+                     : [index] "=r"(index), [thread] "=&r"(thread)
+                     : [offset] "r"(area->index_offset));
+#endif
     if (!DORMOUSE_I_UNLIKELY(index >= area->count))
         return index;
 #endif

@@ -4,7 +4,11 @@
 #define _GNU_SOURCE
 #endif
 /* Makes sections slow between their instructions. */
+#ifdef __x86_64__
 #define DORMOUSE_I_PERCPU_DELAY ".rept 40\n\tpause\n\t.endr\n\t"
+#else
+#define DORMOUSE_I_PERCPU_DELAY ".rept 40\n\tisb\n\t.endr\n\t"
+#endif
 #include <dormouse/this_cpu.h>
 
 #include "without.h"

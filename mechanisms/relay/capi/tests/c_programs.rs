@@ -1,7 +1,7 @@
 //! Page chains and channels in C and C++: one program, compiled and linked in every common way, with either library, with both ways
 //! to copy, and for 32-bit machines. Its checks are in `c_programs/main.c`. The examples of the manual page are compiled
 //! and run too.
-#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#![cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux"))]
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;

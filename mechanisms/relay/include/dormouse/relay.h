@@ -451,7 +451,7 @@ static inline size_t dormouse_relay_channel_record_size_max_bytes(const struct d
     return (channel->dormouse_i_page_words - 1) * 8;
 }
 
-#if defined(__x86_64__) && defined(__has_include)
+#if (defined(__x86_64__) || defined(__aarch64__)) && defined(__has_include)
 #if __has_include(<sys/rseq.h>)
 #define DORMOUSE_I_RELAY_RSEQ 1
 extern const ptrdiff_t __rseq_offset;
@@ -464,7 +464,14 @@ static inline uint32_t dormouse_relay_channel_this_buffer(const struct dormouse_
 #ifdef DORMOUSE_I_RELAY_RSEQ
     /* The C library's rseq structure has the CPU's number after a word. If it is not registered, the number is large. */
     uint32_t cpu;
+#ifdef __x86_64__
     __asm__ volatile("movl %%fs:4(%1), %0" : "=r"(cpu) : "r"(__rseq_offset));
+#else
+    uint64_t thread;
+    __asm__ volatile("mrs %1, tpidr_el0\n\tadd %1, %1, %2\n\tldr %w0, [%1, #4]"
+                     : "=r"(cpu), "=&r"(thread)
+                     : "r"(__rseq_offset));
+#endif
     return __builtin_expect(cpu < channel->dormouse_i_buffer_count, 1) ? cpu : cpu % channel->dormouse_i_buffer_count;
 #else
     return dormouse_relay_channel_this_buffer_slow(channel);

@@ -1,6 +1,6 @@
 //! Virtqueues in C and C++: one program, compiled and linked in every common way, with either library. Its checks are
 //! in `c_programs/main.c`. The example of the manual page is compiled and run too.
-#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#![cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux"))]
 
 #[path = "c_programs/devices.rs"]
 mod devices;

@@ -58,6 +58,9 @@ int main(void)
         for (size_t index = 0; index < sizeof names / sizeof *names; index++)
             if ((const volatile void *)key == names[index].variable)
                 printf("%s", names[index].name);
+#ifdef __aarch64__
+        print_bytes(site, 4);
+#else
         int is_gated = (record->kind & DORMOUSE_SITE_FORM_MASK) == DORMOUSE_SITE_GATED_VALUE;
         int is_value = (record->kind & DORMOUSE_SITE_FORM_MASK) == DORMOUSE_SITE_VALUE;
         print_bytes(site, is_gated ? 15 : is_value ? DORMOUSE_X86_VALUE_LEN : DORMOUSE_X86_BRANCH_LEN);
@@ -66,6 +69,7 @@ int main(void)
             memcpy(&displacement, site + 1, sizeof displacement);
             print_bytes(site + 5 + displacement, 16);
         }
+#endif
         putchar('\n');
     }
     return 0;
