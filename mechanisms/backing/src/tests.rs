@@ -27,7 +27,7 @@ use crate::{
 const LAZY: MemoryOptions = MemoryOptions::new().prefault(false);
 
 /// Returns the number of page faults of this thread.
-fn faults() -> i64 {
+fn faults() -> libc::c_long {
     // SAFETY: all zeroes is a valid `rusage`, plain data.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: the structure is a valid place for the answer (getrusage(2)).
@@ -36,7 +36,7 @@ fn faults() -> i64 {
 }
 
 /// Writes one byte of each `os_page`, and returns the number of faults that this takes.
-fn faults_of_writing(mapping: &Mapping) -> i64 {
+fn faults_of_writing(mapping: &Mapping) -> libc::c_long {
     let before = faults();
     for offset in (0..mapping.len()).step_by(os_page_size()) {
         // SAFETY: the byte is inside the mapping, to which no reference exists.
@@ -200,7 +200,7 @@ fn the_seals_refuse_truncation_and_more_seals() {
     assert!(rustix::io::fcntl_getfd(&pool).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
     let (file, mapping) = pool.into_parts();
     drop(file);
-    assert_eq!(faults_of_writing(&mapping), (1 << 20) / os_page_size() as i64);
+    assert_eq!(faults_of_writing(&mapping), (1 << 20) / os_page_size() as libc::c_long);
 }
 
 #[test]
@@ -735,7 +735,7 @@ fn hugetlb_is_the_highest_rung() {
     pool.grow((4 << 20) + 1).unwrap();
     private.grow((4 << 20) + 1).unwrap();
     assert_eq!((pool.size_bytes(), private.size_bytes()), (6 << 20, 6 << 20));
-    let faults: i64 = [pool.mapping(), private.mapping(), &other].map(faults_of_writing).iter().sum();
+    let faults: libc::c_long = [pool.mapping(), private.mapping(), &other].map(faults_of_writing).iter().sum();
     assert_eq!(faults, 0);
     assert_eq!(rustix::fs::ftruncate(&pool, 0), Err(Errno::PERM));
     // A size that is not a whole number of huge pages is not rounded up, unless they are required.

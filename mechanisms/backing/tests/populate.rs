@@ -108,7 +108,7 @@ fn check_populated(buffer: &mut [u8]) {
     assert_eq!(self::faults(), faults);
 }
 
-fn faults() -> i64 {
+fn faults() -> libc::c_long {
     // SAFETY: all zeroes is a valid `rusage`, plain data.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: the structure is a valid place for the answer (getrusage(2)).

@@ -321,7 +321,7 @@ impl Memory {
     /// Returns a 64-bit field of a page's header ([`dormouse_abi::page`]'s offsets from `timestamp_begin` on).
     pub fn page_field(&self, unit: u32, field: usize) -> u64 {
         // (C) pairs with (A): a header is written before the state word that opens or closes its page.
-        self.page_word(unit, field).load(Ordering::Acquire)
+        u64::from_le(self.page_word(unit, field).load(Ordering::Acquire))
     }
 
     pub(crate) fn store_bytes<const N: usize>(&self, offset: usize, bytes: &[u8; N]) {
@@ -338,6 +338,20 @@ impl Memory {
         // SAFETY: the caller guarantees that the source may be read, and the check that the target is inside the
         // memory. No other thread writes a page that is drawn or claimed.
         unsafe { core::ptr::copy(source, self.at(offset), len) }
+    }
+
+    /// Reverses the bytes of each number of a part that was copied in.
+    #[cfg(target_endian = "big")]
+    pub(crate) fn reverse(&self, offset: usize, len: usize, number_size_bytes: usize) {
+        assert!(offset + len <= self.geometry.size_bytes());
+        for number in (0..len / number_size_bytes).filter(|_| number_size_bytes > 1) {
+            let start = offset + number * number_size_bytes;
+            for byte in 0..number_size_bytes / 2 {
+                // SAFETY: both bytes are inside the memory, by the check on it; no other thread writes a page that is
+                // drawn or claimed.
+                unsafe { core::ptr::swap(self.at(start + byte), self.at(start + number_size_bytes - 1 - byte)) };
+            }
+        }
     }
 
     /// Returns the number of the page in `state`, not wrapped. Zero for a stream that never had a page.
@@ -736,16 +750,16 @@ impl Memory {
             let seq = self.seq_full(state);
             seq_next = seq.wrapping_add(1);
             let field = |offset| self.page_word(state.unit, offset).as_ptr().cast::<u8>();
-            txn.store(field(page::OFFSET_CONTENT_SIZE), state.offset as u64 * 8, 8);
-            txn.store(field(page::OFFSET_TIMESTAMP_END), timestamp, 8);
-            txn.store(field(page::OFFSET_DISCARDED), self.discarded(stream), 8);
+            txn.store(field(page::OFFSET_CONTENT_SIZE), (state.offset as u64 * 8).to_le(), 8);
+            txn.store(field(page::OFFSET_TIMESTAMP_END), timestamp.to_le(), 8);
+            txn.store(field(page::OFFSET_DISCARDED), self.discarded(stream).to_le(), 8);
             txn.store(self.chain_slot(stream, seq).as_ptr().cast(), state.unit as u64, 4);
             let queued = Owner::Queued { stream: stream as u16, seq };
             txn.store(self.owner(index).as_ptr().cast(), queued.to_word(), 8);
         }
         let field = |offset| self.page_word(unit, offset).as_ptr().cast::<u8>();
-        txn.store(field(page::OFFSET_SEQ), seq_next, 8);
-        txn.store(field(page::OFFSET_TIMESTAMP_BEGIN), timestamp, 8);
+        txn.store(field(page::OFFSET_SEQ), seq_next.to_le(), 8);
+        txn.store(field(page::OFFSET_TIMESTAMP_BEGIN), timestamp.to_le(), 8);
         txn.store(control.begin_timestamp.as_ptr().cast(), timestamp, 8);
         // The expiry is 0 until the new page is open: a writer that dies before that leaves a current page to which no
         // record is written, and which the next writer closes.

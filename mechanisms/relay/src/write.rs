@@ -21,27 +21,54 @@ pub struct Segment {
     words: u64,
     tail: u32,
     advance: u32,
+    /// Size of the elements, whose bytes are reversed when they are copied.
+    #[cfg(target_endian = "big")]
+    element_size_bytes: usize,
 }
 
 // The critical sections use these offsets.
 const _: () = assert!(offset_of!(Segment, source) == 0 && offset_of!(Segment, words) == 8);
 const _: () = assert!(offset_of!(Segment, tail) == 16 && offset_of!(Segment, advance) == 20);
+#[cfg(target_endian = "little")]
 const _: () = assert!(size_of::<Segment>() == 24);
 
 impl Segment {
     /// A run of no bytes.
-    pub const EMPTY: Segment = Segment { source: core::ptr::null(), words: 0, tail: 0, advance: 0 };
+    pub const EMPTY: Segment = Segment::of_parts(core::ptr::null(), 0, 0, 0);
+
+    #[inline(always)]
+    const fn of_parts(source: *const u8, words: u64, tail: u32, advance: u32) -> Segment {
+        Segment {
+            source,
+            words,
+            tail,
+            advance,
+            #[cfg(target_endian = "big")]
+            element_size_bytes: 1,
+        }
+    }
 
     /// Makes a run of `len` bytes at `source`, copied exactly.
     #[inline(always)]
     pub fn exact(source: *const u8, len: usize) -> Segment {
-        Segment { source, words: len as u64 / 8, tail: len as u32 % 8, advance: saturated(len) }
+        Segment::of_parts(source, len as u64 / 8, len as u32 % 8, saturated(len))
     }
 
     /// Makes a run of `len` bytes at `source`, after which up to seven more bytes may be read.
     #[inline(always)]
     pub fn padded(source: *const u8, len: usize) -> Segment {
-        Segment { source, words: (len as u64).div_ceil(8), tail: 0, advance: saturated(len) }
+        Segment::of_parts(source, (len as u64).div_ceil(8), 0, saturated(len))
+    }
+
+    /// Makes a run of numbers of `element_size_bytes` each at `source`, `len` bytes in all. Records have them
+    /// little-endian.
+    #[inline(always)]
+    pub fn numbers(source: *const u8, len: usize, element_size_bytes: usize) -> Segment {
+        let run = Segment::exact(source, len);
+        #[cfg(target_endian = "big")]
+        let run = Segment { element_size_bytes, ..run };
+        let _ = element_size_bytes;
+        run
     }
 
     /// Returns the number of bytes that the run adds to the record.
@@ -50,7 +77,16 @@ impl Segment {
         self.advance as usize
     }
 
-    /// Returns the bytes of the run.
+    /// Returns the size of the units whose bytes are reversed when they are copied: 1, except for numbers on big-endian
+    /// machines.
+    pub const fn reversed_size_bytes(&self) -> usize {
+        #[cfg(target_endian = "big")]
+        return self.element_size_bytes;
+        #[cfg(target_endian = "little")]
+        1
+    }
+
+    /// Returns the bytes of the run, as they are in this program's memory.
     ///
     /// # Safety
     /// The source from which the run was made may be read.
@@ -194,6 +230,8 @@ pub unsafe fn write_exclusive(
         // SAFETY: the caller guarantees that the segment's source may be read; `len` never exceeds its constructor's
         // length.
         unsafe { memory.copy_in(at, segment.source, segment.len()) };
+        #[cfg(target_endian = "big")]
+        memory.reverse(at, segment.len(), segment.reversed_size_bytes());
         at += segment.len();
     }
     let committed = State { offset: end as u32, ..state }.to_word();

@@ -118,7 +118,7 @@ impl SessionLayout {
 
 /// Number of words of [`SessionLayout`].
 const LAYOUT_WORD_COUNT: usize = size_of::<SessionLayout>() / 8;
-const _: () = assert!(size_of::<SessionLayout>() == 112 && align_of::<SessionLayout>() == 8);
+const _: () = assert!(size_of::<SessionLayout>() == 112 && align_of::<SessionLayout>() == align_of::<u64>());
 
 /// First 4 KiB of a session's memory. All of it is atomics, because a faulty program may write anywhere at any time.
 #[repr(C, align(64))]

@@ -53,7 +53,10 @@ impl Txn {
     }
 }
 
-const _: () = assert!(size_of::<Store>() == 24);
-const _: () = assert!(core::mem::offset_of!(Txn, last) == 16);
-const _: () = assert!(core::mem::offset_of!(Txn, store_count) == 40);
-const _: () = assert!(core::mem::offset_of!(Txn, stores) == 48);
+#[cfg(target_pointer_width = "64")]
+const _: () = {
+    assert!(size_of::<Store>() == 24);
+    assert!(core::mem::offset_of!(Txn, last) == 16);
+    assert!(core::mem::offset_of!(Txn, store_count) == 40);
+    assert!(core::mem::offset_of!(Txn, stores) == 48);
+};

@@ -22,7 +22,7 @@ pub unsafe fn record_words(class: *const CClass, fields: *const u8, len: usize) 
     let class = unsafe { &*class };
     // SAFETY: the caller guarantees that the fields and the seven bytes after them are readable; a word that begins
     // within the fields ends there.
-    let word = |index: usize| unsafe { fields.cast::<u64>().wrapping_add(index).read_unaligned() };
+    let word = |index: usize| unsafe { u64::from_le(fields.cast::<u64>().wrapping_add(index).read_unaligned()) };
     match len {
         0 => record::record_words(&class.id, len, [0; 3]),
         1..=8 => record::record_words(&class.id, len, [word(0), 0, 0]),

@@ -247,12 +247,15 @@ impl Hostile {
     }
 }
 
+/// The machine's counter as a clock, if it has one.
+const COUNTER: u32 = if cfg!(target_arch = "x86_64") { CLOCK_TSC } else { CLOCK_MONOTONIC };
+
 /// Returns sessions of all kinds; the last has no register.
 fn hostile_memories() -> Vec<Hostile> {
     let kinds = [
-        (MODE_DISCARD, CLOCK_TSC, RecordKind::Ids, 8, 64, true),
-        (MODE_DISCARD, CLOCK_TSC, RecordKind::Compact, 8, 2, true),
-        (MODE_OVERWRITE, CLOCK_TSC, RecordKind::Ids, 16, 64, true),
+        (MODE_DISCARD, COUNTER, RecordKind::Ids, 8, 64, true),
+        (MODE_DISCARD, COUNTER, RecordKind::Compact, 8, 2, true),
+        (MODE_OVERWRITE, COUNTER, RecordKind::Ids, 16, 64, true),
         (MODE_OVERWRITE, CLOCK_MONOTONIC, RecordKind::Compact, 3, 64, true),
         (MODE_DISCARD, CLOCK_MONOTONIC, RecordKind::Ids, 1, 0, false),
     ];

@@ -239,7 +239,7 @@ macro_rules! enumeration {
     };
 }
 
-/// Elements whose bytes in memory are those in records.
+/// Elements whose bytes in memory are those in records, reversed on big-endian machines.
 #[derive(Debug)]
 pub struct Elements<'a, T>(&'a [T]);
 
@@ -248,7 +248,7 @@ impl<T: Sync> EvaluatedValue for Elements<'_, T> {
     fn put(self, payload: &mut Payload<'_>) {
         // A sequence too long for any page is refused by the write, which checks its length in bytes.
         payload.small((self.0.len() as u32).into(), 4);
-        payload.long(self.0.as_ptr().cast(), size_of_val(self.0));
+        payload.numbers(self.0.as_ptr().cast(), size_of_val(self.0), size_of::<T>());
     }
 }
 
@@ -421,7 +421,7 @@ impl<'a> Payload<'a> {
 
     #[inline(always)]
     fn store_pending(&mut self) {
-        self.scratch[self.word_count].write(self.pending);
+        self.scratch[self.word_count].write(self.pending.to_le());
         self.word_count += 1;
     }
 
@@ -450,6 +450,13 @@ impl<'a> Payload<'a> {
     fn long(&mut self, bytes: *const u8, len: usize) {
         self.close_run();
         self.add(Segment::exact(bytes, len));
+    }
+
+    /// Adds numbers of `size_bytes` each by reference; they must not change until the record is written.
+    #[inline(always)]
+    fn numbers(&mut self, bytes: *const u8, len: usize, size_bytes: usize) {
+        self.close_run();
+        self.add(Segment::numbers(bytes, len, size_bytes));
     }
 
     /// Returns all runs.
@@ -708,7 +715,12 @@ mod tests {
         let mut bytes = Vec::new();
         for run in payload.runs() {
             // SAFETY: the test's values are alive, and a run's length is that of the value.
-            bytes.extend_from_slice(unsafe { run.bytes() });
+            let run_bytes = unsafe { run.bytes() };
+            let units = run_bytes.chunks(run.reversed_size_bytes());
+            units.for_each(|unit| match run.reversed_size_bytes() {
+                1 => bytes.extend(unit),
+                _ => bytes.extend(unit.iter().rev()),
+            });
         }
         bytes
     }

@@ -42,7 +42,7 @@ pub(crate) unsafe extern "C" fn record_words_slowly(
     w1: u64,
     w2: u64,
 ) {
-    let words = [w0, w1, w2];
+    let words = [w0, w1, w2].map(u64::to_le);
     let segments = [Segment::padded(words.as_ptr().cast(), size_bytes - HEADER_SIZE_BYTES)];
     // SAFETY: the caller guarantees that `id` is readable; the segment is an array of words with at least the given
     // bytes.
