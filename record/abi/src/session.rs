@@ -59,7 +59,7 @@ pub const MODE_DISCARD: u32 = 0;
 /// [`SessionLayout::mode`]: full pages stay; without a free page the oldest is overwritten.
 pub const MODE_OVERWRITE: u32 = 1;
 
-/// [`SessionLayout::clock`]: the timestamp counter, ticks.
+/// [`SessionLayout::clock`]: the timestamp counter (`rdtsc`; on AArch64 `cntvct_el0`), ticks.
 pub const CLOCK_TSC: u32 = 0;
 /// [`SessionLayout::clock`]: `CLOCK_MONOTONIC`, nanoseconds.
 pub const CLOCK_MONOTONIC: u32 = 1;
