@@ -15,7 +15,10 @@ use dormouse_imv::{
 
 /// Number of updates in each case, unless the variable sets it.
 const UPDATES: u64 = 20_000;
+const UPDATES_BETWEEN_WAITS: u64 = 1024;
 const ENV_UPDATES: &str = "DORMOUSE_STRESS_UPDATES";
+/// Variable that is part of the names of the cases to run; all run without it.
+const ENV_CASE: &str = "DORMOUSE_STRESS_CASE";
 
 fn updates() -> u64 {
     std::env::var(ENV_UPDATES).map_or(UPDATES, |text| text.parse().expect("a number"))
@@ -32,12 +35,14 @@ struct ReaderFindings {
     wrong: AtomicU64,
 }
 
-/// Two threads read without pause while a third makes `times` updates by `change`. `expected` returns the value of a
+/// Two threads read without pause while a third makes `times` updates by `change`, and after some of them waits until a
+/// thread has read the new value. `expected` returns the value of a
 /// read after a number of updates; `is_possible` returns whether a value may ever be read.
 ///
 /// SeqCst throughout: the test orders itself, so that only the sites can be wrong.
 fn stress(
     times: u64,
+    updates_between_waits: u64,
     read: impl Fn() -> u64 + Sync,
     is_possible: impl Fn(u64) -> bool + Sync,
     expected: impl Fn(u64) -> u64 + Sync,
@@ -69,9 +74,8 @@ fn stress(
                 found.phase.fetch_add(1, Ordering::SeqCst);
                 change(number);
                 found.phase.fetch_add(1, Ordering::SeqCst);
-                // Periodically wait until a reader has read the new value.
                 let seen = found.settled.load(Ordering::SeqCst);
-                while number.is_multiple_of(1024) && found.settled.load(Ordering::SeqCst) == seen {
+                while number.is_multiple_of(updates_between_waits) && found.settled.load(Ordering::SeqCst) == seen {
                     thread::yield_now();
                 }
             }
@@ -110,6 +114,7 @@ macro_rules! stress_value {
             let mask = u64::from(<$type>::MAX);
             stress(
                 times,
+                UPDATES_BETWEEN_WAITS,
                 || imv_read!(VALUE).into(),
                 |value| value == pattern(value) & mask,
                 |number| pattern(number) & mask,
@@ -136,6 +141,7 @@ macro_rules! stress_branch {
             static KEY: StaticKey = StaticKey::new();
             let found = stress(
                 times,
+                UPDATES_BETWEEN_WAITS,
                 || $gate!(KEY $($announce)*).into(),
                 |taken| taken < 2,
                 |number| number % 2,
@@ -154,6 +160,37 @@ fn announced() {}
 stress_branch!(unlikely: static_branch!(KEY));
 stress_branch!(likely: static_branch_likely!(KEY));
 stress_branch!(keyed: static_branch!(KEY, announce("test_announced", announced)));
+
+/// Number of gates that one update of [`many`] changes.
+const GATES: u64 = 64;
+
+macro_rules! taken {
+    ($key:path; $($gate:literal)*) => { [$({ let _ = $gate; u64::from(static_branch!($key)) }),*] };
+}
+
+/// One key with many gates: an update changes all of them, so a few updates are many changes of instructions. `times` is the
+/// number of these.
+fn many(times: u64) -> ReaderFindings {
+    static KEY: StaticKey = StaticKey::new();
+    let read = || {
+        let taken: [u64; GATES as usize] = taken!(KEY;
+            0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31
+            32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57 58 59 60 61 62 63);
+        taken.iter().sum()
+    };
+    let found = stress(
+        times.div_ceil(GATES),
+        1,
+        read,
+        |taken| taken <= GATES,
+        |number| number % 2 * GATES,
+        |number| if number % 2 == 1 { enable(&KEY) } else { disable(&KEY) }.expect("an update"),
+    );
+    if times.div_ceil(GATES) % 2 == 1 {
+        disable(&KEY).expect("an update");
+    }
+    found
+}
 
 #[test]
 fn nothing_is_torn_by_any_writer() {
@@ -176,8 +213,9 @@ fn nothing_is_torn_by_any_writer() {
 fn each_width() {
     let times = updates();
     type Case = fn(u64) -> ReaderFindings;
-    let cases: [(&str, Case); 10] = [
+    let cases: [(&str, Case); 11] = [
         ("branch", unlikely),
+        ("64 branches at once", many),
         ("likely branch", likely),
         ("announced branch", keyed),
         ("1 byte", bytes),
@@ -188,7 +226,8 @@ fn each_width() {
         ("4 bytes, at times a variable", words_in_turns),
         ("8 bytes, at times a variable", doubles_in_turns),
     ];
-    for (name, case) in cases {
+    let wanted = std::env::var(ENV_CASE).unwrap_or_default();
+    for (name, case) in cases.into_iter().filter(|(name, _)| name.contains(&wanted)) {
         let start = Instant::now();
         let found = case(times);
         let [reads, settled, wrong] =
@@ -199,7 +238,7 @@ fn each_width() {
             start.elapsed()
         );
         assert_eq!(wrong, 0, "{name}");
-        assert!(settled >= times / 1024, "{name}: {settled}");
+        assert!(settled >= times / GATES / 1024, "{name}: {settled}");
         assert_eq!(writer, std::env::var("DORMOUSE_IMV_WRITER").unwrap());
     }
 }
