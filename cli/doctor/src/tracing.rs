@@ -68,8 +68,9 @@ fn rseq() -> Result<(), String> {
     }
     if HAS_SECTIONS && dormouse_percpu::Rseq::of_libc().is_some() {
         // Sections that run must be restarted when a session begins or ends.
-        return barrier(MembarrierCommand::RegisterPrivateExpeditedRseq)
-            .map_err(|refused| refused.unwrap_or("the kernel offers no PRIVATE_EXPEDITED_RSEQ (older than Linux 5.10)").into());
+        return barrier(MembarrierCommand::RegisterPrivateExpeditedRseq).map_err(|refused| {
+            refused.unwrap_or("the kernel offers no PRIVATE_EXPEDITED_RSEQ (older than Linux 5.10)").into()
+        });
     }
     let tunables = std::env::var("GLIBC_TUNABLES").unwrap_or_default();
     Err(if tunables.contains("glibc.pthread.rseq=0") {

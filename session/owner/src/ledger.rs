@@ -194,7 +194,9 @@ impl Ledger {
         rustix::fs::ftruncate(&file, size_bytes as u64).map_err(failed)?;
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         rustix::fs::fcntl_add_seals(&file, seals).map_err(|error| match error {
-            Errno::INVAL => Error::from(format!("{NEEDS_MEMORY_FILES}, and fcntl(F_ADD_SEALS) is missing or forbidden")),
+            Errno::INVAL => {
+                Error::from(format!("{NEEDS_MEMORY_FILES}, and fcntl(F_ADD_SEALS) is missing or forbidden"))
+            }
             error => failed(error),
         })?;
         let ledger = Ledger::map(file)?;

@@ -354,7 +354,14 @@ mod tests {
         assert_eq!(returned(&[0xB000_0000, 0x9104_8C00, 0xD65F_03C0], 0x5678), Some(0x6123));
         // adrp x8, -1 page; add x0, x8, 16; ret, in a frame with authentication.
         let framed = [
-            0xD503_245F, 0xD503_233F, 0xA9BF_7BFD, 0x9100_03FD, 0xF0FF_FFE8, 0x9100_4100, 0xA8C1_7BFD, 0xD503_23BF,
+            0xD503_245F,
+            0xD503_233F,
+            0xA9BF_7BFD,
+            0x9100_03FD,
+            0xF0FF_FFE8,
+            0x9100_4100,
+            0xA8C1_7BFD,
+            0xD503_23BF,
             0xD65F_03C0,
         ];
         assert_eq!(returned(&framed, 0x5678), Some(0x4010));

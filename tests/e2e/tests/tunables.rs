@@ -222,9 +222,8 @@ fn tunables_are_listed() {
     assert_eq!(batch_size["type"], "u32");
     assert!(batch_size["object"].as_str().unwrap().ends_with("/pantry"), "{json}");
     assert_eq!(json[0]["tunables"][2]["value"], false);
-    let is_patched = |tunable: &Value| {
-        tunable["sites"].as_u64().unwrap() > 0 && tunable["sites"] == tunable["sites_patched"]
-    };
+    let is_patched =
+        |tunable: &Value| tunable["sites"].as_u64().unwrap() > 0 && tunable["sites"] == tunable["sites_patched"];
     if cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
         assert_eq!(json[0]["writer"], "mprotect", "{json}");
         assert!(is_patched(&json[0]["tunables"][2]), "{json}");

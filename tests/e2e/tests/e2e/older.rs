@@ -52,10 +52,8 @@ impl Kernel {
             let findings: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
             findings.into_iter().filter(|finding| finding["group"] == "tracing").collect::<Vec<Value>>()
         };
-        let usual = watched(
-            Command::new(dormouse()).args(["doctor", "--json"]).env("XDG_RUNTIME_DIR", place.path()),
-            PATIENCE,
-        );
+        let usual =
+            watched(Command::new(dormouse()).args(["doctor", "--json"]).env("XDG_RUNTIME_DIR", place.path()), PATIENCE);
         let usual = findings(usual);
         for finding in findings(self.dormouse(&["doctor", "--json"], place.path())) {
             let fact = finding["fact"].as_str().unwrap();
@@ -100,7 +98,8 @@ impl Kernel {
             let command = [&self.prefix()[..], &[BOX, "none", &events]].concat();
             let mut program = Program::start_with(&command, listen, PATIENCE);
             program.wait_for_ready();
-            let (pid, dir, run) = (program.pid().to_string(), program.place().join("trace"), program.place().join("run"));
+            let (pid, dir, run) =
+                (program.pid().to_string(), program.place().join("trace"), program.place().join("run"));
             let arm = ["arm", &pid, "e2e:boxed", "-o", dir.to_str().unwrap()];
             let armed = std::thread::scope(|scope| {
                 let armed = scope.spawn(|| self.dormouse(&arm, &run));
@@ -115,7 +114,11 @@ impl Kernel {
             let disarmed = self.dormouse(&["disarm", &pid, "e2e:boxed"], &run);
             assert!(disarmed.status.success(), "{disarmed:?}");
             let trace = Trace::read(&dir);
-            assert_eq!((trace.values("e2e:boxed").len() as u64, trace.stats().events_lost), (EVENTS, 0), "{disarmed:?}");
+            assert_eq!(
+                (trace.values("e2e:boxed").len() as u64, trace.stats().events_lost),
+                (EVENTS, 0),
+                "{disarmed:?}"
+            );
             assert!(program.end().status.success());
         }
     }
@@ -247,10 +250,12 @@ kernels! {
 /// Before Linux 3.17.
 #[test]
 fn memory_files_are_needed() {
-    Kernel("without-memfd", &[]).refused("needs sealed memory files (Linux 3.17 or later), and memfd_create(2) is missing");
+    Kernel("without-memfd", &[])
+        .refused("needs sealed memory files (Linux 3.17 or later), and memfd_create(2) is missing");
 }
 
 #[test]
 fn seals_are_needed() {
-    Kernel("without-seals", &[]).refused("needs sealed memory files (Linux 3.17 or later), and fcntl(F_ADD_SEALS) is missing");
+    Kernel("without-seals", &[])
+        .refused("needs sealed memory files (Linux 3.17 or later), and fcntl(F_ADD_SEALS) is missing");
 }

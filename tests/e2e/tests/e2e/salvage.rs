@@ -57,7 +57,12 @@ fn run(running: &Running, name: &str, options: &[&str]) -> (i32, serde_json::Val
 }
 
 /// Runs the command like [`run`], by the program and arguments that are its prefix.
-pub(crate) fn run_within(prefix: &[&str], running: &Running, name: &str, options: &[&str]) -> (i32, serde_json::Value, PathBuf) {
+pub(crate) fn run_within(
+    prefix: &[&str],
+    running: &Running,
+    name: &str,
+    options: &[&str],
+) -> (i32, serde_json::Value, PathBuf) {
     let output = running.place().join(name);
     let mut arguments = vec!["salvage", "--json", "-o", output.to_str().unwrap(), running.dir().to_str().unwrap()];
     arguments.extend(options);

@@ -65,9 +65,8 @@ impl Tracee {
         let mut registers = std::mem::MaybeUninit::<Registers>::uninit();
         let mut room = libc::iovec { iov_base: registers.as_mut_ptr().cast(), iov_len: size_of::<Registers>() };
         // SAFETY: `room` describes what the request fills.
-        let got = unsafe {
-            ptrace(libc::PTRACE_GETREGSET, self.pid, GENERAL, (&raw mut room).expose_provenance() as u64)
-        };
+        let got =
+            unsafe { ptrace(libc::PTRACE_GETREGSET, self.pid, GENERAL, (&raw mut room).expose_provenance() as u64) };
         assert_eq!(got, 0, "{}", std::io::Error::last_os_error());
         assert_eq!(room.iov_len, size_of::<Registers>());
         // SAFETY: the request has filled it, since it returned 0 and its size.
@@ -84,9 +83,8 @@ impl Tracee {
         machine::set_ip(&mut registers, ip);
         let mut room = libc::iovec { iov_base: (&raw mut registers).cast(), iov_len: size_of::<Registers>() };
         // SAFETY: `room` describes a live set of registers, unchanged but for one.
-        let set = unsafe {
-            ptrace(libc::PTRACE_SETREGSET, self.pid, GENERAL, (&raw mut room).expose_provenance() as u64)
-        };
+        let set =
+            unsafe { ptrace(libc::PTRACE_SETREGSET, self.pid, GENERAL, (&raw mut room).expose_provenance() as u64) };
         assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
     }
 
