@@ -294,7 +294,7 @@ mod tests {
     #[test]
     fn only_what_lies_between_the_stack_and_the_mapping_below_is_the_stack() {
         let gap = 256 * os_page_size();
-        let top = 1 << 40;
+        let top: u64 = if cfg!(target_pointer_width = "64") { 1 << 40 } else { 0xC000_0000 };
         let maps = [map(0x1000..0x10_0000, b"rw-p", b""), map(top - 0x10000..top, b"rw-p", b"[stack]")];
         let grows = |start: usize| stack_must_grow(&maps, &(start..start + 4096));
         assert_eq!(grows(top as usize - 0x10000), Ok(false));
@@ -302,8 +302,9 @@ mod tests {
         assert_eq!(grows(0xF_0000), Ok(false));
         assert_eq!(grows(0x10_0000 + gap - 4096), Ok(false));
         if let Some(limit_bytes) = getrlimit(Resource::Stack).current {
-            let refused = Err(NotPopulated::StackLimit { wanted_bytes: top - (1 << 21), limit_bytes });
-            assert_eq!(grows(1 << 21), refused);
+            let beyond = 0x10_0000 + 2 * gap;
+            let refused = Err(NotPopulated::StackLimit { wanted_bytes: top - beyond as u64, limit_bytes });
+            assert_eq!(grows(beyond), refused);
         }
     }
 

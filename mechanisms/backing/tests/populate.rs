@@ -1,4 +1,5 @@
 //! Buffers of every kind, populated: what the kernel itself tells of their pages, read here without this crate.
+#![cfg(target_pointer_width = "64")]
 
 use std::fs::{self, File};
 use std::io::Write;

@@ -353,5 +353,5 @@ impl Words for InArea<'_> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_pointer_width = "64"))]
 mod model;

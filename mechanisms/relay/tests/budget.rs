@@ -1,4 +1,5 @@
 //! Pages that are kept for a stream, a budget that grows and shrinks, and streams that were never used.
+#![cfg(target_pointer_width = "64")]
 
 use std::sync::atomic::Ordering;
 

@@ -6,6 +6,7 @@
 //!
 //! The checker cannot model accesses of several widths to the same bytes. A packed queue loads offset and flags of an
 //! event as one word; here they are two loads, which is weaker.
+#![cfg(target_pointer_width = "64")]
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

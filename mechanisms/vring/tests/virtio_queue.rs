@@ -3,6 +3,7 @@
 //!
 //! The device supports split queues, with tables and event indexes, publishes each used buffer at once, and ignores the
 //! driver's flags.
+#![cfg(target_pointer_width = "64")]
 
 use std::collections::VecDeque;
 

@@ -34,10 +34,10 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-#[cfg(test)]
+#[cfg(all(test, target_pointer_width = "64"))]
 mod atomic;
 /// The atomics of [`register`] and [`session`]; tests replace them.
-#[cfg(not(test))]
+#[cfg(not(all(test, target_pointer_width = "64")))]
 mod atomic {
     pub(crate) use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 }

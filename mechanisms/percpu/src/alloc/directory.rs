@@ -95,7 +95,7 @@ mod tests {
 }
 
 /// The publication of a chunk, in a model checker.
-#[cfg(test)]
+#[cfg(all(test, target_pointer_width = "64"))]
 mod model {
     use std::sync::Arc;
 

@@ -35,7 +35,7 @@ pub(crate) const RED_ZONE_SIZE_BYTES: usize = 16;
 
 /// Size of a granule, in bytes; objects start and end at multiples of it in their strides.
 const GRANULE: usize = 8;
-const STRIDE_SIZE_BYTES_MAX: usize = 1 << 40;
+const STRIDE_SIZE_BYTES_MAX: usize = 1 << if cfg!(target_pointer_width = "64") { 40 } else { 26 };
 const CPU_COUNT_MAX: u32 = 1 << 16;
 /// Maximum number of chunks in a pool. The directory has twice as many slots, of which only the os_pages that are used
 /// take memory.

@@ -10,13 +10,18 @@
 //! checks that the four bytes before `abort_ip` are the registered signature, so that a descriptor cannot be abused to
 //! jump anywhere. All other registers keep their values.
 
+#[cfg(target_pointer_width = "64")]
 use dormouse_abi::txn::{Store, Txn};
 
 use super::Outcome;
 
 const _: () = assert!(size_of::<Outcome>() == 4);
-const _: () = assert!(core::mem::offset_of!(Txn, guard) == 0 && core::mem::offset_of!(Txn, expected) == 8);
-const _: () = assert!(core::mem::offset_of!(Store, value) == 8 && core::mem::offset_of!(Store, width) == 16);
+// No 32-bit machine has sections.
+#[cfg(target_pointer_width = "64")]
+const _: () = {
+    assert!(core::mem::offset_of!(Txn, guard) == 0 && core::mem::offset_of!(Txn, expected) == 8);
+    assert!(core::mem::offset_of!(Store, value) == 8 && core::mem::offset_of!(Store, width) == 16);
+};
 
 /// An injection point, empty outside tests; in tests an architecture's own macro shadows it.
 #[cfg(not(test))]

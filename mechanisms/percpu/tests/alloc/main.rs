@@ -1,4 +1,5 @@
 //! Pools: operations compared with an oracle, errors, threads, shared memory and fork.
+#![cfg(target_pointer_width = "64")]
 
 mod errors;
 mod memory;
