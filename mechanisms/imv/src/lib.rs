@@ -145,13 +145,13 @@
 //! # Cost
 //!
 //! Gate: a `nop` or a jump of five bytes and no data access; the compiler assumes that the flags change. In C by clang
-//! before 17, and on AArch64, also a move and a test of a register. An announced gate, armed: a jump, a load and a test. Value: one instruction of eight to fifteen bytes, or a `test` and a `mov` for eight bytes.
+//! before 17 also a move and a test of a register. An announced gate, armed: a jump, a load and a test. Value: one instruction of eight to fifteen bytes, or a `test` and a `mov` for eight bytes.
 //! An update of values: two `mprotect` calls for each object with a site that changes, one store for each site, one
 //! barrier; of keys: all of that three times, and one more barrier if a likely branch is enabled. Updates never allocate, so an allocator may be traced.
 //!
 //! # Limits
 //!
-//! * Gates and values are patched on x86-64 Linux. On AArch64 Linux gates are patched (`b` and `nop`, by one store; not
+//! * Gates and values are patched on x86-64 Linux. On AArch64 Linux gates and calls are patched (`b` and `nop`, by one store; not
 //!   through `/proc/self/mem`), and values are loads. Elsewhere, and with the feature `generic`, gates read their key, values are loads,
 //!   and there are no sites.
 //! * In Rust, a key or value and its sites are in one object (program or shared library); C can share them between
