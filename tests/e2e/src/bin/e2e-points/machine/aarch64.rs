@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 pub use libc::user_regs_struct as Registers;
 
-use super::{Body, Flow, LAST_TARGET, STORE_COUNT, STORES, text};
+use super::{Body, Flow, STORE_COUNT, STORES, text};
 use crate::tracee::Tracee;
 
 /// The instruction `brk 0`.
@@ -128,13 +128,11 @@ pub fn decode(start: u64, end: u64) -> Body {
     assert_eq!(4 * instructions.len() as u64, end - start, "a section ends within an instruction");
     assert!(!instructions.iter().any(|(_, code)| leaves_otherwise(*code)), "a section calls or returns");
     let targets = instructions.iter().filter_map(|(ip, code)| Some(ip.wrapping_add_signed(branch(*code)?))).collect();
-    let has = |form: fn(u32) -> Option<(Register, u64)>, base, at| {
-        instructions.iter().any(|(_, code)| form(*code) == Some((base, at)))
-    };
+    // Both the number of its stores and their list are taken from the same base.
+    let lists = |base| instructions.iter().any(|(_, code)| sum(*code) == Some((base, STORES)));
     let txn = instructions.iter().find_map(|(_, code)| {
         let (base, at) = load(*code)?;
-        let is_it = at == STORE_COUNT && (has(sum, base, STORES) || has(load, base, LAST_TARGET));
-        is_it.then_some(base)
+        (at == STORE_COUNT && lists(base)).then_some(base)
     });
     Body { instructions: instructions.into_iter().map(|(ip, _)| ip).collect(), targets, txn }
 }
@@ -143,16 +141,9 @@ fn base_of(code: u32) -> Register {
     code >> 5 & 31
 }
 
-/// Returns base and offset of a load of one register, or of a pair of 8 bytes each.
+/// Returns base and offset of a load of eight bytes.
 fn load(code: u32) -> Option<(Register, u64)> {
-    let offset = u64::from(code >> 10 & 0xFFF);
-    match code & 0xFFC0_0000 {
-        // ldr x, ldr w, ldp x
-        0xF940_0000 => Some((base_of(code), offset * 8)),
-        0xB940_0000 => Some((base_of(code), offset * 4)),
-        0xA940_0000 => Some((base_of(code), u64::from(code >> 15 & 0x3F) * 8)),
-        _ => None,
-    }
+    (code & 0xFFC0_0000 == 0xF940_0000).then(|| (base_of(code), u64::from(code >> 10 & 0xFFF) * 8))
 }
 
 /// Returns register and addend of an addition of a constant.
