@@ -150,7 +150,7 @@ impl Pool {
         self.mapping.len()
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, target_pointer_width = "64"))]
     pub(crate) fn into_parts(self) -> (OwnedFd, Mapping) {
         (self.file, self.mapping)
     }

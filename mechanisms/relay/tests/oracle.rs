@@ -64,9 +64,11 @@ impl Bench {
             if break_off_after == Some(index) {
                 return false;
             }
-            let bytes = store.value.to_le_bytes();
+            let width = store.width as usize;
+            let bytes = store.value.to_ne_bytes();
+            let bytes = if cfg!(target_endian = "big") { &bytes[8 - width..] } else { &bytes[..width] };
             // SAFETY: the planner's targets are in the bench's memory, `width` bytes each.
-            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), store.target, store.width as usize) };
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), store.target, width) };
         }
         true
     }

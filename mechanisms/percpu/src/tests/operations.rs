@@ -228,7 +228,7 @@ impl Interruptions {
         let mut timer: libc::timer_t = null_mut();
         // SAFETY: valid pointers to an event and to a place for the timer (timer_create(2)).
         assert_eq!(unsafe { libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer) }, 0);
-        let every = libc::timespec { tv_sec: 0, tv_nsec: every_ns };
+        let every = libc::timespec { tv_sec: 0, tv_nsec: every_ns as libc::c_long };
         let spec = libc::itimerspec { it_interval: every, it_value: every };
         // SAFETY: the timer was just made.
         assert_eq!(unsafe { libc::timer_settime(timer, 0, &spec, null_mut()) }, 0);
