@@ -98,21 +98,27 @@ impl Target {
 const MMDEBSTRAP: Tool = Tool { program: "mmdebstrap", others: &[], package: "mmdebstrap", is_required: true };
 /// Packs initial file systems of emulated machines.
 const CPIO: Tool = Tool { program: "cpio", others: &[], package: "cpio", is_required: true };
-/// Emulates machines of AArch64.
-const QEMU_ARM: Tool =
-    Tool { program: "qemu-system-aarch64", others: &[], package: "qemu-system-arm", is_required: true };
 /// Runs programs of other machines.
 const QEMU_USER: Tool =
     Tool { program: "qemu-s390x-static", others: &[], package: "qemu-user-static", is_required: true };
 
 /// Compilers for the other machine, in the root directory that builds.
 const BUILD_PACKAGES: &str = "rustc cargo gcc libc6-dev make pkgconf";
+/// Emulator of a whole machine. Versions before 8.2 execute instructions that another CPU has replaced.
+const EMULATOR: &str = "qemu-system-arm";
 /// What tests run in an emulated machine.
 const MACHINE_PACKAGES: &str = "base-files bash binutils libc-bin dash coreutils diffutils findutils g++ gcc grep libc6-dev make mawk \
                                 mount pkgconf procps python3-minimal sed util-linux babeltrace2 iproute2 kmod";
 
-/// Packages with code of one machine, whose tests the short form runs.
-const SHORT: [&str; 5] = ["dormouse-abi", "dormouse-imv", "dormouse-percpu", "dormouse-relay", "dormouse"];
+/// Tests of code of one machine, which the short form runs: packages, and files of their `tests/` beside their libraries.
+/// None of them runs a compiler.
+const SHORT: [(&str, &[&str]); 5] = [
+    ("dormouse-abi", &[]),
+    ("dormouse-imv", &["answers", "gate", "stress", "update", "values"]),
+    ("dormouse-percpu", &["count", "ops_sections"]),
+    ("dormouse-relay", &["compact", "words"]),
+    ("dormouse", &[]),
+];
 /// Parts of the names of tests that the short form leaves out: models try every interleaving, by code that is equal on
 /// all machines, and the others run tests again in processes of their own.
 const SHORT_WITHOUT: [&str; 2] = ["model::", "alone::"];
@@ -122,7 +128,7 @@ const WITHOUT: [&str; 4] = ["xtask", "xtask-cache", "xtask-lua", "dormouse-insta
 const STRESS_UPDATES: &str = "20000";
 /// Maximum duration of a test program in emulation. It only ends those that hang.
 const LIMIT_S: u32 = 1800;
-/// Name of the file of a finished root directory.
+/// Name of the file in a finished root directory, which holds the packages of which it was made.
 const READY: &str = ".dormouse-ready";
 
 /// Which machine, and which tests.
@@ -134,13 +140,13 @@ Examples:
   cargo xtask cross --target s390x -p dormouse-reader
   cargo xtask cross -p dormouse-e2e --test e2e -- snapshot
 
-Needs Debian's registry, from which it makes root directories with compilers and a kernel in ~/.cache/dormouse/cross, once; and mmdebstrap,
-bubblewrap, cpio and QEMU, which it installs as root. The last line is `N passed, N failed, N skipped`.")]
+Needs Debian's registry, from which it makes root directories with compilers, QEMU and a kernel in ~/.cache/dormouse/cross, once; and
+mmdebstrap, bubblewrap and cpio, which it installs as root. The last line is `N passed, N failed, N skipped`.")]
 pub(crate) struct Cross {
     /// Machine to build for and to emulate
     #[arg(long, value_enum, default_value = "aarch64")]
     target: Target,
-    /// Only run the tests of code that is of this machine, without those that try every interleaving
+    /// Only run the tests of code that is of this machine, without those that try every interleaving or run a compiler
     #[arg(long)]
     short: bool,
     /// Only run the tests of this package; may be given several times
@@ -181,7 +187,8 @@ fn registry() -> Result<String> {
 /// unpacks, which runs nothing of the other architecture.
 fn debian(name: &str, variant: &str, architectures: &str, packages: &str) -> Result<PathBuf> {
     let dir = cache()?.join(name);
-    if dir.join(READY).exists() {
+    let packages = packages.split_whitespace().collect::<Vec<_>>().join(",");
+    if fs::read_to_string(dir.join(READY)).is_ok_and(|made_of| made_of == packages) {
         return Ok(dir);
     }
     show(&format!("making {} once", dir.display()));
@@ -191,12 +198,12 @@ fn debian(name: &str, variant: &str, architectures: &str, packages: &str) -> Res
     fs::create_dir_all(dir.parent().context("the cache is a directory")?).context("cannot make the cache")?;
     let mut make = Command::new(MMDEBSTRAP.program);
     make.args(["--quiet", &format!("--variant={variant}"), &format!("--architectures={architectures}")]);
-    make.arg(format!("--include={}", packages.split_whitespace().collect::<Vec<_>>().join(",")));
+    make.arg(format!("--include={packages}"));
     // A mirror may keep a list of this suite for longer than it is valid.
     make.args(["--aptopt=Acquire::Check-Valid-Until \"false\"", "sid"]).arg(&dir);
     // The keys that are installed here may be older than the suite's.
     succeed(make.arg(format!("deb [trusted=yes] {} sid main", registry()?)))?;
-    File::create(dir.join(READY)).context("cannot finish the root directory")?;
+    fs::write(dir.join(READY), packages).context("cannot finish the root directory")?;
     Ok(dir)
 }
 
@@ -214,8 +221,9 @@ impl Machine {
 
     /// Returns a command that runs `program` in the root directory that builds. The checkout is where it is here.
     fn in_build_root(&self, program: &str) -> Result<Command> {
-        let packages =
-            format!("{BUILD_PACKAGES} gcc-{} libc6-dev:{} libstd-rust-dev:{}", self.gcc, self.debian, self.debian);
+        let Machine { gcc, debian: of, .. } = self;
+        let emulator = if matches!(self.emulation, Emulation::System { .. }) { EMULATOR } else { "" };
+        let packages = format!("{BUILD_PACKAGES} {emulator} gcc-{gcc} libc6-dev:{of} libstd-rust-dev:{of}");
         let dir = debian(&format!("build-{}", self.debian), "minbase", &format!("amd64,{}", self.debian), &packages)?;
         let home = cargo_home()?;
         let registry = home.join("registry");
@@ -230,7 +238,7 @@ impl Machine {
             "--tmpfs",
             "/tmp",
         ]);
-        for bound in [root(), &registry, &target_dir()?] {
+        for bound in [root(), &registry, &target_dir()?, &cache()?] {
             command.arg("--bind").arg(bound).arg(bound);
         }
         let upper = self.triple.replace('-', "_").to_uppercase();
@@ -358,7 +366,7 @@ impl Cross {
         let machine = self.target.machine();
         let tools: &[Tool] = match machine.emulation {
             Emulation::User { .. } => &[MMDEBSTRAP, BUBBLEWRAP, QEMU_USER],
-            Emulation::System { .. } => &[MMDEBSTRAP, BUBBLEWRAP, CPIO, QEMU_ARM],
+            Emulation::System { .. } => &[MMDEBSTRAP, BUBBLEWRAP, CPIO],
         };
         ensure(tools)?;
         succeed(&mut cargo(["fetch", "--quiet", "--locked", "--target", machine.triple]))?;
@@ -391,7 +399,7 @@ impl Cross {
         let cache = cache()?;
         let roots = [format!("build-{}", machine.debian), format!("machine-{}", machine.name)];
         let is_ready = roots.iter().all(|root| cache.join(root).join(READY).exists());
-        if !is_ready || ![BUBBLEWRAP, CPIO, QEMU_ARM].iter().all(Tool::is_installed) {
+        if !is_ready || ![BUBBLEWRAP, CPIO].iter().all(Tool::is_installed) {
             let reason = "there is no root directory of that machine";
             tally.leave_out("tests on AArch64", reason, "`cargo xtask cross --short` makes it and runs them");
             return Ok(());
@@ -401,15 +409,25 @@ impl Cross {
         self.count(&machine, &built, tally)
     }
 
+    /// Whether only the tests of the short form are built and run.
+    fn is_brief(&self) -> bool {
+        self.short && self.packages.is_empty()
+    }
+
     fn build(&self, machine: &Machine) -> Result<Built> {
         let mut build = machine.in_build_root("cargo")?;
-        build.args(BUILD).args(["--offline", "--locked", "--target", machine.triple]);
-        let short: Vec<String> = SHORT.iter().map(ToString::to_string).collect();
-        let packages = if self.short && self.packages.is_empty() { &short } else { &self.packages };
-        if packages.is_empty() {
-            build.arg("--workspace").args(WITHOUT.iter().flat_map(|package| ["--exclude", *package]));
+        if self.is_brief() {
+            build.args(["test", "--no-run", "--lib"]);
+            for (package, targets) in SHORT {
+                build.args(["--package", package]).args(targets.iter().flat_map(|target| ["--test", *target]));
+            }
+        } else {
+            build.args(BUILD).args(self.packages.iter().flat_map(|package| ["--package", package]));
+            if self.packages.is_empty() {
+                build.arg("--workspace").args(WITHOUT.iter().flat_map(|package| ["--exclude", *package]));
+            }
         }
-        build.args(packages.iter().flat_map(|package| ["--package", package]));
+        build.args(["--offline", "--locked", "--target", machine.triple]);
         let mut built = build_all([build])?;
         let is_chosen = |program: &Program| self.targets.is_empty() || self.targets.contains(&program.name);
         built.programs.retain(is_chosen);
@@ -451,7 +469,7 @@ impl Cross {
         let archive = File::create(&image).with_context(|| format!("cannot make {}", image.display()))?;
         let mut find = Command::new("find");
         find.args([".", "-mindepth", "1"]);
-        let left_out = UNUSED.iter().chain(if self.short { &COMPILERS[..] } else { &[] });
+        let left_out = UNUSED.iter().chain(if self.is_brief() { &COMPILERS[..] } else { &[] });
         find.args(left_out.flat_map(|dir| ["-path", *dir, "-prune", "-o"])).args(["-printf", "%P\\0"]);
         let output = find.current_dir(&dir).output().context("cannot run find")?;
         let names: Vec<String> =
@@ -483,7 +501,7 @@ impl Cross {
                 .chain(["root", "tmp", "run", "proc", "sys", "dev"].map(PathBuf::from)),
         );
         pack(&own, &names, &archive)?;
-        let mut qemu = Command::new(QEMU_ARM.program);
+        let mut qemu = machine.in_build_root("qemu-system-aarch64")?;
         // The architecture's own algorithm of pointer authentication takes most of the time in emulation.
         qemu.args([
             "-M",

@@ -151,5 +151,6 @@ const fn usual_huge_page_size(os_page_size: usize) -> usize {
     if cfg!(target_arch = "s390x") { 1 << 20 } else { os_page_size / 8 * os_page_size }
 }
 
-#[cfg(all(test, target_pointer_width = "64"))]
+#[cfg(test)]
+#[cfg(target_pointer_width = "64")]
 mod tests;

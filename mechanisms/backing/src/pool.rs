@@ -150,7 +150,8 @@ impl Pool {
         self.mapping.len()
     }
 
-    #[cfg(all(test, target_pointer_width = "64"))]
+    #[cfg(test)]
+    #[cfg(target_pointer_width = "64")]
     pub(crate) fn into_parts(self) -> (OwnedFd, Mapping) {
         (self.file, self.mapping)
     }

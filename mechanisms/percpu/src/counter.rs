@@ -353,5 +353,6 @@ impl Words for InArea<'_> {
     }
 }
 
-#[cfg(all(test, target_pointer_width = "64"))]
+#[cfg(test)]
+#[cfg(target_pointer_width = "64")]
 mod model;

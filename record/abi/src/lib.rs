@@ -34,7 +34,8 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-#[cfg(all(test, target_pointer_width = "64"))]
+#[cfg(test)]
+#[cfg(target_pointer_width = "64")]
 mod atomic;
 /// The atomics of [`register`] and [`session`]; tests replace them.
 #[cfg(not(all(test, target_pointer_width = "64")))]

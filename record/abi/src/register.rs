@@ -530,7 +530,8 @@ fn is_same(known: &[AtomicU8], text: &[u8]) -> bool {
     known.len() == text.len() && known.iter().zip(text).all(|(known, byte)| known.load(Ordering::Relaxed) == *byte)
 }
 
-#[cfg(all(test, target_pointer_width = "64"))]
+#[cfg(test)]
+#[cfg(target_pointer_width = "64")]
 mod model;
 
 #[cfg(test)]

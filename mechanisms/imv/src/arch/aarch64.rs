@@ -34,6 +34,7 @@
 //! another CPU between the steps.
 
 use core::arch::asm;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use dormouse_abi::site::SITE_CALL;
 
@@ -55,7 +56,15 @@ pub(crate) fn os_page_bytes() -> usize {
 
 /// Makes a store to text visible to instruction fetches, which do not read the data cache: the writer's steps above. A
 /// store is within one line, because it is an aligned word.
+///
+/// The word is stored again, for emulators. QEMU discards what it has translated from a page before a store to it, not
+/// after (`notdirty_write` in accel/tcg/cputlb.c), so another CPU may translate the former instruction in between. The
+/// second store discards that.
 pub(crate) fn publish_store(store: Store) {
+    if let Store::Word(address, word) = store {
+        // SAFETY: the caller has just stored the same word there.
+        unsafe { AtomicU32::from_ptr(address as *mut u32) }.store(word, Ordering::Relaxed);
+    }
     // SAFETY: maintenance of the cache line of an address that was just written; user space may do it (Linux sets
     // SCTLR_EL1.UCI), and it changes no data.
     unsafe {

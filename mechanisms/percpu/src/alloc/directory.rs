@@ -95,7 +95,8 @@ mod tests {
 }
 
 /// The publication of a chunk, in a model checker.
-#[cfg(all(test, target_pointer_width = "64"))]
+#[cfg(test)]
+#[cfg(target_pointer_width = "64")]
 mod model {
     use std::sync::Arc;
 
