@@ -20,10 +20,10 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use dormouse_testing::ENV_SKIPS;
 
+use crate::programs::{BUILD, Built, Failed, Program, build as build_all, skips, sources};
 use crate::run::{cargo, quote, root, succeed, target_dir};
 use crate::system::{BUBBLEWRAP, Tool, ensure};
 use crate::tally::{Job, SKIP_PREFIX, Tally, show};
-use crate::test::{BUILD, Built, Failed, Program, build as build_all, skips, sources};
 
 /// Another machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

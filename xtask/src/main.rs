@@ -33,6 +33,7 @@ mod load;
 mod lua;
 mod peers;
 mod picture;
+mod programs;
 mod run;
 mod soak;
 mod system;
@@ -122,7 +123,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         // The last line must be that of the counts.
-        Err(error) if error.is::<test::Failed>() => ExitCode::FAILURE,
+        Err(error) if error.is::<programs::Failed>() => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("xtask: {error:#}");
             ExitCode::FAILURE

@@ -3,8 +3,9 @@
 use anyhow::{Result, bail};
 
 use crate::fuzz::Fuzz;
+use crate::programs::Failed;
 use crate::tally::show;
-use crate::test::{Failed, Test};
+use crate::test::Test;
 
 /// Duration of each fuzz target, in seconds.
 const FUZZ_SECONDS: u64 = 600;

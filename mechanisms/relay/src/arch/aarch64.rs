@@ -48,17 +48,10 @@
 //! another section of the program.
 
 use core::arch::asm;
-use core::mem::offset_of;
-
-use super::Session;
 
 /// Signature before every abort handler, as an instruction: `brk #0x45e0`.
 #[doc(hidden)]
 pub const SIGNATURE: u32 = 0xd428_bc00;
-
-// The sections load these pairs at once.
-const _: () = assert!(offset_of!(Session, last_page_offset) == offset_of!(Session, base) + 8);
-const _: () = assert!(offset_of!(Session, page_limit_bytes) == offset_of!(Session, streams) + 8);
 
 /// The text of one step of a section.
 #[doc(hidden)]

@@ -96,6 +96,10 @@ pub struct Session {
     pub compact_cpu_count: u32,
 }
 
+// AArch64 loads these pairs at once.
+const _: () = assert!(offset_of!(Session, last_page_offset) == offset_of!(Session, base) + 8);
+const _: () = assert!(offset_of!(Session, page_limit_bytes) == offset_of!(Session, streams) + 8);
+
 // SAFETY: plain values; they point to shared memory, which sections write as `Memory` documents.
 unsafe impl Sync for Session {}
 

@@ -128,7 +128,12 @@ impl Tracee {
 
     /// Executes one instruction. A thread in a critical section is aborted first.
     pub fn step(&self) {
-        machine::step(self);
+        let ends = machine::stops_after(self.ip(), |address| self.peek(address));
+        if ends.is_empty() {
+            self.single_step();
+        } else {
+            self.run_to(&ends).expect("the thread reaches one of them");
+        }
     }
 
     /// Makes the kernel execute one instruction.

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 pub use libc::user_regs_struct as Registers;
 
 use super::{Body, Flow, STORE_COUNT, STORES, text};
-use crate::tracee::Tracee;
 
 /// The instruction `brk 0`.
 pub const BREAKPOINT: u64 = 0xD420_0000;
@@ -97,27 +96,21 @@ fn is_exchange_of_pair(code: u32) -> bool {
     code & 0x8020_0000 == 0x0020_0000
 }
 
-fn instruction(tracee: &Tracee, address: u64) -> u32 {
-    (tracee.peek(address & !7) >> ((address & 7) * 8)) as u32
-}
-
-/// Executes one instruction. From an exclusive load on, it executes everything until the thread is behind the exclusive
-/// store or has branched away: an exception between the two makes the store fail, each time.
-pub fn step(tracee: &Tracee) {
-    let ip = tracee.ip();
-    if !is_exclusive_load(instruction(tracee, ip)) {
-        return tracee.single_step();
+/// Returns where a thread can be stopped after the instruction at an address, if it cannot be right behind it; `peek`
+/// returns an aligned word of its memory. After an exclusive load it is behind the exclusive store, or where the
+/// instructions in between may branch to: an exception between the two makes the store fail, each time.
+pub fn stops_after(ip: u64, peek: impl Fn(u64) -> u64) -> Vec<u64> {
+    let instruction = |address: u64| (peek(address & !7) >> ((address & 7) * 8)) as u32;
+    if !is_exclusive_load(instruction(ip)) {
+        return Vec::new();
     }
     let places = || (1..=EXCLUSIVE_LEN_MAX).map(|index| ip + 4 * index);
-    let Some(store) = places().find(|at| is_exclusive_store(instruction(tracee, *at))) else {
-        return tracee.single_step();
-    };
+    let Some(store) = places().find(|at| is_exclusive_store(instruction(*at))) else { return Vec::new() };
     let targets = places().take_while(|at| *at < store).filter_map(|at| {
-        let target = at.wrapping_add_signed(branch(instruction(tracee, at))?);
+        let target = at.wrapping_add_signed(branch(instruction(at))?);
         (!(ip..=store).contains(&target)).then_some(target)
     });
-    let ends: Vec<u64> = targets.chain([store + 4]).collect::<BTreeSet<u64>>().into_iter().collect();
-    tracee.run_to(&ends).expect("an exclusive store is reached");
+    targets.chain([store + 4]).collect::<BTreeSet<u64>>().into_iter().collect()
 }
 
 /// Decodes the instructions from `start` to `end`.

@@ -5,7 +5,6 @@ use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind};
 pub use libc::user_regs_struct as Registers;
 
 use super::{Body, Flow, STORE_COUNT, STORES, text};
-use crate::tracee::Tracee;
 
 /// The instruction `int3`.
 pub const BREAKPOINT: u64 = 0xCC;
@@ -53,9 +52,9 @@ pub fn stop() {
     unsafe { core::arch::asm!("int3", options(nostack)) };
 }
 
-/// Executes one instruction.
-pub fn step(tracee: &Tracee) {
-    tracee.single_step();
+/// Returns where a thread can be stopped after the instruction at an address, if it cannot be right behind it.
+pub fn stops_after(_: u64, _: impl Fn(u64) -> u64) -> Vec<u64> {
+    Vec::new()
 }
 
 /// Returns what the instruction at an address of this program does.
