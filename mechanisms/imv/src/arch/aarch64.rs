@@ -3,7 +3,7 @@
 //! # Which instructions change while threads execute them
 //!
 //! Arm Architecture Reference Manual, B2.2.5 "Concurrent modification and execution of instructions": if the instruction before
-//! a change and the instruction after it are both of a list (`B`, `BL`, `BRK`, `HVC`, `ISB`, `NOP`, `SMC`, `SVC`), a thread that
+//! a change and the instruction after it are both of a list (`B`, `NOP` and some others), a thread that
 //! executes the address during the change executes one of the two, and nothing else. `nop` and `b` are the only
 //! instructions that this crate writes. An instruction is one aligned word within a cache line, written by one store.
 //!
@@ -59,7 +59,7 @@ pub(crate) fn os_page_bytes() -> usize {
 ///
 /// The word is stored again, for emulators. QEMU discards what it has translated from a page before a store to it, not
 /// after (`notdirty_write` in accel/tcg/cputlb.c), so another CPU may translate the former instruction in between. The
-/// second store discards that.
+/// second store discards most such translations, but not one that is still being made.
 pub(crate) fn publish_store(store: Store) {
     if let Store::Word(address, word) = store {
         // SAFETY: the caller has just stored the same word there.
