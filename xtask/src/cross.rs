@@ -106,7 +106,7 @@ const QEMU_USER: Tool =
 const BUILD_PACKAGES: &str = "rustc cargo gcc libc6-dev make pkgconf";
 /// Emulator of a whole machine. Versions before 8.2 execute instructions that another CPU has replaced.
 const EMULATOR: &str = "qemu-system-arm";
-/// What tests run in an emulated machine.
+/// Packages of an emulated machine: the programs that tests run there.
 const MACHINE_PACKAGES: &str = "base-files bash binutils libc-bin dash coreutils diffutils findutils g++ gcc grep libc6-dev make mawk \
                                 mount pkgconf procps python3-minimal sed util-linux babeltrace2 iproute2 kmod";
 

@@ -35,7 +35,7 @@ pub(crate) struct Program {
     pub(crate) name: String,
 }
 
-/// What build commands have built.
+/// Results of build commands.
 #[derive(Default)]
 pub(crate) struct Built {
     pub(crate) programs: Vec<Program>,

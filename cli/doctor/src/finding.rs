@@ -96,7 +96,7 @@ pub fn tracing_works(findings: &[Finding]) -> bool {
 /// Group of the facts that tracing depends on.
 const TRACING: &str = "tracing";
 
-/// What a dormant event is where sites are patched; empty elsewhere.
+/// Form of a dormant event on this architecture, as a sentence; empty if its sites cannot be patched.
 const DORMANT: &str = if cfg!(target_arch = "x86_64") {
     "A dormant event is a `nop` of five bytes, patched when it is armed."
 } else if cfg!(target_arch = "aarch64") {

@@ -202,17 +202,26 @@ pub fn is_dead(process: &impl AsFd) -> bool {
 
 /// Whether the process of a directory of proc(5) is dead. The directory is not that of a later process with the same id.
 fn is_dead_in(directory: &impl AsFd) -> bool {
-    let Some(stat) = read_in(directory, c"stat") else { return true };
-    let Some(stat) = Stat::from_bytes(&stat) else { return true };
+    let stat = match read_in(directory, c"stat") {
+        Ok(stat) => stat,
+        // Any other error, such as too many open files, says nothing about the process.
+        Err(error) => return error == Errno::SRCH,
+    };
+    let Some(stat) = Stat::from_bytes(&stat) else { return false };
     // The first thread may have ended before the others.
     matches!(stat.field(3), "Z" | "X") && stat.field(20).parse().is_ok_and(|threads: u32| threads <= 1)
 }
 
-fn read_in(directory: &impl AsFd, name: &CStr) -> Option<Vec<u8>> {
-    let file = openat(directory, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+/// Reads a file of a directory of proc(5).
+///
+/// # Errors
+/// `SRCH` if the process has been waited for, or the reason why the file cannot be read.
+fn read_in(directory: &impl AsFd, name: &CStr) -> rustix::io::Result<Vec<u8>> {
+    let file = openat(directory, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    let file = file.map_err(|error| if error == Errno::NOENT { Errno::SRCH } else { error })?;
     let mut bytes = Vec::new();
-    File::from(file).read_to_end(&mut bytes).ok()?;
-    Some(bytes)
+    File::from(file).read_to_end(&mut bytes).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    Ok(bytes)
 }
 
 /// Opens an existing process, dead or alive: a pidfd, or before Linux 5.3 its directory of proc(5), of which nothing
@@ -235,7 +244,7 @@ fn open_directory(pid: u32) -> rustix::io::Result<OwnedFd> {
         error => error,
     })?;
     // Threads have such directories too.
-    let status = read_in(&directory, c"status").ok_or(Errno::SRCH)?;
+    let status = read_in(&directory, c"status")?;
     let status = Status(String::from_utf8_lossy(&status).into());
     if status.number("Tgid:", 0) == Some(pid.into()) { Ok(directory) } else { Err(Errno::INVAL) }
 }
@@ -320,6 +329,16 @@ mod tests {
             assert_eq!(open(child.id()).map(drop), Err(Errno::SRCH));
             assert_eq!(open(0).map(drop), Err(Errno::SRCH));
         }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_no_death() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = || rustix::fs::open(place.path(), OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
+        assert!(is_dead(&directory()), "no file: the process has been waited for");
+        // Reading a directory fails.
+        std::fs::create_dir(place.path().join("stat")).unwrap();
+        assert!(!is_dead(&directory()));
     }
 
     #[test]

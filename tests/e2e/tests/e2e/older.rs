@@ -14,6 +14,7 @@ use dormouse_e2e::check::check;
 use dormouse_e2e::program::Program;
 use dormouse_e2e::run::{PATIENCE, Record, dormouse, libc_library, watched};
 use dormouse_e2e::trace::Trace;
+use dormouse_testing::wait_until;
 use serde_json::Value;
 
 use crate::kills::kill_with;
@@ -137,9 +138,7 @@ impl Kernel {
             rustix::process::Signal::KILL,
         )
         .unwrap();
-        while dir.join(".session").exists() {
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
+        wait_until("the session has ended", || !dir.join(".session").exists());
         let trace = Trace::read(&dir);
         assert!(trace.stats().is_closed);
         assert_eq!((trace.values("e2e:boxed").len(), trace.stats().events_lost), (1_000, 0));
@@ -167,7 +166,7 @@ impl Kernel {
         running.kill_programs(&pids(running.dir()));
     }
 
-    /// What cannot be done without is named, in one line, and nothing is left.
+    /// A recording is refused with one line that names the missing call, and leaves no trace.
     fn refused(&self, words: &str) {
         let recording = self.record().run(&[TRACED, "numbers", "1", "1"]);
         let said: Vec<&str> = recording.stderr.lines().collect();

@@ -107,7 +107,7 @@ const fn no_advice(arguments: &'static [(u32, Test)]) -> Missing {
 /// `MADV_HWPOISON`.
 const ADVICE_OF_TESTS: Test = Test::LessThan(100);
 
-/// What came after Linux 5.4 up to 6.7 and can be told by the numbers of a call.
+/// Flags, commands and calls that Linux got between 5.4 and 6.7, as far as a filter can recognise them.
 const AFTER_5_4: &[Missing] = &[
     missing_from(CLOSE_RANGE),
     NO_PEER_PIDFD,
@@ -125,7 +125,7 @@ const AFTER_5_4: &[Missing] = &[
     missing_of(libc::SYS_getrandom, &[(2, Test::HasOf(4))], libc::EINVAL),
 ];
 
-/// What came after Linux 4.15 up to 5.4.
+/// Those between Linux 4.15 and 5.4.
 const AFTER_4_15: &[Missing] = &[
     missing_from(IO_PGETEVENTS),
     no_advice(&[(2, Test::AtLeast(20)), (2, ADVICE_OF_TESTS)]),
@@ -137,7 +137,7 @@ const AFTER_4_15: &[Missing] = &[
     missing_of(libc::SYS_waitid, &[(0, Test::Equals(libc::P_PIDFD as c_int))], libc::EINVAL),
 ];
 
-/// What came after Linux 4.4 up to 4.15.
+/// Those between Linux 4.4 and 4.15.
 const AFTER_4_4: &[Missing] = &[
     missing_from(COPY_FILE_RANGE),
     no_advice(&[(2, Test::AtLeast(18)), (2, ADVICE_OF_TESTS)]),

@@ -1,4 +1,4 @@
-//! What depends on the machine: registers, breakpoints, and the form of instructions.
+//! The machine: its registers, breakpoints and instructions.
 //!
 //! ```text
 //!                      x86-64                            AArch64
@@ -28,7 +28,7 @@ pub struct Body {
     pub txn: Option<Register>,
 }
 
-/// What an instruction does to the flow of control, as far as a record call is concerned.
+/// Kinds of instructions that the search for a record call tells apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flow {
     /// It calls a function.
