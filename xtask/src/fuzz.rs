@@ -76,6 +76,8 @@ pub(crate) enum Target {
     Packets,
     /// Arbitrary filters over arbitrary streams
     Filter,
+    /// Arbitrary bytes as the rules of a session
+    Rule,
     /// Damaged packets and index files, compared with reading without an index
     Index,
     /// Snapshots between writes, and after noise in the memory

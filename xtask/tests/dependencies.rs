@@ -115,8 +115,8 @@ const RULES: [Rule; 61] = [
     // What the owner writes into a trace. The reader of any tracer's traces builds on it.
     ("dormouse-format", &["dormouse-abi"]),
     // The read side.
-    // Filters of events from any source.
-    ("dormouse-filter", &[]),
+    // Filters of events from any source, and rules, whose layout programs share.
+    ("dormouse-filter", &["dormouse-abi"]),
     ("dormouse-ctf", &["dormouse-abi", "dormouse-filter", "dormouse-format"]),
     // In a separate workspace: nothing in the product depends on Arrow or Python.
     ("dormouse-columns", &["dormouse-abi", "dormouse-ctf", "dormouse-filter", "dormouse-print"]),
@@ -142,6 +142,7 @@ const RULES: [Rule; 61] = [
             "dormouse-backing",
             "dormouse-ctf",
             "dormouse-directory",
+            "dormouse-filter",
             "dormouse-format",
             "dormouse-tools",
             "dormouse-transport",

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use dormouse_ctf::model::Base;
 use dormouse_ctf::plan::{Pick, Picked};
 use dormouse_ctf::{ClassRef, Event, Scratch};
-use dormouse_filter::Name;
+use dormouse_filter::{Name, parse_name};
 
 use crate::distribution::Number;
 
@@ -72,7 +72,7 @@ pub(crate) struct Picker {
 impl Picker {
     /// Adds a wanted field and returns its index.
     pub(crate) fn want(&mut self, name: &str) -> usize {
-        let name = Name::parse(name);
+        let name = parse_name(name);
         self.wanted.iter().position(|known| *known == name).unwrap_or_else(|| {
             self.wanted.push(name);
             self.cells.push(Cell::default());

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use dormouse_abi::class::matches;
 use dormouse_ctf::{ClassRef, Trace, TraceRef};
-use dormouse_filter::{Kind, Name};
+use dormouse_filter::{Kind, parse_name};
 
 /// Event classes of traces, without those of state records.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl<'a> Schema<'a> {
     pub(crate) fn check_field(&self, name: &str, patterns: &[String], words: &[&str]) -> Result<Kind, String> {
         let classes: Vec<_> =
             self.classes.iter().filter(|class| is_matched(patterns, &class.class.full_name)).collect();
-        let wanted = Name::parse(name);
+        let wanted = parse_name(name);
         let kinds: Vec<Option<Kind>> = classes.iter().filter_map(|class| Some(class.field(&wanted)?.1)).collect();
         // A field that is text in some classes only counts as a number.
         let texts = kinds.iter().flatten().filter(|kind| **kind == Kind::Text).count();
@@ -60,7 +60,7 @@ impl<'a> Schema<'a> {
 
     /// Whether one of the names is known in any class.
     pub(crate) fn has(&self, names: &[&str]) -> bool {
-        names.iter().map(|name| Name::parse(name)).any(|name| self.classes.iter().any(|class| class.has(&name)))
+        names.iter().map(|name| parse_name(name)).any(|name| self.classes.iter().any(|class| class.has(&name)))
     }
 }
 

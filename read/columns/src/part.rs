@@ -6,7 +6,7 @@ use dormouse_abi::class::{FieldType, Kind as Declared};
 use dormouse_ctf::ClassRef;
 use dormouse_ctf::model::Scope;
 use dormouse_ctf::plan::Pick;
-use dormouse_filter::{Name, Part};
+use dormouse_filter::{Name, Part, parse_name};
 
 use crate::kind::Kind;
 
@@ -41,7 +41,7 @@ pub(crate) fn part_columns<'n>(
 ) -> Result<Vec<PartColumn>, MixedKinds> {
     let (mut columns, mut known) = (Vec::new(), HashSet::new());
     for name in names.filter(|name| known.insert(*name)) {
-        let parsed = Name::parse(name);
+        let parsed = parse_name(name);
         let picks: Vec<Option<Pick>> = classes.iter().map(|class| Some(class.field(&parsed)?.0)).collect();
         let mut found: Option<(Kind, &str)> = None;
         for (class, pick) in classes.iter().zip(&picks) {

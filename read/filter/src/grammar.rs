@@ -6,9 +6,11 @@ use winnow::prelude::*;
 use winnow::stream::{LocatingSlice, Location, Stateful};
 use winnow::token::{any, literal, take_while};
 
+use dormouse_abi::rule::value::Operator;
+use dormouse_abi::rule::{Literal, Name, Part};
+
 use crate::error::FilterError;
-use crate::syntax::{Comparison, Expression, Literal, Name, Operand, Part};
-use crate::value::Operator;
+use crate::syntax::{Comparison, Expression, Operand};
 
 /// Maximum size of a filter, in bytes.
 const SIZE_BYTES_MAX: usize = 64 << 10;
@@ -48,12 +50,14 @@ impl<'a> ParserError<Input<'a>> for Wrong {
     }
 }
 
-/// Parses a filter. Returns the expression, and its names with the positions of their first occurrences.
-pub(crate) fn parse(text: &str) -> Result<(Expression, Vec<(Name, usize)>), FilterError> {
-    if text.len() > SIZE_BYTES_MAX {
-        return Err(FilterError::at(text, 0, format!("the filter is longer than {SIZE_BYTES_MAX} bytes")));
+/// Parses the filter that begins at a byte of a text. Returns the expression, and its names with the positions of their
+/// first occurrences. Positions are those in the whole text.
+pub(crate) fn parse(text: &str, start: usize) -> Result<(Expression, Vec<(Name, usize)>), FilterError> {
+    if text.len() - start > SIZE_BYTES_MAX {
+        return Err(FilterError::at(text, start, format!("the filter is longer than {SIZE_BYTES_MAX} bytes")));
     }
     let mut input = Input { input: LocatingSlice::new(text), state: State::default() };
+    input.next_slice(start);
     let parsed = blank(&mut input).and_then(|()| disjunction(&mut input)).and_then(|expression| {
         if opt(peek(any)).parse_next(&mut input)?.is_some() {
             return expected(&input, "`and`, `or` or the end");
@@ -95,7 +99,7 @@ fn is_word_start(c: char) -> bool {
     c.is_alphabetic() || c == '_' || c == '$'
 }
 
-fn is_word_char(c: char) -> bool {
+pub(crate) fn is_word_char(c: char) -> bool {
     c.is_alphanumeric() || c == '_' || c == '$'
 }
 
@@ -366,13 +370,11 @@ fn path(input: &mut Input<'_>) -> Parsed<Name> {
     Ok(Name { parts })
 }
 
-impl Name {
-    /// Parses `a.b[2]`. Here a part that is not a word needs no backquotes, unless it contains a dot.
-    pub fn parse(text: &str) -> Name {
-        let mut input = Input { input: LocatingSlice::new(text), state: State::default() };
-        let found = path(&mut input).ok().filter(|_| input.input.as_ref().is_empty());
-        found.unwrap_or_else(|| Name { parts: text.split('.').map(|part| Part::Member(part.into())).collect() })
-    }
+/// Parses the name `a.b[2]`. Here a part that is not a word needs no backquotes, unless it contains a dot.
+pub fn parse_name(text: &str) -> Name {
+    let mut input = Input { input: LocatingSlice::new(text), state: State::default() };
+    let found = path(&mut input).ok().filter(|_| input.input.as_ref().is_empty());
+    found.unwrap_or_else(|| Name { parts: text.split('.').map(|part| Part::Member(part.into())).collect() })
 }
 
 fn name(input: &mut Input<'_>) -> Parsed<Operand> {

@@ -32,22 +32,32 @@
 //! without `bytes`. `or` is true if one side is true, and `and` is false if one side is false, whatever the other side
 //! is.
 //!
+//! # Rules
+//! A rule selects what a session records: `shop:* where bytes > 4K`, or `!shop:internal_*` for classes that are left
+//! out ([`RuleText`]). Programs that record have no parser. They get the filter as a
+//! [`Condition`](dormouse_abi::rule::Condition): a list of tests, of which each answer decides the event, or what is
+//! tested next.
+//!
 //! # Cost
 //! Evaluation allocates nothing. A comparison costs reading the two values and comparing them. Whole numbers are
 //! compared exactly with floating-point numbers.
 //!
 //! # Limits
-//! A filter has at most 64 KiB, 64 levels of parentheses and `not`, and 256 different names.
+//! A filter has at most 64 KiB, 64 levels of parentheses and `not`, and 256 different names. As part of a rule
+//! it has at most 256 comparisons, 64 different names, and 8 parts in a name.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod error;
 mod grammar;
 mod program;
+mod rule;
 mod syntax;
-mod value;
+
+pub use dormouse_abi::rule::value::{Fields, Labels, Value, matches};
+pub use dormouse_abi::rule::{Name, Part};
 
 pub use error::FilterError;
-pub use program::{Binding, Fields, Filter, Kind, Test};
-pub use syntax::{Name, Part};
-pub use value::{Labels, Value, matches};
+pub use grammar::parse_name;
+pub use program::{Binding, Filter, Kind, Test};
+pub use rule::RuleText;

@@ -1,16 +1,20 @@
 //! A filter, compiled for the fields of an event class and evaluated for its events.
 
+use dormouse_abi::rule::value::{Fields, Value};
+use dormouse_abi::rule::{Literal, Name};
+
 use crate::error::FilterError;
 use crate::grammar;
-use crate::syntax::{Comparison, Expression, Literal, Name, Operand};
-use crate::value::Value;
+use crate::syntax::{Comparison, Expression, Operand};
 
 /// A filter of events.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Filter {
-    text: String,
-    expression: Expression,
-    names: Vec<(Name, usize)>,
+    /// The text that the filter is part of.
+    pub(crate) text: String,
+    pub(crate) expression: Expression,
+    /// Each name with the position of its first occurrence in the text.
+    pub(crate) names: Vec<(Name, usize)>,
 }
 
 /// Meaning of a filter's name for an event class.
@@ -20,7 +24,7 @@ pub enum Binding<'a> {
     Missing,
     /// All events of the class have this value.
     Constant(Value<'a>),
-    /// A field of this kind; [`Fields`] returns its value for an event.
+    /// A field of this kind; [`Fields`] returns its value for an event, by the index of its name in [`Filter::names`].
     Field(Kind),
 }
 
@@ -33,19 +37,6 @@ pub enum Kind {
     Enumeration,
     /// Any of these, depending on the event.
     Any,
-}
-
-/// The values of an event.
-pub trait Fields<'a> {
-    /// Returns the value of a name, by its index in [`Filter::names`]; `None` if the event has none.
-    fn value(&mut self, name: usize) -> Option<Value<'a>>;
-
-    /// Returns the value if it is a [`Value::Integer`] that can be read quickly. `None` does not mean that there is no
-    /// value.
-    #[inline(always)]
-    fn integer(&mut self, _: usize) -> Option<i128> {
-        None
-    }
 }
 
 /// A filter compiled for the events of one class.
@@ -69,7 +60,12 @@ impl Filter {
     /// # Errors
     /// The text is not a filter; the error has its position.
     pub fn parse(text: &str) -> Result<Filter, FilterError> {
-        let (expression, names) = grammar::parse(text)?;
+        Filter::parse_from(text, 0)
+    }
+
+    /// Parses the filter that begins at a byte of a text. Positions in its errors are those in the whole text.
+    pub(crate) fn parse_from(text: &str, start: usize) -> Result<Filter, FilterError> {
+        let (expression, names) = grammar::parse(text, start)?;
         Ok(Filter { text: text.to_string(), expression, names })
     }
 
@@ -170,7 +166,7 @@ impl Expression {
 }
 
 /// Returns the part of an expression that the bindings do not decide.
-fn simplify(expression: &Expression, bindings: &[Binding<'_>]) -> Expression {
+pub(crate) fn simplify(expression: &Expression, bindings: &[Binding<'_>]) -> Expression {
     let known = |operands: &[&Operand], answer: &dyn Fn(&[Value<'_>]) -> Option<bool>| {
         let mut values = Vec::new();
         for operand in operands {

@@ -32,9 +32,9 @@ const STEPS_MAX: usize = 20_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     None,
-    /// Stores do not release.
+    /// Stores and fences do not release.
     Releases,
-    /// Loads do not acquire.
+    /// Loads and fences do not acquire.
     Acquires,
 }
 
@@ -127,6 +127,20 @@ fn weakened(ordering: Ordering) -> Ordering {
         (Fault::Acquires, Ordering::AcqRel) => Ordering::Release,
         (Fault::Releases, Ordering::Release) | (Fault::Acquires, Ordering::Acquire) => Ordering::Relaxed,
         _ => ordering,
+    }
+}
+
+/// Orders the accesses of this thread before and after it.
+#[allow(dead_code, reason = "not every crate that has these atomics uses it")]
+pub fn fence(ordering: Ordering) {
+    let is_in_model = OBJECTS.with_borrow(|objects| objects.is_some());
+    if !is_in_model {
+        return core::sync::atomic::fence(ordering);
+    }
+    // No step: for other threads, dying before a fence is dying before the next access.
+    let ordering = weakened(ordering);
+    if ordering != Ordering::Relaxed {
+        loom::sync::atomic::fence(ordering);
     }
 }
 

@@ -3,7 +3,7 @@
 //! Traced programs, the session owner and the readers of traces are separate programs, often of different versions. This
 //! crate is all that they share: constants, `repr(C)` structures whose sizes are proven by const asserts, and pure
 //! encoders and decoders. No system calls; no allocation except in [`message`], [`class`], [`text`],
-//! [`environment`] and by readers of [`register`]; no policy except that of [`requests`].
+//! [`environment`], [`rule`] and by readers of [`register`]; no policy except that of [`requests`].
 //!
 //! ```text
 //!   one memfd, made by `dormouse record` before it starts the owner, sealed against shrinking
@@ -19,6 +19,7 @@
 //! * [`tunable`]: names and values that a tunable may have.
 //! * [`class`]: event classes in the layout of C programs, and the kinds of a field.
 //! * [`register`]: the entries of programs and their classes, after the pages.
+//! * [`rule`]: which events a session records, and the values that its conditions compare.
 //! * [`session`]: header, state word, owner word, control block of a stream.
 //! * [`page`]: the header of a page, which is a CTF packet header and context.
 //! * [`record`]: the header of an event record.
@@ -37,10 +38,10 @@ extern crate std;
 #[cfg(test)]
 #[cfg(target_pointer_width = "64")]
 mod atomic;
-/// The atomics of [`register`] and [`session`]; tests replace them.
+/// The atomics of [`register`], [`rule`] and [`session`]; tests replace them.
 #[cfg(not(all(test, target_pointer_width = "64")))]
 mod atomic {
-    pub(crate) use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+    pub(crate) use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 }
 pub mod call;
 pub mod class;
@@ -51,6 +52,7 @@ pub mod record;
 pub mod register;
 pub mod requests;
 pub mod rseq;
+pub mod rule;
 pub mod session;
 pub mod site;
 pub mod text;

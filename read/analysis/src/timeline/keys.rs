@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use dormouse_ctf::{ClassRef, Event, Notice, Problem, Trace, TraceRef, Writers};
-use dormouse_filter::Name;
+use dormouse_filter::parse_name;
 
 use super::Options;
 use super::room::Room;
@@ -207,7 +207,7 @@ impl KeySurvey {
             for role in bound.kinds[*kind].roles.iter().filter(|role| role.key.is_none() && !role.is_wait) {
                 let common = &mut names.entry(role.pair).or_default()[usize::from(role.is_begin)];
                 let has = |name: &str| {
-                    class.field(&Name::parse(&format!("fields.{name}"))).is_some_and(|(_, kind)| kind.is_some())
+                    class.field(&parse_name(&format!("fields.{name}"))).is_some_and(|(_, kind)| kind.is_some())
                 };
                 *common = Some(match common.take() {
                     None => class.class.names().into_iter().filter(|name| has(name)).collect(),

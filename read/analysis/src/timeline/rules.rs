@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use dormouse_abi::class::matches;
 use dormouse_ctf::hash::QuickMap;
 use dormouse_ctf::{ClassRef, Selection, Trace, TraceRef};
-use dormouse_filter::{Filter, Kind as FieldKind, Name};
+use dormouse_filter::{Filter, Kind as FieldKind, parse_name};
 
 use super::{GivenPair, Options};
 use crate::pick::Picker;
@@ -168,7 +168,7 @@ impl<'n> Names<'n> {
     /// Returns the rules that apply to a class: their indices, the names of the slices, and whether the class begins.
     fn rules_of(&self, class: &ClassRef<'_>) -> Vec<(usize, String, bool)> {
         let full_name = class.class.full_name.as_str();
-        let has = |part: &str| matches!(part, "pid" | "tid" | "cpu") || class.field(&Name::parse(part)).is_some();
+        let has = |part: &str| matches!(part, "pid" | "tid" | "cpu") || class.field(&parse_name(part)).is_some();
         let mut rules = Vec::new();
         for is_of_thread in [true, false] {
             let Some((at, text, is_begin)) = self.rule_of(full_name, is_of_thread, has) else { continue };
@@ -396,11 +396,11 @@ impl Bound {
         }
         roles.sort_by_key(|role| role.is_begin);
         let counters = options.counters.iter().filter(|(pattern, _)| matches(pattern, full_name));
-        let counters = counters.filter(|(_, field)| class.field(&Name::parse(field)).is_some());
+        let counters = counters.filter(|(_, field)| class.field(&parse_name(field)).is_some());
         let counters: Vec<_> =
             counters.map(|(_, field)| (picker.want(field), self.name(&format!("{full_name} {field}")))).collect();
         let has_duration =
-            || class.field(&Name::parse(CALL_NS)).is_some_and(|(_, kind)| kind == Some(FieldKind::Number));
+            || class.field(&parse_name(CALL_NS)).is_some_and(|(_, kind)| kind == Some(FieldKind::Number));
         let is_call = options.has_calls && roles.is_empty() && full_name.starts_with("libc:") && has_duration();
         let call = is_call.then(|| picker.want(CALL_NS));
         let is_picked = !counters.is_empty() || is_call || roles.iter().any(|role| role.key.is_some());

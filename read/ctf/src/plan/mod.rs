@@ -24,7 +24,7 @@ pub use node::{IntegerNode, PlanError, StructNode, Word};
 pub use pick::{Pick, Picked, Projection};
 pub use reader::FieldReader;
 pub use shape::{Field, FieldRef, MemberRef, Shape};
-pub use walk::{Group, Visitor, shown_float};
+pub use walk::{Group, Visitor};
 
 pub(crate) use bits::Cursor;
 pub(crate) use head::Time;

@@ -9,6 +9,7 @@
 
 use std::borrow::Cow;
 
+use dormouse_abi::rule::value::shown_float;
 use dormouse_filter::{Kind, Part};
 
 use super::StreamPlan;
@@ -17,7 +18,7 @@ use super::class_table::Class;
 use super::node::{Count, IntegerNode, Node, StructNode};
 use super::program::{Assembler, Known, Operation, fixed_size, run};
 use super::shape::FieldRef;
-use super::walk::{FloatValue, Memory, Visitor, float, is_in, option_of, shown_float, text};
+use super::walk::{FloatValue, Memory, Visitor, float, is_in, option_of, text};
 use crate::model::{ByteOrder, Encoding, Range, Scope};
 
 /// A step on the way to a field.

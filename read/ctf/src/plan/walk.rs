@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use dormouse_abi::rule::value::shown_float;
+
 use super::bits::{Cursor, FieldError, extend_sign, reversed};
 use super::node::{Count, IntegerNode, MemberNode, Node, OUTER_COUNT, OptionNode, StructNode};
 use crate::model::{ByteOrder, Coding, Encoding, Float, Range, Role, Roles};
@@ -184,20 +186,6 @@ pub(super) fn float(float: &Float, cursor: &mut Cursor<'_>) -> Result<FloatValue
         32 => FloatValue::Single(f32::from_bits(bits as u32)),
         _ => FloatValue::Double(f64::from_bits(bits)),
     })
-}
-
-/// Returns the number that the shortest decimal text of a 32-bit number denotes: 0.1 for the `f32` nearest to 0.1, whose
-/// exact value is 0.100000001490116…. The order of numbers stays the same.
-pub fn shown_float(value: f32) -> f64 {
-    use std::io::Write;
-    // A sign, 9 digits, a point, an exponent.
-    let mut text = [0; 24];
-    let room = text.len();
-    let mut rest = text.as_mut_slice();
-    let is_written = write!(rest, "{value:e}").is_ok();
-    let len = room - rest.len();
-    let number = std::str::from_utf8(&text[..len]).ok().and_then(|text| text.parse().ok());
-    number.filter(|_| is_written).unwrap_or_else(|| value.into())
 }
 
 /// Converts IEEE 754 binary16: a sign, 5 bits of exponent, 10 of significand.
@@ -399,31 +387,4 @@ impl Visitor for Blind {
     fn text(&mut self, _: &[u8]) {}
     fn open(&mut self, _: Group) {}
     fn close(&mut self, _: Group) {}
-}
-
-#[cfg(test)]
-mod tests {
-    use super::shown_float;
-
-    /// The text of the result has as few digits as the 32-bit number's, and gives the number back; the order stays.
-    #[test]
-    fn a_32_bit_number_is_shown_in_its_own_digits() {
-        let digits = |text: String| text.chars().filter(char::is_ascii_digit).collect::<String>();
-        let mut bits = 1u32;
-        for _ in 0..200_000 {
-            bits = bits.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            let value = f32::from_bits(bits);
-            let shown = shown_float(value);
-            if value.is_finite() {
-                assert_eq!((shown as f32).to_bits(), bits);
-                assert_eq!(digits(format!("{shown:e}")), digits(format!("{value:e}")));
-                let next = value.next_up();
-                assert!(!next.is_finite() || shown < shown_float(next) || next == 0.0, "{value}");
-            } else {
-                assert!(if value.is_nan() { shown.is_nan() } else { shown == f64::from(value) });
-            }
-        }
-        assert_eq!([0.1, 16_777_216.0, -0.0, f32::MAX].map(shown_float), [0.1, 16_777_216.0, 0.0, 3.4028235e38]);
-        assert!(shown_float(-0.0).is_sign_negative());
-    }
 }

@@ -1,0 +1,200 @@
+//! Rules: a filter as the list of tests that programs evaluate, and the text of a rule.
+//!
+//! ```text
+//!   shop:* where bytes > 4K ──▶ RuleText (pattern, Filter) ──▶ Rule (pattern, Condition) ──▶ to_bytes, of `abi`
+//! ```
+//! A condition accepts an event if the expression is *true*, and asks of each part either whether it is true or whether
+//! it is false: `not` swaps the two, and an unknown part is neither. So each comparison becomes one test:
+//!
+//! ```text
+//!   true(a and b)     true(a), then true(b)           false(a and b)     false(a), or else false(b)
+//!   true(a or b)      true(a), or else true(b)        false(a or b)      false(a), then false(b)
+//!   true(not a)       false(a)                        false(not a)       true(a)
+//! ```
+
+use dormouse_abi::rule;
+use dormouse_abi::rule::{Condition, NAME_COUNT_MAX, Name, Next, PART_COUNT_MAX, Part, Question, Rule, TEST_COUNT_MAX};
+
+use crate::error::FilterError;
+use crate::grammar::is_word_char;
+use crate::program::{Binding, Filter, Kind, simplify};
+use crate::syntax::{Comparison, Expression, Operand};
+
+/// Names of the parts of a record other than its fields.
+const OTHER_PARTS: [&str; 10] = ["time", "cpu", "pid", "tid", "process", "comm", "cpu_id", "vpid", "vtid", "procname"];
+
+/// Text of a rule, `PATTERN`, `PATTERN where EXPR` or `!PATTERN`, taken apart.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RuleText {
+    /// Pattern of the names of event classes; see [`matches`](dormouse_abi::class::matches).
+    pub pattern: String,
+    /// Whether classes that match are not recorded.
+    pub is_exclusion: bool,
+    /// Condition on events; an exclusion has none.
+    pub filter: Option<Filter>,
+}
+
+impl RuleText {
+    /// Parses the text of a rule.
+    ///
+    /// # Errors
+    /// The text is not a rule; the error has its position. Later errors of the filter have positions in this text too.
+    pub fn parse(text: &str) -> Result<RuleText, FilterError> {
+        let wrong = |rest: &str, what: &str| Err(FilterError::at(text, text.len() - rest.len(), what));
+        let trimmed = text.trim_start();
+        let (is_exclusion, named) = match trimmed.strip_prefix('!') {
+            Some(named) => (true, named),
+            None => (false, trimmed),
+        };
+        let (pattern, rest) = named.split_at(named.find(char::is_whitespace).unwrap_or(named.len()));
+        let rest = rest.trim_start();
+        let condition = rest.strip_prefix("where").filter(|condition| !condition.starts_with(is_word_char));
+        // A class may be named `where`; but in front of an expression the word begins the condition.
+        let lacks_pattern = pattern == "where" && !rest.is_empty() && condition.is_none();
+        if pattern.is_empty() || lacks_pattern {
+            return wrong(named, "expected a pattern of event classes, such as `shop:*`");
+        }
+        if is_exclusion && !rest.is_empty() {
+            let what = "an exclusion has no condition; write the condition with the pattern that it excludes from, \
+                        and `not`";
+            return wrong(rest, what);
+        }
+        let filter = match condition {
+            Some(condition) => Some(Filter::parse_from(text, text.len() - condition.len())?),
+            None if rest.is_empty() => None,
+            None => return wrong(rest, "expected `where` and a condition"),
+        };
+        Ok(RuleText { pattern: pattern.to_string(), is_exclusion, filter })
+    }
+
+    /// Returns the rule that programs evaluate.
+    ///
+    /// # Errors
+    /// The filter is larger than the condition of a rule; see [`Filter::condition`].
+    pub fn to_rule(&self) -> Result<Rule, FilterError> {
+        let condition = self.filter.as_ref().map(Filter::condition).transpose()?.unwrap_or_default();
+        Ok(Rule { pattern: self.pattern.clone(), is_exclusion: self.is_exclusion, condition })
+    }
+}
+
+impl Filter {
+    /// Returns the condition that is true for the events that the filter selects, in any class. It has the filter's
+    /// names, unless it is the same for all events.
+    ///
+    /// # Errors
+    /// The filter has too many comparisons, too many names, or a name with too many parts.
+    pub fn condition(&self) -> Result<Condition, FilterError> {
+        let limit = |what: String| Err(FilterError::at(&self.text, 0, what));
+        if self.names.len() > NAME_COUNT_MAX {
+            return limit(format!("a rule has at most {NAME_COUNT_MAX} names"));
+        }
+        if self.names.iter().any(|(name, _)| name.parts.len() > PART_COUNT_MAX) {
+            return limit(format!("a name in a rule has at most {PART_COUNT_MAX} parts"));
+        }
+        let is_other = |name: &Name| match name.parts.as_slice() {
+            [Part::Member(word)] => OTHER_PARTS.contains(&word.as_str()),
+            [Part::Member(scope), ..] => scope == "context",
+            _ => false,
+        };
+        if let Some((name, offset)) = self.names.iter().find(|(name, _)| is_other(name)) {
+            let what = format!(
+                "a rule is asked before there is a record, so it knows fields and `event`, but not {name}; \
+                 a field of that name is fields.{name}"
+            );
+            return Err(FilterError::at(&self.text, *offset, what));
+        }
+        // Afterwards no first term of `and` or `or` is known, so that the first test is the last one to be emitted.
+        let expression = simplify(&self.expression, &vec![Binding::Field(Kind::Any); self.names.len()]);
+        match expression {
+            Expression::Known(Some(true)) => return Ok(Condition::default()),
+            Expression::Known(_) => return Ok(Condition::never()),
+            _ => {}
+        }
+        let mut emitter = Emitter::default();
+        emitter.emit(&expression, true, Target::Accept, Target::Reject);
+        if emitter.tests.len() > TEST_COUNT_MAX {
+            return limit(format!("a rule has at most {TEST_COUNT_MAX} comparisons"));
+        }
+        let names = self.names.iter().map(|(name, _)| name.clone()).collect();
+        Ok(Condition { tests: emitter.in_order(), names })
+    }
+}
+
+/// What follows a test.
+#[derive(Debug, Clone, Copy)]
+enum Target {
+    Accept,
+    Reject,
+    /// The test that was emitted with this number.
+    Test(usize),
+}
+
+/// A test that is not in its place yet.
+#[derive(Debug)]
+struct Emitted {
+    question: Question,
+    wanted: bool,
+    passed: Target,
+    failed: Target,
+}
+
+/// Emits the tests of an expression, the last one first: a test is emitted after those that may follow it.
+#[derive(Debug, Default)]
+struct Emitter {
+    tests: Vec<Emitted>,
+}
+
+impl Emitter {
+    /// Emits the tests of whether an expression has the wanted answer. `passed` follows if it has, `failed` if it has
+    /// the other one or is unknown. Returns the first test, or what follows without one.
+    fn emit(&mut self, expression: &Expression, wanted: bool, passed: Target, failed: Target) -> Target {
+        let question = match expression {
+            Expression::Or(terms) | Expression::And(terms) => {
+                // A single term decides: a true one `or`, a false one `and`.
+                let is_any = matches!(expression, Expression::Or(_)) == wanted;
+                let mut next = if is_any { failed } else { passed };
+                for term in terms.iter().rev() {
+                    next = match is_any {
+                        true => self.emit(term, wanted, passed, next),
+                        false => self.emit(term, wanted, next, failed),
+                    };
+                }
+                return next;
+            }
+            Expression::Not(inner) => return self.emit(inner, !wanted, passed, failed),
+            Expression::Known(answer) => return if *answer == Some(wanted) { passed } else { failed },
+            Expression::IsTrue(operand) => Question::IsTrue(emitted(operand)),
+            Expression::Matches(operand, pattern) => Question::Matches(emitted(operand), pattern.clone()),
+            Expression::Compare(Comparison { left, operator, right, .. }) => {
+                Question::Compare(emitted(left), *operator, emitted(right))
+            }
+        };
+        self.tests.push(Emitted { question, wanted, passed, failed });
+        Target::Test(self.tests.len() - 1)
+    }
+
+    /// Returns the tests, the first one first. There are at most [`TEST_COUNT_MAX`].
+    fn in_order(self) -> Vec<rule::Test> {
+        let count = self.tests.len();
+        let next = |target| match target {
+            Target::Accept => Next::Accept,
+            Target::Reject => Next::Reject,
+            Target::Test(number) => Next::Test((count - 1 - number) as u8),
+        };
+        let tests = self.tests.into_iter().rev().map(|Emitted { question, wanted, passed, failed }| rule::Test {
+            question,
+            wanted,
+            passed: next(passed),
+            failed: next(failed),
+        });
+        tests.collect()
+    }
+}
+
+/// Returns an operand as it is in a rule, which has at most [`NAME_COUNT_MAX`] names.
+fn emitted(operand: &Operand) -> rule::Operand {
+    match operand {
+        Operand::Name(name) => rule::Operand::Name(*name as u8),
+        Operand::Literal(literal) => rule::Operand::Literal(literal.clone()),
+    }
+}

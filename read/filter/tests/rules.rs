@@ -1,0 +1,279 @@
+//! Tests of rules: their texts, their errors, and conditions compared with the filters that they are made of.
+
+use dormouse_abi::rule::value::Operator;
+use dormouse_abi::rule::{
+    Condition, Literal, NAME_COUNT_MAX, Next, Operand, PART_COUNT_MAX, Question, TEST_COUNT_MAX, Test, from_bytes,
+    to_bytes,
+};
+use dormouse_filter::{Binding, Fields, Filter, Kind, Labels, RuleText, Value, parse_name};
+use proptest::prelude::*;
+
+#[test]
+fn rules_have_a_pattern_and_may_have_a_condition() {
+    for (text, pattern, is_exclusion, filter) in [
+        ("shop:*", "shop:*", false, None),
+        ("  shop:*\n", "shop:*", false, None),
+        ("!shop:internal_*", "shop:internal_*", true, None),
+        (" !shop:internal_* ", "shop:internal_*", true, None),
+        ("shop:* where n > 3", "shop:*", false, Some("n > 3")),
+        ("\tshop:*\t where\nn > 3 ", "shop:*", false, Some("n > 3")),
+        ("shop:* where(n > 3)", "shop:*", false, Some("(n > 3)")),
+        ("shop:* where!n", "shop:*", false, Some("!n")),
+        ("größe:* where größe > 3", "größe:*", false, Some("größe > 3")),
+        // `where` is a word like others.
+        ("where", "where", false, None),
+        ("where where where", "where", false, Some("where")),
+        ("shop:where where where > 3", "shop:where", false, Some("where > 3")),
+    ] {
+        let rule = RuleText::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        assert_eq!((rule.pattern.as_str(), rule.is_exclusion), (pattern, is_exclusion), "{text}");
+        let condition = rule.to_rule().unwrap().condition;
+        let expected = filter.map(|filter| Filter::parse(filter).unwrap().condition().unwrap()).unwrap_or_default();
+        assert_eq!((rule.filter.is_some(), condition), (filter.is_some(), expected), "{text}");
+    }
+}
+
+#[test]
+fn errors_in_rules_have_their_position_in_the_whole_text() {
+    let pattern = "expected a pattern of event classes, such as `shop:*`";
+    let exclusion =
+        "an exclusion has no condition; write the condition with the pattern that it excludes from, and `not`";
+    let comparison = "expected a comparison (`==` `!=` `<` `<=` `>` `>=` `~`)";
+    for (text, line, column, what) in [
+        ("", 1, 1, pattern.to_string()),
+        ("  ", 1, 3, pattern.to_string()),
+        ("!", 1, 2, pattern.to_string()),
+        ("! shop:*", 1, 2, pattern.to_string()),
+        ("where n > 3", 1, 1, pattern.to_string()),
+        ("shop:* when n > 3", 1, 8, "expected `where` and a condition".to_string()),
+        ("shop:* n > 3", 1, 8, "expected `where` and a condition".to_string()),
+        ("shop:* wheren > 3", 1, 8, "expected `where` and a condition".to_string()),
+        ("größe:*  , shop:*", 1, 10, "expected `where` and a condition".to_string()),
+        ("!shop:* where n > 3", 1, 9, exclusion.to_string()),
+        ("!shop:* shop:*", 1, 9, exclusion.to_string()),
+        ("shop:* where", 1, 13, "expected a field or a value, the filter ends".to_string()),
+        ("shop:* where ", 1, 14, "expected a field or a value, the filter ends".to_string()),
+        ("shop:* where n = 3", 1, 16, format!("{comparison}, found `=`, which is written `==`")),
+        ("shop:*\n  where n >", 2, 12, "expected a field or a value, the filter ends".to_string()),
+        ("größe:* where größe > 3x", 1, 24, "`x` is no unit; there are K M G T ns us µs ms s m h d".to_string()),
+    ] {
+        let error = RuleText::parse(text).expect_err(text);
+        assert_eq!((error.line, error.column, error.what), (line, column, what), "{text}");
+    }
+    let shown = |text: &str| RuleText::parse(text).unwrap_err().to_string();
+    assert_eq!(
+        shown("shop:* when n > 3"),
+        "line 1, column 8: expected `where` and a condition\n  shop:* when n > 3\n         ^"
+    );
+    assert_eq!(shown("!"), format!("line 1, column 2: {pattern}\n  !\n   ^"));
+    assert_eq!(
+        shown("shop:*\n where n > \"x"),
+        "line 2, column 12: this text does not end: `\"` is missing\n   where n > \"x\n             ^"
+    );
+    let long = format!("shop:* where {}", "a or ".repeat(20_000));
+    let error = RuleText::parse(&long).unwrap_err();
+    assert_eq!((error.column, error.what.as_str()), (13, "the filter is longer than 65536 bytes"));
+}
+
+#[test]
+fn later_errors_have_their_position_in_the_whole_text() {
+    let filter = RuleText::parse("shop:* where a == 1 and byts > \"x\"").unwrap().filter.unwrap();
+    let error = filter.unknown(1, ["path", "bytes"]);
+    assert_eq!((error.column, error.what.as_str()), (25, "no event has byts; bytes is the nearest"));
+    let error = filter.mismatch(|_| vec![Kind::Number]).unwrap();
+    assert_eq!((error.column, error.what.as_str()), (30, "the left side is a number, the right side is text"));
+    assert_eq!(error.excerpt, "shop:* where a == 1 and byts > \"x\"");
+}
+
+#[test]
+fn conditions_have_limits() {
+    let condition = |expression: String| Filter::parse(&expression).unwrap().condition();
+    let terms = |count: usize, term: &dyn Fn(usize) -> String| (0..count).map(term).collect::<Vec<_>>().join(" or ");
+    let comparisons = |count| terms(count, &|number| format!("n == {number}"));
+    let names = |count| terms(count, &|number| format!("n{number}"));
+    let parts = |count: usize| format!("a == 1 and {}[7] > 0", vec!["a"; count - 1].join("."));
+    for (expression, what) in [
+        (comparisons(TEST_COUNT_MAX + 1), "a rule has at most 256 comparisons"),
+        (names(NAME_COUNT_MAX + 1), "a rule has at most 64 names"),
+        (parts(PART_COUNT_MAX + 1), "a name in a rule has at most 8 parts"),
+    ] {
+        let error = condition(expression.clone()).unwrap_err();
+        assert_eq!((error.line, error.column, error.what.as_str()), (1, 1, what));
+        let error = RuleText::parse(&format!("shop:* where {expression}")).unwrap().to_rule().unwrap_err();
+        assert_eq!((error.line, error.column, error.what.as_str()), (1, 1, what));
+        assert!(error.excerpt.starts_with("shop:* where "));
+    }
+    for expression in [comparisons(TEST_COUNT_MAX), names(NAME_COUNT_MAX), parts(PART_COUNT_MAX)] {
+        let rule = RuleText::parse(&format!("shop:* where {expression}")).unwrap().to_rule().unwrap();
+        assert_eq!(from_bytes(&to_bytes(std::slice::from_ref(&rule))), Some(vec![rule]));
+    }
+    // The last test is one that a byte can name.
+    let last = condition(comparisons(TEST_COUNT_MAX)).unwrap();
+    assert_eq!(last.tests[TEST_COUNT_MAX - 2].failed, Next::Test(u8::MAX));
+    assert!(last.holds(&mut Event(&[Some(Value::Integer(255))])));
+    assert!(!last.holds(&mut Event(&[Some(Value::Integer(256))])));
+}
+
+#[test]
+fn each_comparison_is_one_test() {
+    let filter = Filter::parse("not (not bytes > 4K and path ~ \"/tmp/*\") and bytes").unwrap();
+    let bytes = || Operand::Name(0);
+    let large = Question::Compare(bytes(), Operator::Greater, Operand::Literal(Literal::Integer(4096)));
+    let temporary = Question::Matches(Operand::Name(1), b"/tmp/*".into());
+    let tests = vec![
+        // Is it true that `bytes > 4K`, or false that the path matches?
+        Test { question: large, wanted: true, passed: Next::Test(2), failed: Next::Test(1) },
+        Test { question: temporary, wanted: false, passed: Next::Test(2), failed: Next::Reject },
+        Test { question: Question::IsTrue(bytes()), wanted: true, passed: Next::Accept, failed: Next::Reject },
+    ];
+    assert_eq!(filter.condition().unwrap(), Condition { tests, names: vec![parse_name("bytes"), parse_name("path")] });
+}
+
+#[test]
+fn what_is_the_same_for_all_events_has_no_comparison() {
+    for (text, expected) in [
+        ("true", Condition::default()),
+        ("n or 1 < 2", Condition::default()),
+        ("false", Condition::never()),
+        ("n and not true", Condition::never()),
+        // Unknown.
+        ("1 == \"1\"", Condition::never()),
+        ("not 1 == \"1\"", Condition::never()),
+    ] {
+        assert_eq!(Filter::parse(text).unwrap().condition().unwrap(), expected, "{text}");
+    }
+}
+
+/// `0` is OFF, `1` is ON and ACTIVE.
+#[derive(Debug)]
+struct Switch;
+
+impl Labels for Switch {
+    fn any(&self, number: i128, is_it: &mut dyn FnMut(&[u8]) -> bool) -> bool {
+        let labels: &[&str] = match number {
+            0 => &["OFF"],
+            1 => &["ON", "ACTIVE"],
+            _ => &[],
+        };
+        labels.iter().any(|label| is_it(label.as_bytes()))
+    }
+}
+
+/// Values of an event by the index of their names.
+struct Event<'e>(&'e [Option<Value<'static>>]);
+
+impl<'a> Fields<'a> for Event<'_> {
+    fn value(&mut self, name: usize) -> Option<Value<'a>> {
+        self.0[name].clone()
+    }
+
+    fn integer(&mut self, name: usize) -> Option<i128> {
+        match &self.0[name] {
+            Some(Value::Integer(integer)) => Some(*integer),
+            _ => None,
+        }
+    }
+}
+
+fn values() -> impl Strategy<Value = Option<Value<'static>>> {
+    let wholes: Vec<i128> =
+        vec![0, 1, -1, 2, 4096, 1 << 53, (1 << 53) + 1, i64::MIN.into(), i64::MAX.into(), u64::MAX.into()];
+    let floats: Vec<f64> =
+        vec![0.0, -0.0, 1.0, 1.5, -0.5, 1e300, (1u64 << 53) as f64, f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
+    let texts = vec!["", "ON", "ACTIVE", "a", "lib.so", "größe"];
+    let text = |text: Vec<u8>| Some(Value::Text(text.into()));
+    prop_oneof![
+        Just(None::<Value<'static>>),
+        proptest::sample::select(wholes).prop_map(|whole| Some(Value::Integer(whole))),
+        any::<i64>().prop_map(|whole| Some(Value::Integer(whole.into()))),
+        any::<u64>().prop_map(|whole| Some(Value::Integer(whole.into()))),
+        proptest::sample::select(floats).prop_map(|float| Some(Value::Float(float))),
+        any::<u64>().prop_map(|bits| Some(Value::Float(f64::from_bits(bits)))),
+        proptest::sample::select(texts).prop_map(move |known| text(known.into())),
+        proptest::collection::vec(any::<u8>(), 0..6).prop_map(text),
+        any::<bool>().prop_map(|boolean| Some(Value::Boolean(boolean))),
+        (-1..3i128).prop_map(|number| Some(Value::Enumeration(number, &Switch))),
+    ]
+}
+
+const NAMES: [&str; 4] = ["a", "b.c", "d[0]", "`odd name`"];
+
+const CONSTANTS: [&str; 20] = [
+    "0",
+    "1",
+    "-1",
+    "4K",
+    "9007199254740993",
+    "9223372036854775807",
+    "-9223372036854775808",
+    "18446744073709551615",
+    "18446744073709551616",
+    "1.5",
+    "-0.5",
+    "1e300",
+    "9007199254740992.0",
+    "\"\"",
+    "\"ON\"",
+    "\"ACTIVE\"",
+    "\"a\"",
+    "\"a\\xFFb\"",
+    "true",
+    "false",
+];
+
+const PATTERNS: [&str; 6] = ["*", "", "?", "A*E", "*.so", "gr\\xc3\\xb6*"];
+
+/// Generates texts of expressions.
+fn expressions() -> impl Strategy<Value = String> {
+    let name = || proptest::sample::select(&NAMES[..]);
+    let pattern = proptest::sample::select(&PATTERNS[..]);
+    let side = || prop_oneof![2 => name(), 1 => proptest::sample::select(&CONSTANTS[..])];
+    let operator = proptest::sample::select(vec!["==", "!=", "<", "<=", ">", ">="]);
+    let leaf = prop_oneof![
+        4 => (side(), operator, side()).prop_map(|(left, operator, right)| format!("{left} {operator} {right}")),
+        2 => (side(), pattern).prop_map(|(side, pattern)| format!("{side} ~ \"{pattern}\"")),
+        2 => name().prop_map(String::from),
+        1 => any::<bool>().prop_map(|boolean| boolean.to_string()),
+    ];
+    leaf.prop_recursive(5, 40, 3, |inner| {
+        prop_oneof![
+            1 => inner.clone().prop_map(|inner| format!("not ({inner})")),
+            2 => (any::<bool>(), proptest::collection::vec(inner, 2..4)).prop_map(|(is_and, terms)| {
+                let terms: Vec<String> = terms.iter().map(|term| format!("({term})")).collect();
+                terms.join(if is_and { " and " } else { " or " })
+            }),
+        ]
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn conditions_hold_for_the_events_that_filters_select(
+        text in expressions(),
+        events in proptest::collection::vec(proptest::array::uniform4(values()), 1..8),
+    ) {
+        let filter = Filter::parse(&text).unwrap_or_else(|error| panic!("{error}"));
+        let test = filter.compile(&vec![Binding::Field(Kind::Any); filter.names().len()]);
+        let rule = RuleText::parse(&format!("shop:* where {text}")).unwrap().to_rule().unwrap();
+        prop_assert_eq!(&filter.condition().unwrap(), &rule.condition);
+        let decoded = from_bytes(&to_bytes(std::slice::from_ref(&rule))).unwrap();
+        prop_assert_eq!(&decoded, &vec![rule]);
+        for values in &events {
+            let selected = test.wants(&mut Event(values));
+            prop_assert_eq!(decoded[0].condition.holds(&mut Event(values)), selected, "{} of {:?}", text, values);
+        }
+    }
+
+    #[test]
+    fn any_text_is_a_rule_or_refused(text in "[!a-z0-9:* \"~=<>()]{0,12}( where )?[a-z0-9 \"~=<>!&|().`]{0,20}") {
+        match RuleText::parse(&text) {
+            Ok(rule) => {
+                prop_assert!(!rule.pattern.is_empty());
+                prop_assert!(!rule.is_exclusion || rule.filter.is_none());
+            }
+            Err(error) => prop_assert!(!error.to_string().is_empty() && error.column <= text.chars().count() + 1),
+        }
+    }
+}
