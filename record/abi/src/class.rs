@@ -357,7 +357,7 @@ impl From<&ClassDecl> for Announcement {
 pub struct CClass {
     /// Number of users that have enabled the class; above zero means armed.
     pub enabled: AtomicI32,
-    /// Id that the session has given, with trigger marks above [`CLASS_MARKS_SHIFT`]; or [`CLASS_ID_NONE`].
+    /// Id that the session has given, with the number of the class's plan above [`CLASS_PLAN_SHIFT`]; or [`CLASS_ID_NONE`].
     pub id: AtomicU32,
 }
 
@@ -391,10 +391,10 @@ pub mod rust_event {
     pub const LABEL_SIZE_BYTES: usize = SLICE_SIZE_BYTES + 8;
 }
 
-/// Lowest bit of a class's id word that is a trigger mark. Marks tell which of the program's triggers wait for the
-/// class. A word with marks is greater than [`CLASS_ID_MAX`], so the record path takes its slow branch for such a
+/// Lowest bit of the number of a class's plan in its id word. A class has a plan if rules or triggers concern its
+/// events. A word with a plan is greater than [`CLASS_ID_MAX`], so the record path takes its slow branch for such a
 /// class, and for no other.
-pub const CLASS_MARKS_SHIFT: u32 = 16;
+pub const CLASS_PLAN_SHIFT: u32 = 16;
 /// Id of a class that is not in a session.
 pub const CLASS_ID_NONE: u32 = u32::MAX;
 /// Greatest id of a program's class. Greater ids belong to the session owner.

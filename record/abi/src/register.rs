@@ -5,7 +5,7 @@
 //!     takes an entry: FREE ──▶ CLAIMED(vpid)        checks when `changes` has changed:
 //!     fills it, and sets READY ───────────────────▶   opens the process, notes it in the trace
 //!     finds or adds its classes: an id each ──────▶   checks their texts, declares them in the trace
-//!     arms what matches `patterns`                    frees the entry of a process that is dead or has LEFT
+//!     arms what the rules record                      frees the entry of a process that is dead or has LEFT
 //! ```
 //! So a program that joins, forks, or loads a library waits neither for the owner, which may be stopped, nor for
 //! another program. It takes no lock, makes no system call, and each step is one store, so a program that is killed
@@ -28,6 +28,8 @@ use alloc::vec::Vec;
 
 use crate::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::class::CLASS_ID_MAX;
+use crate::rule::published::Published;
+use crate::rule::{self, RULES_SIZE_BYTES_MAX, Rule};
 
 /// Number of process entries. The first is unused, because no process has the number 0.
 pub const PROCESS_COUNT: usize = 4096;
@@ -37,10 +39,12 @@ pub const CLASS_COUNT: usize = CLASS_ID_MAX as usize + 1;
 const CLASS_SLOT_COUNT: usize = 1 << 17;
 /// Size of all classes' texts, in bytes.
 pub const CLASS_TEXT_SIZE_BYTES: usize = 4 << 20;
-/// Size of the patterns of classes that are armed from the start, in bytes, each ended by NUL.
-pub const PATTERNS_SIZE_BYTES: usize = 16 << 10;
+/// Maximum size of the rules' text, in bytes.
+pub const RULES_TEXT_SIZE_BYTES_MAX: usize = RULES_SIZE_BYTES_MAX;
+/// Number of words for the size of the rules, the rules and their text.
+const RULES_WORD_COUNT: usize = 1 + (RULES_SIZE_BYTES_MAX + RULES_TEXT_SIZE_BYTES_MAX) / 8;
 /// Size of a process's texts, in bytes.
-const PROCESS_TEXT_SIZE_BYTES: usize = 440;
+const PROCESS_TEXT_SIZE_BYTES: usize = 432;
 /// Size of a process's name in bytes, filled up with NUL, as prctl(2) returns it.
 pub const NAME_SIZE_BYTES: usize = 16;
 
@@ -98,6 +102,8 @@ struct ProcessEntry {
     /// Length of the program's path in bytes; the command line follows it.
     program_len: AtomicU32,
     command_line_len: AtomicU32,
+    /// Version of the rules that the process follows.
+    rules_followed: AtomicU64,
     name: [AtomicU8; NAME_SIZE_BYTES],
     text: [AtomicU8; PROCESS_TEXT_SIZE_BYTES],
 }
@@ -228,8 +234,7 @@ pub struct Register {
     processes_refused: AtomicU64,
     classes_refused: AtomicU64,
     ended_amid_write: AtomicU64,
-    patterns_len: AtomicU32,
-    patterns: [AtomicU8; PATTERNS_SIZE_BYTES],
+    rules: Published<RULES_WORD_COUNT>,
     class_slots: [AtomicU64; CLASS_SLOT_COUNT],
     processes: [ProcessEntry; PROCESS_COUNT],
     classes: [ClassEntry; CLASS_COUNT],
@@ -262,25 +267,58 @@ fn load(source: &[AtomicU8]) -> Vec<u8> {
 }
 
 impl Register {
-    /// Sets the patterns of classes that are armed from the start. Returns false if there is no room. Must be called
-    /// before the memory is shared.
+    /// Replaces the session's rules. `text`: the rules as their author wrote them, one a line. Returns false if there is
+    /// no room. Only the session owner calls it.
     #[must_use]
-    pub fn set_patterns<'a>(&self, patterns: impl IntoIterator<Item = &'a str>) -> bool {
-        let text: Vec<u8> = patterns.into_iter().flat_map(|pattern| pattern.bytes().chain([0])).collect();
-        let fits = text.len() <= PATTERNS_SIZE_BYTES;
-        if fits {
-            store(&self.patterns, &text);
-            self.patterns_len.store(text.len() as u32, Ordering::Relaxed);
-        }
-        fits
+    pub fn set_rules(&self, rules: &[Rule], text: &str) -> bool {
+        let code = rule::to_bytes(rules);
+        let fits = code.len() <= RULES_SIZE_BYTES_MAX && text.len() <= RULES_TEXT_SIZE_BYTES_MAX;
+        let mut bytes = (code.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(code);
+        bytes.extend(text.as_bytes());
+        fits && self.rules.replace(&bytes)
     }
 
-    /// Returns the patterns of classes that are armed from the start.
-    pub fn patterns(&self) -> Vec<String> {
-        let len = (self.patterns_len.load(Ordering::Relaxed) as usize).min(PATTERNS_SIZE_BYTES);
-        let text = load(&self.patterns[..len]);
-        let patterns = text.split(|byte| *byte == 0).filter(|pattern| !pattern.is_empty());
-        patterns.map(|pattern| String::from_utf8_lossy(pattern).into_owned()).collect()
+    /// Returns the version of the session's rules, which increases when they are replaced.
+    pub fn rules_version(&self) -> u64 {
+        self.rules.version()
+    }
+
+    /// Returns version, code and text of the rules.
+    fn rules_parts(&self) -> Option<(u64, Vec<u8>, Vec<u8>)> {
+        let (version, mut bytes) = self.rules.copy()?;
+        let code_len = u64::from_le_bytes(*bytes.first_chunk()?);
+        let text = bytes.split_off(usize::try_from(code_len).ok()?.checked_add(8).filter(|end| *end <= bytes.len())?);
+        bytes.drain(..8);
+        Some((version, bytes, text))
+    }
+
+    /// Returns the session's rules and their version. Rules that cannot be read are none: nothing is recorded.
+    pub fn rules(&self) -> (u64, Vec<Rule>) {
+        let read = || {
+            let (version, code, _) = self.rules_parts()?;
+            Some((version, rule::from_bytes(&code)?))
+        };
+        read().unwrap_or_else(|| (self.rules_version(), Vec::new()))
+    }
+
+    /// Returns the rules as their author wrote them, one a line.
+    pub fn rules_text(&self) -> String {
+        let text = self.rules_parts().map(|(_, _, text)| text).unwrap_or_default();
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    /// Notes the version of the rules that a process follows.
+    pub fn follow_rules(&self, number: u16, version: u64) {
+        if let Some(entry) = self.processes.get(usize::from(number)) {
+            // Relaxed: only told to people.
+            entry.rules_followed.store(version, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the version of the rules that a process follows.
+    pub fn rules_followed(&self, number: u16) -> Option<u64> {
+        self.processes.get(usize::from(number)).map(|entry| entry.rules_followed.load(Ordering::Relaxed))
     }
 
     /// Takes the first free entry, searching from a place that depends on the process id, so that successive processes
@@ -537,6 +575,7 @@ mod model;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rule::Condition;
     use alloc::boxed::Box;
     use alloc::format;
     use alloc::vec;
@@ -590,7 +629,7 @@ mod tests {
         let number = register.claim_process(7).unwrap();
         assert!(register.enter(number, &Entrant { program: &long, command_line: &long, ..entrant }));
         let cut = register.process(number).unwrap();
-        assert_eq!((cut.program.len(), cut.command_line.len()), (220, 220));
+        assert_eq!((cut.program.len(), cut.command_line.len()), (216, 216));
     }
 
     #[test]
@@ -672,11 +711,19 @@ mod tests {
     }
 
     #[test]
-    fn patterns_are_read_back() {
+    fn rules_are_read_back() {
         let register = register();
-        assert!(register.patterns().is_empty());
-        assert!(register.set_patterns(["http:*", "db:?"]));
-        assert_eq!(register.patterns(), ["http:*", "db:?"]);
-        assert!(!register.set_patterns([&*"x".repeat(PATTERNS_SIZE_BYTES)]));
+        assert_eq!(register.rules(), (0, Vec::new()));
+        let rule =
+            |pattern: &str| Rule { pattern: pattern.into(), is_exclusion: false, condition: Condition::default() };
+        let rules = [rule("http:*"), Rule { is_exclusion: true, ..rule("db:?") }];
+        assert!(register.set_rules(&rules, "http:*\n!db:?"));
+        assert_eq!(register.rules(), (1, rules.to_vec()));
+        assert_eq!(register.rules_text(), "http:*\n!db:?");
+        assert!(!register.set_rules(&[rule(&"x".repeat(RULES_SIZE_BYTES_MAX + 1))], ""));
+        assert!(!register.set_rules(&rules, &"x".repeat(RULES_SIZE_BYTES_MAX + 1)));
+        assert_eq!(register.rules().0, 1);
+        assert!(register.set_rules(&[], ""));
+        assert_eq!(register.rules(), (2, Vec::new()));
     }
 }

@@ -37,7 +37,7 @@ use super::vring::{self, RingLayout};
 /// "DORMOUSE", little-endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"DORMOUSE");
 /// Version of the layout; a producer that does not know it does not join.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// Size of the session header, in bytes.
 pub const HEADER_SIZE_BYTES: usize = 4096;
 /// Distance between the control blocks of two streams, in bytes.

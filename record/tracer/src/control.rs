@@ -7,6 +7,8 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use dormouse_abi::class::{Announcement, CLASS_ID_NONE, matches};
 use dormouse_abi::message::{ClassStatus, ProgramToTool, ToolToProgram};
+use dormouse_abi::register::Register;
+use dormouse_abi::rule::Rule;
 use dormouse_abi::site::EventRecord;
 use dormouse_imv::Change;
 use dormouse_locks::{HeldLock, Rank};
@@ -15,20 +17,25 @@ use dormouse_transport::Deadline;
 use crate::class::{Class, DeclaredClasses, read_records};
 use crate::inherited;
 use crate::join::{self, Joining, ask_for_memory};
-use crate::marks::{self, Marks};
+use crate::plan::{self, Plans};
+use crate::record;
+use crate::rule::Bound;
 use crate::session::{Attached, current};
 
 /// State that changes rarely.
 #[derive(Debug)]
 pub(crate) struct Control {
     declared: DeclaredClasses,
-    marks: Marks,
+    plans: Plans,
+    /// The session's rules that the classes follow, and their version.
+    rules: (u64, Vec<Rule>),
     pub(crate) joining: Joining,
 }
 
 static CONTROL: Mutex<Control> = Mutex::new(Control {
     declared: DeclaredClasses { classes: Vec::new(), unfit: Vec::new() },
-    marks: Marks::new(),
+    plans: Plans::new(),
+    rules: (0, Vec::new()),
     joining: Joining::new(),
 });
 
@@ -47,7 +54,7 @@ struct AfterUnlock;
 
 impl Drop for AfterUnlock {
     fn drop(&mut self) {
-        if marks::are_used()
+        if plan::has_marks()
             && let Some(function) = AFTER_MARKING.get()
         {
             function();
@@ -104,6 +111,7 @@ impl Control {
         // unregistered.
         let mut fresh = unsafe { read_records(start, stop, &self.declared) };
         if let Some(attached) = current() {
+            self.follow_rules_of(attached);
             self.enroll(attached, &mut fresh);
         }
         self.declared.classes.append(&mut fresh.classes);
@@ -131,38 +139,70 @@ impl Control {
     ) -> Result<(), String> {
         self.leave();
         let attached = join(&mut self.joining)?;
+        self.rules = attached.memory.register().map(Register::rules).unwrap_or_default();
         let mut declared = core::mem::take(&mut self.declared);
         self.enroll(attached, &mut declared);
         self.declared = declared;
         Ok(())
     }
 
-    /// Enters classes in the session's register, and arms those that the session wants armed. Wanted classes are
-    /// entered first, because small ids take fewer bytes in records without context. A class for which the register has
-    /// no room keeps no id, and the register counts it.
-    fn enroll(&self, attached: &Attached, declared: &mut DeclaredClasses) {
+    /// Enters classes in the session's register, and arms those that its rules record. These are entered first, because
+    /// small ids take fewer bytes in records without context. A class for which the register has no room keeps no id, and
+    /// the register counts it.
+    fn enroll(&mut self, attached: &Attached, declared: &mut DeclaredClasses) {
         let Some(register) = attached.memory.register() else { return };
-        let patterns = register.patterns();
-        let is_wanted = |class: &Class| {
-            let name = class.decl.full_name();
-            patterns.iter().any(|pattern| matches(pattern, &name))
-        };
-        let wanted: Vec<bool> = declared.classes.iter().map(is_wanted).collect();
-        let mut granted = vec![CLASS_ID_NONE; wanted.len()];
+        let bounds: Vec<Bound> = declared.classes.iter().map(|class| Bound::new(&self.rules.1, &class.decl)).collect();
+        let mut granted = vec![CLASS_ID_NONE; bounds.len()];
         for is_wanted in [true, false] {
-            for index in (0..wanted.len()).filter(|index| wanted[*index] == is_wanted) {
-                let text = Announcement::from(&declared.classes[index].decl).to_text();
+            for index in (0..bounds.len()).filter(|index| (bounds[*index] != Bound::Never) == is_wanted) {
+                let text = announced(&declared.classes[index]);
                 granted[index] = register.class_id(attached.process, &text).map_or(CLASS_ID_NONE, u32::from);
             }
         }
         for unfit in &declared.unfit {
             let _ = register.class_id(attached.process, &unfit.announcement.to_text());
         }
-        // Ids before gates, so that no event is written with an id of another session.
-        for (class, id) in declared.classes.iter().zip(&granted) {
-            class.id.store(self.marks.id_word(*id, &class.decl), Ordering::Relaxed);
+        self.plans.cpu_count = attached.memory.geometry().cpu_count;
+        let wanted = self.plan(&declared.classes, &granted, bounds);
+        set_armed(&mut declared.classes, |index, _| wanted[index]);
+        register.follow_rules(attached.process, self.rules.0);
+    }
+
+    /// Gives classes their ids, and the plans that rules and triggers ask for. Returns whether each is to be armed. This
+    /// comes before gates change, so that no event is written with an id of another session.
+    fn plan(&mut self, classes: &[Class], ids: &[u32], bounds: Vec<Bound>) -> Vec<bool> {
+        let each = classes.iter().zip(ids).zip(bounds).map(|((class, id), bound)| {
+            let is_wanted = bound != Bound::Never && *id != CLASS_ID_NONE;
+            let tests = if let Bound::If(tests) = bound { Some(tests) } else { None };
+            let word = self.plans.id_word(*id, &class.decl, || announced(class), tests, record::AGAIN);
+            class.id.store(word, Ordering::Relaxed);
+            is_wanted
+        });
+        let wanted = each.collect();
+        self.plans.free_replaced();
+        wanted
+    }
+
+    /// Makes the classes follow the session's rules, if these were replaced.
+    fn follow_rules_of(&mut self, attached: &Attached) {
+        let Some(register) = attached.memory.register() else { return };
+        if register.rules_version() == self.rules.0 {
+            return;
         }
-        set_armed(&mut declared.classes, |index, _| wanted[index] && granted[index] != CLASS_ID_NONE);
+        self.rules = register.rules();
+        let wanted = self.plan_again();
+        set_armed(&mut self.declared.classes, |index, _| wanted[index]);
+        register.follow_rules(attached.process, self.rules.0);
+    }
+
+    /// Gives all classes the plans that rules and triggers ask for now. Returns whether the rules want each to be armed.
+    fn plan_again(&mut self) -> Vec<bool> {
+        let classes = core::mem::take(&mut self.declared.classes);
+        let ids: Vec<u32> = classes.iter().map(|class| plan::id_of(class.id.load(Ordering::Relaxed))).collect();
+        let bounds = classes.iter().map(|class| Bound::new(&self.rules.1, &class.decl)).collect();
+        let wanted = self.plan(&classes, &ids, bounds);
+        self.declared.classes = classes;
+        wanted
     }
 
     /// Disarms everything and leaves the session.
@@ -172,6 +212,8 @@ impl Control {
         for class in &self.declared.classes {
             class.id.store(CLASS_ID_NONE, Ordering::Relaxed);
         }
+        self.plans.leave();
+        self.rules = (0, Vec::new());
     }
 
     /// Arms or disarms matching classes. Returns the change, and the number of matching classes that have no id because
@@ -196,12 +238,8 @@ impl Control {
     /// mark, `attend` is called each time the lock is released. The `attend` of the first call is kept.
     pub(crate) fn mark<'a>(&mut self, patterns: impl Iterator<Item = (usize, &'a str)>, attend: fn()) {
         let _ = AFTER_MARKING.set(attend);
-        patterns.for_each(|(mark, pattern)| self.marks.set(mark, pattern));
-        for class in &self.declared.classes {
-            let word = class.id.load(Ordering::Relaxed);
-            let id = if word == CLASS_ID_NONE { word } else { marks::split(word).0 };
-            class.id.store(self.marks.id_word(id, &class.decl), Ordering::Relaxed);
-        }
+        patterns.for_each(|(mark, pattern)| self.plans.set_mark(mark, pattern));
+        self.plan_again();
     }
 
     fn armed_count(&self) -> u32 {
@@ -215,8 +253,19 @@ impl Control {
     fn list(&self) -> ProgramToTool {
         ProgramToTool::Classes {
             session: session_name(),
-            classes: self.declared.classes.iter().map(status).collect(),
+            classes: self.declared.classes.iter().map(|class| self.status(class)).collect(),
             patching: dormouse_imv_control::patching(),
+        }
+    }
+
+    fn status(&self, class: &Class) -> ClassStatus {
+        let count = dormouse_imv::key_sites(class.gate).unwrap_or_default();
+        ClassStatus {
+            decl: class.decl.clone(),
+            armed: class.armed,
+            site_count: count.sites as u32,
+            patched_count: count.patched as u32,
+            rejected: self.plans.rejected(&announced(class)),
         }
     }
 
@@ -233,6 +282,15 @@ impl Control {
         changed
     }
 
+    fn follow_rules(&mut self) -> ProgramToTool {
+        let Some(attached) = current() else {
+            return ProgramToTool::Error { text: "the program is in no session".into() };
+        };
+        let armed_before = self.armed_count();
+        self.follow_rules_of(attached);
+        self.changed(self.armed_count(), self.armed_count().abs_diff(armed_before))
+    }
+
     fn detach(&mut self) -> ProgramToTool {
         let armed = self.armed_count();
         self.leave();
@@ -241,11 +299,20 @@ impl Control {
 
     /// Joins the session as a process of its own, in a forked child.
     pub(crate) fn after_fork(&mut self, parent: u32) {
-        // The child has its parent's ids with their marks, and its parent's armed gates.
+        // The child has its parent's ids with their plans, and its parent's armed gates.
+        self.plans.after_fork();
         let is_joined = current().is_some_and(|former| self.joining.join_after_fork(former, parent).is_ok());
-        if !is_joined {
-            self.leave();
-            marks::after_fork();
+        match current().filter(|_| is_joined) {
+            Some(attached) => {
+                self.follow_rules_of(attached);
+                if let Some(register) = attached.memory.register() {
+                    register.follow_rules(attached.process, self.rules.0);
+                }
+            }
+            None => {
+                self.leave();
+                plan::forget_marks();
+            }
         }
     }
 }
@@ -308,6 +375,7 @@ pub(crate) fn answer(question: ToolToProgram, memory: Option<OwnedFd>) -> Progra
         ToolToProgram::Disarm { patterns } => lock().set_matching(&patterns, false).0,
         ToolToProgram::Attach { session } => attach(Path::new(&session), memory),
         ToolToProgram::Detach => lock().detach(),
+        ToolToProgram::FollowRules => lock().follow_rules(),
         // The registry of tunables has a lock of its own, and finding tunables calls the loader.
         ToolToProgram::ListTunables => dormouse_imv_control::list(),
         ToolToProgram::SetTunables { values } => dormouse_imv_control::set(&values),
@@ -318,18 +386,13 @@ pub(crate) fn answer(question: ToolToProgram, memory: Option<OwnedFd>) -> Progra
     }
 }
 
-fn session_name() -> String {
-    current().map(|attached| attached.socket.to_string_lossy().into_owned()).unwrap_or_default()
+/// Returns the announcement of a class, which tells it from all others.
+fn announced(class: &Class) -> Vec<u8> {
+    Announcement::from(&class.decl).to_text()
 }
 
-fn status(class: &Class) -> ClassStatus {
-    let count = dormouse_imv::key_sites(class.gate).unwrap_or_default();
-    ClassStatus {
-        decl: class.decl.clone(),
-        armed: class.armed,
-        site_count: count.sites as u32,
-        patched_count: count.patched as u32,
-    }
+fn session_name() -> String {
+    current().map(|attached| attached.socket.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
 /// Arms and disarms many classes with one change of the text's protection and one synchronisation of the CPUs.

@@ -54,7 +54,9 @@
 //! | `environment`, `own`, `thread` | variables; what a process finds out about itself; ids of the writing thread |
 //! | `inherited` | the inherited descriptor of the session's memory |
 //! | `presence`, `session` | the session's memory: what is resident; who uses it |
-//! | `name`, `value`, `class`, `marks` | names; fields as bytes; event classes; which classes have triggers |
+//! | `name`, `value`, `class` | names; fields as bytes; event classes |
+//! | `rule` | rules of a session, bound to a class |
+//! | `readers`, `plan` | threads that use a plan; plans of classes that have rules or triggers |
 //! | `record` | writing a record |
 //! | `unheard`, `join` | joining and leaving a session |
 //! | `control` | the registry of classes and the lock |
@@ -98,14 +100,16 @@ pub mod interpose;
 mod join;
 #[cfg(feature = "listen")]
 mod listen;
-mod marks;
 mod membarrier;
 mod name;
 #[cfg(feature = "listen")]
 mod ordinary;
 mod own;
+mod plan;
 mod presence;
+mod readers;
 mod record;
+mod rule;
 mod session;
 mod snapshot;
 mod start;

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use dormouse_abi::message::{Message, OwnerToProgram, Preamble, ProgramToTool, Snapshot, ToolToOwner, ToolToProgram};
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::register::Entrant;
+use dormouse_abi::rule::{Condition, Rule};
 use dormouse_abi::session::{CLOCK_MONOTONIC, CLOCK_TSC, Geometry, MODE_DISCARD, MODE_OVERWRITE};
 use dormouse_backing::{MemoryOptions, Pool};
 use dormouse_relay::{Memory, Setup};
@@ -143,6 +144,11 @@ fn wrong_files(place: &Path) -> Vec<OwnedFd> {
     ]
 }
 
+/// Returns the rules of a session that records all events.
+fn everything() -> [Rule; 1] {
+    [Rule { pattern: "*".into(), is_exclusion: false, condition: Condition::default() }]
+}
+
 /// A session's memory, laid out like an owner's. Any of its words may be changed.
 struct Hostile {
     pool: Pool,
@@ -160,7 +166,7 @@ impl Hostile {
         let memory = unsafe { Memory::initialise(pool.base(), &geometry, &setup) };
         let hostile = Hostile { pool, geometry, setup, image: Vec::new(), changed: Vec::new() };
         if let Some(register) = memory.register() {
-            assert!(register.set_patterns(["*"]));
+            assert!(register.set_rules(&everything(), "*"));
         }
         let end = geometry.register_offset().unwrap_or(geometry.size_bytes()) / 8;
         let image = hostile.words()[..end].iter().map(|word| word.load(Ordering::Relaxed)).collect();
@@ -236,7 +242,7 @@ impl Hostile {
         self.words()[offset / 8..].iter().for_each(|word| word.store(0, Ordering::Relaxed));
         // SAFETY: mapped as long as the pool, with the size of the geometry, which the header states again afterwards.
         let memory = unsafe { Memory::initialise(self.pool.base(), &self.geometry, &self.setup) };
-        assert!(memory.register().unwrap().set_patterns(["*"]));
+        assert!(memory.register().unwrap().set_rules(&everything(), "*"));
     }
 
     /// Returns the number of streams that have begun to write pages.
@@ -592,6 +598,7 @@ fn tool_question(rng: &mut SmallRng, place: &Path) -> Vec<u8> {
             let size_bytes = rng.random_range(0..=dormouse_abi::message::MEMORY_PART_SIZE_BYTES_MAX);
             bytes(&ToolToProgram::ReadMemory { uuid, offset, size_bytes })
         }
+        7 => bytes(&ToolToProgram::FollowRules),
         _ => bytes(&ToolToProgram::Attach { session }),
     }
 }

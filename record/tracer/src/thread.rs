@@ -206,6 +206,12 @@ pub(crate) fn is_inside() -> bool {
     words().busy.get() != 0
 }
 
+/// Whether the calling thread may enter critical sections. Async-signal-safe.
+#[inline(always)]
+pub(crate) fn has_sections() -> bool {
+    words().context.get() != 0
+}
+
 /// Mark of a thread that is inside the tracer; dropping it clears the mark.
 #[doc(hidden)]
 #[derive(Debug)]

@@ -105,7 +105,10 @@ pub fn answer(question: ToolToProgram) -> ProgramToTool {
         ToolToProgram::Arm { .. }
         | ToolToProgram::Disarm { .. }
         | ToolToProgram::Attach { .. }
-        | ToolToProgram::Detach => ProgramToTool::Changed { matched: 0, changed: 0, armed: 0, session: String::new() },
+        | ToolToProgram::Detach
+        | ToolToProgram::FollowRules => {
+            ProgramToTool::Changed { matched: 0, changed: 0, armed: 0, session: String::new() }
+        }
         ToolToProgram::ReadMemory { .. } => ProgramToTool::Error { text: "the program has no tracer".into() },
     }
 }

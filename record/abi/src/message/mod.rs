@@ -47,7 +47,7 @@ pub use frame::{HEAD_SIZE_BYTES, Message, Question};
 pub use preamble::{Edge, MAGIC, Mismatch, Preamble, VERSION};
 pub use program_owner::{OwnerToProgram, ProgramToOwner};
 pub use snapshot::{Snapshot, SnapshotRequest};
-pub use tool_owner::{BudgetState, OwnerToTool, Status, ToolToOwner};
+pub use tool_owner::{BudgetState, OwnerToTool, RulesState, Status, ToolToOwner};
 pub use tool_program::{
     ClassStatus, MEMORY_PART_SIZE_BYTES_MAX, ProgramToTool, ToolToProgram, TunableChange, TunableStatus, Tunables,
 };

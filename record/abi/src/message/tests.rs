@@ -11,6 +11,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::class::{ClassDecl, FIELD_COUNT_MAX, FieldType, Labels};
+use crate::rule::{RULE_COUNT_MAX, RULES_SIZE_BYTES_MAX};
 use crate::site::TunableType;
 use crate::text::{is_printable, printable};
 use crate::tunable::{TUNABLE_SET_COUNT_MAX, TunableRange, TunableValue};
@@ -97,6 +98,8 @@ fn tool_to_owner() -> impl Strategy<Value = ToolToOwner> {
         Just(ToolToOwner::Status),
         request().prop_map(|request| ToolToOwner::Snapshot { request }),
         any::<u64>().prop_map(|bytes| ToolToOwner::Budget { bytes }),
+        Just(ToolToOwner::Rules),
+        list(line(300), 0..4).prop_map(|rules| ToolToOwner::SetRules { rules }),
     ]
 }
 
@@ -145,8 +148,11 @@ fn owner_to_tool() -> impl Strategy<Value = OwnerToTool> {
             disk_bytes_user_max: disk_user_max,
         }
     });
+    let rules = (list(line(300), 0..4), list(any::<(u32, bool)>(), 0..4))
+        .prop_map(|(rules, processes)| RulesState { rules, processes });
     prop_oneof![
         status.prop_map(|status| OwnerToTool::StatusIs { status }),
+        rules.prop_map(|state| OwnerToTool::RulesAre { state }),
         list(line(300), 0..4).prop_map(|lines| OwnerToTool::Stopped { summary: lines.join("\n") }),
         snapshot().prop_map(|snapshot| OwnerToTool::Snapshotted { snapshot }),
         state.prop_map(|state| OwnerToTool::BudgetIs { state }),
@@ -166,6 +172,7 @@ fn tool_to_program() -> impl Strategy<Value = ToolToProgram> {
         list((line(300), line(300)), 0..4).prop_map(|values| ToolToProgram::SetTunables { values }),
         (any::<[u8; 16]>(), any::<u64>(), 0..=MEMORY_PART_SIZE_BYTES_MAX)
             .prop_map(|(uuid, offset, size_bytes)| ToolToProgram::ReadMemory { uuid, offset, size_bytes }),
+        Just(ToolToProgram::FollowRules),
     ]
 }
 
@@ -189,8 +196,15 @@ fn tunable() -> impl Strategy<Value = TunableStatus> {
 }
 
 fn program_to_tool() -> impl Strategy<Value = ProgramToTool> {
-    let class = (decl(), any::<bool>(), any::<[u32; 2]>())
-        .prop_map(|(decl, armed, [site_count, patched_count])| ClassStatus { decl, armed, site_count, patched_count });
+    let class = (decl(), any::<bool>(), any::<[u32; 2]>(), any::<u64>()).prop_map(
+        |(decl, armed, [site_count, patched_count], rejected)| ClassStatus {
+            decl,
+            armed,
+            site_count,
+            patched_count,
+            rejected,
+        },
+    );
     let tracer = (line(300), line(1024), any::<[u32; 2]>(), list(tunable(), 0..4)).prop_map(
         |(writer, reason, [site_count, patched_count], tunables)| Tunables {
             writer,
@@ -356,11 +370,25 @@ fn hostile_tunables_are_malformed_or_made_printable() {
 fn no_listing_has_classes_that_no_trace_can_hold() {
     let listed = |name: &str| {
         let decl = ClassDecl { provider: "p".into(), name: name.into(), fields: Vec::new(), labels: Labels::new() };
-        let classes = vec![ClassStatus { decl, armed: false, site_count: 0, patched_count: 0 }];
+        let classes = vec![ClassStatus { decl, armed: false, site_count: 0, patched_count: 0, rejected: 0 }];
         ProgramToTool::decode(&ProgramToTool::Classes { session: "".into(), classes, patching: "".into() }.encode())
     };
     assert!(listed("e").is_ok());
     assert!(listed("größe").is_err());
+}
+
+#[test]
+fn as_many_rules_as_a_session_may_have_are_sent_and_no_more() {
+    let set = |rules| ToolToOwner::decode(&ToolToOwner::SetRules { rules }.encode());
+    let each = RULES_SIZE_BYTES_MAX / RULE_COUNT_MAX;
+    let rules = vec!["x".repeat(each); RULE_COUNT_MAX];
+    assert_eq!(set(rules.clone()), Ok(ToolToOwner::SetRules { rules: rules.clone() }));
+    let state = RulesState { rules, processes: vec![(u32::MAX, true); 4095] };
+    let answer = OwnerToTool::RulesAre { state };
+    assert_eq!(OwnerToTool::decode(&answer.encode()), Ok(answer));
+    assert_eq!(set(vec!["x".into(); RULE_COUNT_MAX + 1]), Err(Malformed("a list is too long")));
+    assert_eq!(set(vec!["x".repeat(each + 1); RULE_COUNT_MAX]), Err(Malformed("it is longer than it may be")));
+    assert_eq!(set(vec!["\x1b[2J".into()]), Ok(ToolToOwner::SetRules { rules: vec!["\u{fffd}[2J".into()] }));
 }
 
 #[test]

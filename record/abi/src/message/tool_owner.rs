@@ -1,10 +1,12 @@
 //! Messages between a tool and a session's owner.
 
 use alloc::string::String;
+use alloc::vec::Vec;
 
-use super::codec::{Codec, Line, Lines, Malformed, structures};
+use super::codec::{Codec, Line, Lines, List, Malformed, structures};
 use super::frame::{Question, messages};
 use super::snapshot::{Snapshot, SnapshotRequest};
+use crate::rule::{RULE_COUNT_MAX, RULES_SIZE_BYTES_MAX};
 
 /// State of a session's memory. Sizes are in bytes of whole pages.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,7 +81,25 @@ pub struct Status {
     pub disk_bytes_user_max: u64,
 }
 
+/// Rules of a session, and which processes follow them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RulesState {
+    /// The rules as a user wrote them.
+    pub rules: Vec<String>,
+    /// Process id of each process in the session, as the owner sees it, and whether the process follows these rules; 0
+    /// for a process whose id the owner does not see.
+    pub processes: Vec<(u32, bool)>,
+}
+
+/// A rule as a user wrote it.
+type RuleLine = Line<RULES_SIZE_BYTES_MAX>;
+
+/// Maximum size of a list of rules in a message, in bytes. The rules of a session have at most [`RULES_SIZE_BYTES_MAX`]
+/// bytes of text.
+const RULE_LIST_SIZE_BYTES_MAX: usize = RULES_SIZE_BYTES_MAX + 4 + 2 * RULE_COUNT_MAX;
+
 structures! {
+    RulesState { rules: List<RuleLine, RULE_COUNT_MAX>, processes: List<(u32, bool)> }
     Status {
         owner: u32, owner_restarts: u64, dir: Line<4096>, descriptors: u64, descriptors_max: u64, processes: u32, processes_max: u32, processes_joined: u64,
         programs_refused: u64, clients: u32, clients_max: u32, clients_dropped: u64, classes: u32, classes_max: u32, classes_refused: u32,
@@ -114,6 +134,14 @@ messages! {
         },
         /// Asks for the session's resource usage and limits. The answer is [`OwnerToTool::StatusIs`].
         4, 0 => Status,
+        /// Asks for the session's rules. The answer is [`OwnerToTool::RulesAre`].
+        5, 0 => Rules,
+        /// Replaces the session's rules while it is live. The answer is [`OwnerToTool::RulesAre`], which says which
+        /// processes follow them already.
+        6, RULE_LIST_SIZE_BYTES_MAX => SetRules {
+            /// The new rules, as a user writes them.
+            rules: Vec<String> as List<RuleLine, RULE_COUNT_MAX>,
+        },
     }
 }
 
@@ -139,6 +167,11 @@ messages! {
         5, 8 << 10 => StatusIs {
             /// Status of the session.
             status: Status,
+        },
+        /// The rules, and which processes follow them.
+        6, RULE_LIST_SIZE_BYTES_MAX + (32 << 10) => RulesAre {
+            /// State of the session's rules.
+            state: RulesState,
         },
         /// The request failed.
         4, 8 << 10 => Error {

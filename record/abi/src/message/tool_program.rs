@@ -25,6 +25,8 @@ pub struct ClassStatus {
     pub site_count: u32,
     /// Number of these that are patched (the others read the variable).
     pub patched_count: u32,
+    /// Number of events that the session's rules have rejected, since the process began.
+    pub rejected: u64,
 }
 
 /// A tunable in a program's listing.
@@ -117,6 +119,9 @@ messages! {
             /// Size in bytes, at most [`MEMORY_PART_SIZE_BYTES_MAX`].
             size_bytes: u32 as PartSize,
         },
+        /// Reads the rules of the session that the program is in, and follows them. The answer is
+        /// [`ProgramToTool::Changed`].
+        9, 0 => FollowRules,
     }
 }
 
@@ -173,7 +178,7 @@ impl Question for ToolToProgram {
 }
 
 structures! {
-    ClassStatus { decl: ClassDecl, armed: bool, site_count: u32, patched_count: u32 }
+    ClassStatus { decl: ClassDecl, armed: bool, site_count: u32, patched_count: u32, rejected: u64 }
     TunableValue { value_type: TunableType, bits: u64 }
     Tunables {
         writer: Line<300>, reason: Line<1024>, site_count: u32, patched_count: u32, tunables: List<TunableStatus>,

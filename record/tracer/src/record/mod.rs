@@ -6,11 +6,15 @@ mod slow;
 use core::mem::MaybeUninit;
 
 use crate::class::EventKey;
+use crate::plan::Again;
 use crate::value::{Fields, Payload, Recorded, TypeList, Values};
 
 pub use arch::{record_segments, record_words};
 use arch::{record_segments_of_key, record_words_of_key};
 pub(crate) use slow::on_marked;
+
+/// How an event is written that a plan has accepted.
+pub(crate) const AGAIN: Again = Again { words: record_words, segments: record_segments };
 
 impl<All: Values> Fields<All> {
     /// Writes the record.

@@ -16,7 +16,9 @@ use dormouse_relay::begin_epoch;
 use dormouse_relay::{Drawer, Form, Record, Segment, WriteOutcome, write_exclusive};
 use dormouse_vring::split::PlannedDriver;
 
-use crate::marks;
+use crate::plan::{self, Plan};
+use crate::readers::Using;
+use crate::rule::Event;
 use crate::session::{Attached, Guard, count_apart, current_before_id};
 use crate::thread::{self, Writer};
 
@@ -43,10 +45,17 @@ pub(crate) unsafe extern "C" fn record_words_slowly(
     w2: u64,
 ) {
     let words = [w0, w1, w2].map(u64::to_le);
-    let segments = [Segment::padded(words.as_ptr().cast(), size_bytes - HEADER_SIZE_BYTES)];
+    let len = size_bytes - HEADER_SIZE_BYTES;
+    let segments = [Segment::padded(words.as_ptr().cast(), len)];
+    // SAFETY: the caller guarantees that `id` is readable; all access to ids is atomic.
+    let (_, number) = plan::split(unsafe { AtomicU32::from_ptr(id.cast_mut()) }.load(Ordering::Relaxed));
+    if plan::is_number(number) {
+        // SAFETY: the segment is an array of words with at least the given bytes.
+        return unsafe { record_by_plan(number, &segments, |plan| (plan.again.words)(&plan.id, len, [w0, w1, w2])) };
+    }
     // SAFETY: the caller guarantees that `id` is readable; the segment is an array of words with at least the given
     // bytes.
-    unsafe { record_slowly(id, &segments) }
+    unsafe { record_slowly(id, &segments) };
 }
 
 /// Writes a record of the segments from `first` to before `end`.
@@ -67,16 +76,52 @@ pub(crate) unsafe extern "C" fn record_runs_slowly(
     // SAFETY: the caller guarantees that the segments are readable.
     let segments = unsafe { core::slice::from_raw_parts(first, count) };
     // SAFETY: the caller guarantees that `id` and the segments' sources are readable.
-    unsafe { record_slowly(id, segments) }
+    unsafe { record_slowly(id, segments) };
+}
+
+/// Writes a record of a class with a plan, if the plan's rules accept it, by `again` unless triggers wait for it.
+///
+/// # Safety
+/// The segments' sources are readable.
+#[inline(always)]
+unsafe fn record_by_plan(number: u32, segments: &[Segment], again: impl FnOnce(&Plan)) {
+    #[cfg(feature = "listen")]
+    if crate::wake::is_wanted() {
+        crate::listen::start_woken();
+    }
+    if thread::is_inside() {
+        return;
+    }
+    // A thread that is not known yet becomes so, even if its events are never accepted.
+    let may_restart = thread::has_sections() || thread::identify().owns_tls;
+    let rseq = current_before_id().and_then(|attached| attached.rseq).filter(|_| may_restart);
+    let Some(using) = Using::begin(rseq) else { return };
+    let Some(plan) = plan::find(number, &using) else { return };
+    if let Some(tests) = &plan.tests {
+        // SAFETY: the caller guarantees that the sources are readable.
+        let event = unsafe { Event::new(segments) };
+        if tests.accept(&event) != Some(true) {
+            return plan::count_rejected(number, rseq);
+        }
+    }
+    if plan.marks == 0 {
+        return again(plan);
+    }
+    // SAFETY: the id is a reference, and the caller guarantees that the sources are readable.
+    let writer = unsafe { record_slowly(plan.id.as_ptr(), segments) };
+    if let (Some(writer), Some(function)) = (writer, ON_MARKED.get()) {
+        function(plan.marks, writer);
+    }
 }
 
 /// Writes a record unless something prevents it. All reasons against a direct section are checked here: no session, a
-/// class without an id, a class with marks, a thread that is not known or inside the tracer, no rseq, a clock other
-/// than the timestamp counter, a page switch.
+/// class without an id, a class with a plan, a thread that is not known or inside the tracer, no rseq, a clock other
+/// than the timestamp counter, a page switch. Returns the writer if the process is in a session that is not over; the
+/// record may be lost.
 ///
 /// # Safety
 /// `id` and the segments' sources are readable.
-unsafe fn record_slowly(id: *const u32, segments: &[Segment]) {
+unsafe fn record_slowly(id: *const u32, segments: &[Segment]) -> Option<Writer> {
     #[cfg(feature = "listen")]
     if crate::wake::is_wanted() {
         crate::listen::start_woken();
@@ -87,44 +132,47 @@ unsafe fn record_slowly(id: *const u32, segments: &[Segment]) {
         // SAFETY: the caller guarantees that `id` is readable; all access to ids is atomic.
         let id = unsafe { AtomicU32::from_ptr(id.cast_mut()) };
         // Relaxed: the id is a number by itself, and the session was read before.
-        let (id, marks) = marks::split(id.load(Ordering::Relaxed));
+        let (id, number) = plan::split(id.load(Ordering::Relaxed));
         // No class has this id: the owner had no ids left, or the class has just left a session.
         if id > CLASS_ID_MAX as u32 || thread::is_inside() {
-            return;
+            return None;
+        }
+        if plan::is_number(number) {
+            // SAFETY: the caller guarantees that the segments' sources are readable.
+            let again = |plan: &Plan| unsafe { (plan.again.segments)(&plan.id, segments) };
+            // SAFETY: the caller guarantees that the segments' sources are readable.
+            unsafe { record_by_plan(number, segments, again) };
+            return None;
         }
         // From here on the memory is accessed outside critical sections, so unmapping must wait.
         match attached.and_then(Guard::enter) {
-            Some(guard) => return record_in(guard, id as u16, marks, segments),
-            None if count_apart(id as u16) => return,
+            Some(guard) => return record_in(guard, id as u16, segments),
+            None if count_apart(id as u16) => return None,
             None => {}
         }
     }
+    None
 }
 
 /// Maximum number of attempts to find the session. See [`record_slowly`].
 const FIND_ATTEMPTS_MAX: u32 = 3;
 
-/// Writes a record of a class with this id and these marks.
-fn record_in(guard: Guard, id: u16, marks: u32, segments: &[Segment]) {
+/// Writes a record of a class with this id. Returns the writer, unless the session is over.
+fn record_in(guard: Guard, id: u16, segments: &[Segment]) -> Option<Writer> {
     guard.make_ready();
     let writer = thread::identify();
     let record = Record::new(id, writer.context, segments);
     // (P) pairs with (P').
     if guard.memory.header().stopped.0.load(Ordering::Acquire) != 0 {
         guard.leave();
-        return;
+        return None;
     }
     let attached: &'static Attached = guard.attached();
     match attached.rseq {
         Some(rseq) if writer.owns_tls => record_under_rseq(attached, rseq, &record),
         _ => record_claimed(attached, writer, &record),
     }
-    drop(guard);
-    if marks != 0
-        && let Some(function) = ON_MARKED.get()
-    {
-        function(marks, writer);
-    }
+    Some(writer)
 }
 
 /// Whether a record with this time fits the current page of a stream.

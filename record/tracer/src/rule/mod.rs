@@ -1,0 +1,443 @@
+//! A session's rules, bound to an event class, and asked for each of its events.
+//!
+//! ```text
+//!   rules ─▶ those that match the class ─▶ tests on its fields, without what the class alone decides
+//!                                              │
+//!               no rule, or never true ────────┼──▶ Bound::Never    the class is not armed
+//!               a rule without condition ──────┼──▶ Bound::Always   recorded as if there were no rules
+//!                                              └──▶ Bound::If       the tests, for each event
+//! ```
+//! An event costs at most [`COST_MAX`] units, whatever the rules and its fields are: another process wrote the rules.
+
+mod event;
+
+use std::cmp::Ordering;
+
+use dormouse_abi::class::{ClassDecl, Kind, matches};
+use dormouse_abi::rule::value::{Operator, Value, matches_within};
+use dormouse_abi::rule::{Condition, Literal, Name, Next, Operand, Part, Question, Rule, Test};
+
+pub(crate) use event::Event;
+use event::{Place, extended, is_signed};
+
+/// What the rules of a session say about a class.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Bound {
+    /// No event is recorded.
+    Never,
+    /// All events are recorded.
+    Always,
+    /// The tests decide.
+    If(Tests),
+}
+
+/// Tests of the events of a class, in order.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Tests(Vec<Step>);
+
+#[derive(Debug, PartialEq)]
+struct Step {
+    ask: Ask,
+    wanted: bool,
+    /// Index of the next step, or [`ACCEPT`] or [`REJECT`].
+    passed: u32,
+    failed: u32,
+}
+
+const ACCEPT: u32 = u32::MAX;
+const REJECT: u32 = u32::MAX - 1;
+
+/// A question about an event.
+#[derive(Debug, PartialEq)]
+enum Ask {
+    /// Whether a relation holds between an integer at a constant offset and a constant.
+    Integer {
+        offset: usize,
+        kind: Kind,
+        operator: Operator,
+        constant: i64,
+    },
+    /// Whether a number is one of these, in ascending order.
+    IsOneOf(Place, Vec<i128>),
+    IsTrue(Place),
+    Compare(Source, Operator, Source),
+    Matches(Place, Pattern),
+    /// The answer for an event that has this element.
+    Given(Place, bool),
+}
+
+/// A pattern of text. The first two need no search, however long a text is.
+#[derive(Debug, PartialEq)]
+enum Pattern {
+    Prefix(Vec<u8>),
+    Suffix(Vec<u8>),
+    Other(Vec<u8>),
+}
+
+impl Pattern {
+    fn new(pattern: &[u8]) -> Pattern {
+        let is_plain = |text: &[u8]| !text.iter().any(|byte| matches!(byte, b'*' | b'?' | b'\\'));
+        match pattern {
+            [prefix @ .., b'*'] if is_plain(prefix) => Pattern::Prefix(prefix.into()),
+            [b'*', suffix @ ..] if is_plain(suffix) => Pattern::Suffix(suffix.into()),
+            _ => Pattern::Other(pattern.into()),
+        }
+    }
+
+    /// Whether a text matches. `None`: it costs more than `cost`.
+    fn matches(&self, text: &[u8], cost: &mut u32) -> Option<bool> {
+        let (is_match, len) = match self {
+            Pattern::Prefix(prefix) => (text.starts_with(prefix), prefix.len()),
+            Pattern::Suffix(suffix) => (text.ends_with(suffix), suffix.len()),
+            Pattern::Other(pattern) => return matches_within(pattern, text, cost),
+        };
+        *cost = cost.checked_sub(len as u32 / 8)?;
+        Some(is_match)
+    }
+}
+
+/// A value in a question.
+#[derive(Debug, PartialEq)]
+enum Source {
+    Place(Place),
+    Literal(Literal),
+}
+
+/// Maximum cost of an event: a unit is a test, eight bytes of compared text, a label, or a step of a pattern.
+const COST_MAX: u32 = 4_096;
+
+/// Names of a record's parts other than its fields. A rule, which is asked before there is a record, does not have
+/// them.
+const OTHER_PARTS: [&str; 6] = ["time", "cpu", "pid", "tid", "process", "comm"];
+
+impl Bound {
+    /// Binds rules to a class.
+    pub(crate) fn new(rules: &[Rule], decl: &ClassDecl) -> Bound {
+        let name = decl.full_name();
+        let matching: Vec<&Rule> = rules.iter().filter(|rule| matches(&rule.pattern, &name)).collect();
+        if matching.iter().any(|rule| rule.is_exclusion) {
+            return Bound::Never;
+        }
+        let mut steps = Vec::new();
+        for rule in matching {
+            // The first steps of the next rule follow where this one rejects.
+            let first = steps.len() as u32;
+            match bind_condition(&rule.condition, decl, &name, first) {
+                Bound::Always => return Bound::Always,
+                Bound::Never => {}
+                Bound::If(Tests(more)) => {
+                    for step in &mut steps {
+                        let Step { passed, failed, .. }: &mut Step = step;
+                        for next in [passed, failed] {
+                            if *next == REJECT {
+                                *next = first;
+                            }
+                        }
+                    }
+                    steps.extend(more);
+                }
+            }
+        }
+        if steps.is_empty() { Bound::Never } else { Bound::If(Tests(steps)) }
+    }
+}
+
+/// Binds a condition to a class. The index of its first step is `first`.
+fn bind_condition(condition: &Condition, decl: &ClassDecl, full_name: &str, first: u32) -> Bound {
+    if condition.tests.is_empty() {
+        return Bound::Always;
+    }
+    let asked: Vec<Asked> = condition.tests.iter().map(|test| bind_test(test, condition, decl, full_name)).collect();
+    // Where a chain of tests that the class decides leads to.
+    let resolve = |mut next: Next| loop {
+        let Next::Test(index) = next else { return next };
+        match (&asked[usize::from(index)], &condition.tests[usize::from(index)]) {
+            (Asked::Known(answer), test) => {
+                next = if *answer == Some(test.wanted) { test.passed } else { test.failed };
+            }
+            (Asked::Open(_), _) => return next,
+        }
+    };
+    let Next::Test(start) = resolve(Next::Test(0)) else {
+        return if resolve(Next::Test(0)) == Next::Accept { Bound::Always } else { Bound::Never };
+    };
+    // Only the tests that can be reached from there are kept.
+    let mut is_reached = vec![false; condition.tests.len()];
+    is_reached[usize::from(start)] = true;
+    for (index, test) in condition.tests.iter().enumerate() {
+        for next in [test.passed, test.failed] {
+            if let (true, Next::Test(next)) = (is_reached[index], resolve(next)) {
+                is_reached[usize::from(next)] = true;
+            }
+        }
+    }
+    let position = |next: Next| match resolve(next) {
+        Next::Accept => ACCEPT,
+        Next::Reject => REJECT,
+        Next::Test(index) => {
+            first + is_reached[..usize::from(index)].iter().filter(|is_reached| **is_reached).count() as u32
+        }
+    };
+    let targets: Vec<(u32, u32)> =
+        condition.tests.iter().map(|test| (position(test.passed), position(test.failed))).collect();
+    let steps = asked.into_iter().enumerate().filter_map(|(index, asked)| match asked {
+        Asked::Open(ask) if is_reached[index] => {
+            let ask = *ask;
+            let (passed, failed) = targets[index];
+            Some(Step { ask, wanted: condition.tests[index].wanted, passed, failed })
+        }
+        _ => None,
+    });
+    Bound::If(Tests(steps.collect()))
+}
+
+/// A question, bound to a class.
+enum Asked {
+    /// The class decides: true, false or unknown.
+    Known(Option<bool>),
+    /// The event decides.
+    Open(Box<Ask>),
+}
+
+impl Asked {
+    fn open(ask: Ask) -> Asked {
+        Asked::Open(Box::new(ask))
+    }
+}
+
+/// A value, bound to a class.
+enum Found<'a> {
+    Missing,
+    /// Text that all events of the class have.
+    Name(&'a str),
+    Literal(&'a Literal),
+    Place(Place),
+}
+
+impl Found<'_> {
+    /// Returns the value, if the class decides it.
+    fn constant(&self) -> Option<Value<'_>> {
+        match self {
+            Found::Name(name) => Some(Value::Text(name.as_bytes().into())),
+            Found::Literal(literal) => Some(literal.value()),
+            Found::Missing | Found::Place(_) => None,
+        }
+    }
+
+    fn into_source(self) -> Source {
+        match self {
+            Found::Place(place) => Source::Place(place),
+            Found::Name(name) => Source::Literal(Literal::Text(name.into())),
+            Found::Literal(literal) => Source::Literal(literal.clone()),
+            Found::Missing => Source::Literal(Literal::Boolean(false)),
+        }
+    }
+}
+
+fn bind_test(test: &Test, condition: &Condition, decl: &ClassDecl, full_name: &str) -> Asked {
+    let find = |operand| find(operand, condition, decl, full_name);
+    match &test.question {
+        Question::IsTrue(operand) => match find(operand) {
+            Found::Missing => Asked::Known(None),
+            Found::Place(place) if place.kind() == Kind::Str => Asked::Known(None),
+            Found::Place(place) => Asked::open(Ask::IsTrue(place)),
+            constant => Asked::Known(constant.constant().and_then(|value| value.is_true())),
+        },
+        Question::Matches(operand, pattern) => match find(operand) {
+            Found::Missing => Asked::Known(None),
+            Found::Place(place) => match place.labels() {
+                Some(labels) => {
+                    let numbers = labels.numbers(|label| dormouse_abi::rule::value::matches(pattern, label));
+                    is_one_of(place, numbers)
+                }
+                None if place.kind() == Kind::Str => Asked::open(Ask::Matches(place, Pattern::new(pattern))),
+                None => Asked::Known(None),
+            },
+            constant => Asked::Known(constant.constant().and_then(|value| value.matches(pattern))),
+        },
+        Question::Compare(left, operator, right) => match (find(left), find(right)) {
+            (Found::Missing, _) | (_, Found::Missing) => Asked::Known(None),
+            (Found::Place(place), Found::Literal(literal)) => compare_to(place, *operator, literal),
+            (Found::Literal(literal), Found::Place(place)) => compare_to(place, reversed(*operator), literal),
+            (left, right) => match (left.constant(), right.constant()) {
+                (Some(left), Some(right)) => Asked::Known(left.compare(*operator, &right)),
+                _ => Asked::open(Ask::Compare(left.into_source(), *operator, right.into_source())),
+            },
+        },
+    }
+}
+
+/// Returns the relation of the right side to the left one.
+fn reversed(operator: Operator) -> Operator {
+    match operator {
+        Operator::Less => Operator::Greater,
+        Operator::LessOrEqual => Operator::GreaterOrEqual,
+        Operator::Greater => Operator::Less,
+        Operator::GreaterOrEqual => Operator::LessOrEqual,
+        Operator::Equal | Operator::NotEqual => operator,
+    }
+}
+
+fn is_one_of(place: Place, mut numbers: Vec<i128>) -> Asked {
+    numbers.sort_unstable();
+    numbers.dedup();
+    Asked::open(Ask::IsOneOf(place, numbers))
+}
+
+fn compare_to(place: Place, operator: Operator, literal: &Literal) -> Asked {
+    match (literal, place.labels()) {
+        (Literal::Text(text), Some(labels)) => {
+            // Labels have no order.
+            let is_equality = matches!(operator, Operator::Equal | Operator::NotEqual);
+            if !is_equality {
+                return Asked::Known(None);
+            }
+            if operator == Operator::Equal {
+                let numbers = labels.numbers(|label| label == text);
+                return is_one_of(place, numbers);
+            }
+        }
+        (Literal::Integer(constant), None) if !matches!(place.kind(), Kind::F32 | Kind::F64 | Kind::Str) => {
+            if let Some(asked) = compare_integers(&place, operator, *constant) {
+                return asked;
+            }
+        }
+        _ => {}
+    }
+    Asked::open(Ask::Compare(Source::Place(place), operator, Source::Literal(literal.clone())))
+}
+
+/// Compares an integer at a constant offset with a constant. `None`: it is not at a constant offset.
+fn compare_integers(place: &Place, operator: Operator, constant: i128) -> Option<Asked> {
+    let kind = place.kind();
+    let (min, max) =
+        if is_signed(kind) { (i128::from(i64::MIN), i128::from(i64::MAX)) } else { (0, i128::from(u64::MAX)) };
+    if constant < min || constant > max {
+        // Every value is on the same side of the constant.
+        let order = if constant < min { Ordering::Greater } else { Ordering::Less };
+        let answer = operator.holds(Some(order));
+        let is_known = place.is_always_there();
+        return Some(if is_known {
+            Asked::Known(Some(answer))
+        } else {
+            Asked::open(Ask::Given(place.clone(), answer))
+        });
+    }
+    let offset = place.fixed_offset()?;
+    Some(Asked::open(Ask::Integer { offset, kind, operator, constant: constant as i64 }))
+}
+
+/// Finds the meaning of a name in a class.
+fn find<'a>(operand: &'a Operand, condition: &'a Condition, decl: &ClassDecl, full_name: &'a str) -> Found<'a> {
+    let index = match operand {
+        Operand::Literal(literal) => return Found::Literal(literal),
+        Operand::Name(index) => usize::from(*index),
+    };
+    let Some(Name { parts }) = condition.names.get(index) else { return Found::Missing };
+    let parts = match parts.as_slice() {
+        [Part::Member(scope), rest @ ..] if scope == "fields" && !rest.is_empty() => rest,
+        [Part::Member(scope), rest @ ..] if scope == "context" && !rest.is_empty() => return Found::Missing,
+        [Part::Member(word)] if word == "event" => return Found::Name(full_name),
+        [Part::Member(word)] if OTHER_PARTS.contains(&word.as_str()) => return Found::Missing,
+        parts => parts,
+    };
+    let (name, element) = match parts {
+        [Part::Member(name)] => (name, None),
+        [Part::Member(name), Part::Index(element)] => (name, Some(*element)),
+        _ => return Found::Missing,
+    };
+    let field = |name: &str| decl.fields.iter().position(|(field, _)| field == name);
+    let place = match field(name) {
+        Some(index) => Place::find(&decl.fields, index, decl.labels.get(&index), false, element),
+        // The count of a sequence has a field of its own in traces.
+        None => {
+            name.strip_prefix('_').and_then(|name| name.strip_suffix("_length")).and_then(field).and_then(|index| {
+                let is_whole = element.is_none();
+                is_whole.then(|| Place::find(&decl.fields, index, None, true, None))?
+            })
+        }
+    };
+    place.map_or(Found::Missing, Found::Place)
+}
+
+impl Tests {
+    /// Whether an event is recorded. `None`: it would cost too much to find out. Wait-free; async-signal-safe; allocates
+    /// nothing.
+    #[inline]
+    pub(crate) fn accept(&self, event: &Event<'_>) -> Option<bool> {
+        let (mut next, mut cost) = (0, COST_MAX);
+        loop {
+            // Steps only lead to later ones.
+            let Some(step) = self.0.get(next as usize) else { return Some(next == ACCEPT) };
+            cost = cost.checked_sub(1)?;
+            let is_passed = step.ask.answer(event, &mut cost)? == Some(step.wanted);
+            next = if is_passed { step.passed } else { step.failed };
+        }
+    }
+}
+
+impl Ask {
+    /// Returns the answer for an event: true, false or unknown. The outer `None`: it costs more than `cost`.
+    #[inline(always)]
+    fn answer(&self, event: &Event<'_>, cost: &mut u32) -> Option<Option<bool>> {
+        Some(match self {
+            Ask::Integer { offset, kind, operator, constant } => {
+                let size_bytes = kind.element_size_bytes();
+                let bits = event.bits(*offset, size_bytes);
+                bits.map(|bits| {
+                    let value = extended(bits, size_bytes, *kind);
+                    let order = match is_signed(*kind) {
+                        true => value.cmp(constant),
+                        false => value.cast_unsigned().cmp(&constant.cast_unsigned()),
+                    };
+                    operator.holds(Some(order))
+                })
+            }
+            Ask::IsTrue(place) => event.value(place).and_then(|value| value.is_true()),
+            Ask::IsOneOf(place, numbers) => match event.value(place) {
+                Some(Value::Enumeration(number, _)) => Some(numbers.binary_search(&number).is_ok()),
+                _ => None,
+            },
+            Ask::Given(place, answer) => event.value(place).map(|_| *answer),
+            Ask::Matches(place, pattern) => match event.value(place) {
+                Some(Value::Text(text)) => Some(pattern.matches(&text, cost)?),
+                _ => None,
+            },
+            Ask::Compare(left, operator, right) => {
+                let (left, right) = (left.value(event), right.value(event));
+                let size = |value: &Option<Value<'_>>| match value {
+                    Some(Value::Text(text)) => text.len() / 8,
+                    _ => 0,
+                };
+                // A text is compared with another, or with the labels of a number.
+                let mut units = size(&left).min(size(&right));
+                for source in [self.labels(0), self.labels(1)].into_iter().flatten() {
+                    units += source;
+                }
+                *cost = cost.checked_sub(units.min(u32::MAX as usize) as u32)?;
+                left.zip(right).and_then(|(left, right)| left.compare(*operator, &right))
+            }
+        })
+    }
+
+    /// Returns the number of labels of one side of a comparison.
+    fn labels(&self, side: usize) -> Option<usize> {
+        let Ask::Compare(left, _, right) = self else { return None };
+        match [left, right][side] {
+            Source::Place(place) => Some(place.labels()?.labels.len()),
+            Source::Literal(_) => None,
+        }
+    }
+}
+
+impl Source {
+    fn value<'a>(&'a self, event: &Event<'a>) -> Option<Value<'a>> {
+        match self {
+            Source::Place(place) => event.value(place),
+            Source::Literal(literal) => Some(literal.value()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,287 @@
+//! Rules bound to random classes, and asked for random events, agree with the conditions that they were made of.
+
+use std::collections::BTreeMap;
+
+use dormouse_abi::class::{FieldType, Label};
+use dormouse_abi::rule::value::Fields;
+use dormouse_abi::rule::{NAME_COUNT_MAX, TEST_COUNT_MAX};
+use dormouse_relay::Segment;
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use super::event::LabelList;
+use super::*;
+
+/// A value of a field, as a program has it.
+#[derive(Debug, Clone)]
+enum Given {
+    Bits(u64),
+    Text(Vec<u8>),
+    Elements(Vec<u64>),
+}
+
+/// Bytes of an event, and where they are from: fixed-size values in runs, text and elements each in a run of its own.
+struct Bytes {
+    runs: Vec<Vec<u8>>,
+}
+
+impl Bytes {
+    fn new(fields: &[(String, FieldType)], values: &[Given], rng: &mut SmallRng) -> Bytes {
+        let mut runs: Vec<Vec<u8>> = vec![Vec::new()];
+        let last = |runs: &mut Vec<Vec<u8>>, bytes: &[u8]| runs.last_mut().unwrap().extend(bytes);
+        for ((_, field_type), value) in fields.iter().zip(values) {
+            let size_bytes = field_type.kind.element_size_bytes();
+            match value {
+                Given::Bits(bits) => last(&mut runs, &bits.to_le_bytes()[..size_bytes]),
+                Given::Text(text) => {
+                    // As in Rust, with the NUL in the next run; or as in C, with the NUL in its own.
+                    let (mut own, mut next) = (text.clone(), vec![]);
+                    if rng.random() {
+                        own.push(0)
+                    } else {
+                        next.push(0)
+                    }
+                    runs.extend([own, next]);
+                }
+                Given::Elements(elements) => {
+                    last(&mut runs, &(elements.len() as u32).to_le_bytes());
+                    runs.push(elements.iter().flat_map(|bits| bits.to_le_bytes()[..size_bytes].to_vec()).collect());
+                    runs.push(Vec::new());
+                }
+            }
+        }
+        Bytes { runs }
+    }
+
+    fn segments(&self) -> Vec<Segment> {
+        self.runs.iter().map(|run| Segment::exact(run.as_ptr(), run.len())).collect()
+    }
+}
+
+/// The values of an event by the names of a condition: an account of its own of what names mean.
+struct Answers<'a> {
+    names: &'a [Name],
+    decl: &'a ClassDecl,
+    full_name: &'a str,
+    values: &'a [Given],
+    labels: &'a BTreeMap<usize, LabelList>,
+}
+
+impl<'a> Fields<'a> for Answers<'a> {
+    fn value(&mut self, name: usize) -> Option<Value<'a>> {
+        let mut parts = &self.names[name].parts[..];
+        if parts[0] == Part::Member("fields".into()) {
+            parts = &parts[1..];
+        } else if parts == [Part::Member("event".into())] {
+            return Some(Value::Text(self.full_name.as_bytes().into()));
+        }
+        let Part::Member(name) = &parts[0] else { return None };
+        let find = |name: &str| self.decl.fields.iter().position(|(field, _)| field == name);
+        let Some(index) = find(name) else {
+            let Given::Elements(elements) = &self.values[find(name.strip_prefix('_')?.strip_suffix("_length")?)?]
+            else {
+                return None;
+            };
+            return Some(Value::Integer(elements.len() as i128));
+        };
+        let kind = self.decl.fields[index].1.kind;
+        let bits = match (&self.values[index], &parts[1..]) {
+            (Given::Text(text), []) => return Some(Value::Text(text.into())),
+            (Given::Bits(bits), []) => *bits,
+            (Given::Elements(elements), [Part::Index(at)]) => *elements.get(*at as usize)?,
+            _ => return None,
+        };
+        let integer = |size_bits: u32| {
+            let bits = bits << (64 - size_bits);
+            if is_signed(kind) {
+                i128::from(bits.cast_signed() >> (64 - size_bits))
+            } else {
+                i128::from(bits >> (64 - size_bits))
+            }
+        };
+        Some(match kind {
+            Kind::F32 => Value::Float(format!("{}", f32::from_bits(bits as u32)).parse().unwrap()),
+            Kind::F64 => Value::Float(f64::from_bits(bits)),
+            _ => {
+                let number = integer(8 * kind.element_size_bytes() as u32);
+                match self.labels.get(&index) {
+                    Some(labels) => Value::Enumeration(number, labels),
+                    None => Value::Integer(number),
+                }
+            }
+        })
+    }
+}
+
+const TEXTS: [&[u8]; 8] = [b"", b"a", b"ab", b"abc", b"/tmp/x", b"\xff\xfe", b"LOW", b"HIGH"];
+
+fn bits(kind: Kind, rng: &mut SmallRng) -> u64 {
+    match kind {
+        Kind::F32 => {
+            [0.0, -0.0, 0.1, 1.0, 2.5, f32::NAN, f32::INFINITY, f32::MIN][rng.random_range(0..8)].to_bits().into()
+        }
+        Kind::F64 => [0.0, -0.0, 0.1, 1.0, 2.5, f64::NAN, f64::NEG_INFINITY, 1e300][rng.random_range(0..8)].to_bits(),
+        Kind::Bool => rng.random_range(0..2),
+        _ => {
+            let bits = [0, 1, 2, 3, 100, u64::MAX, u64::MAX - 1, 1 << 63, i64::MAX as u64, rng.random()]
+                [rng.random_range(0..10)];
+            bits & (u64::MAX >> (64 - 8 * kind.element_size_bytes()))
+        }
+    }
+}
+
+fn class(rng: &mut SmallRng) -> ClassDecl {
+    let field_type = |rng: &mut SmallRng| loop {
+        let byte =
+            Kind::ALL[rng.random_range(0..Kind::ALL.len())] as u8 | if rng.random_range(0..4) == 0 { 0x80 } else { 0 };
+        if let Some(field_type) = FieldType::from_u8(byte) {
+            return field_type;
+        }
+    };
+    let count = rng.random_range(1..=32);
+    let fields: Vec<_> = (0..count).map(|index| (format!("f{index}"), field_type(rng))).collect();
+    let labels = |rng: &mut SmallRng, kind: Kind| -> Vec<Label> {
+        let names = ["LOW", "HIGH", "ab", "x"];
+        names
+            .iter()
+            .map(|name| Label {
+                name: name.to_string(),
+                bits: extended(bits(kind, rng), kind.element_size_bytes(), kind),
+            })
+            .collect()
+    };
+    let mut of_fields = BTreeMap::new();
+    for (index, (_, FieldType { kind, sequence })) in fields.iter().enumerate() {
+        if !sequence && kind.is_integer() && rng.random_range(0..3) == 0 {
+            of_fields.insert(index, labels(rng, *kind));
+        }
+    }
+    ClassDecl { provider: "p".into(), name: "e".into(), fields, labels: of_fields }
+}
+
+fn values(decl: &ClassDecl, rng: &mut SmallRng) -> Vec<Given> {
+    let value = |(_, field_type): &(String, FieldType)| match field_type {
+        FieldType { sequence: true, kind } | FieldType { kind: kind @ Kind::Bytes, .. } => {
+            let count = rng.random_range(0..4);
+            let kind = if *kind == Kind::Bytes { Kind::U8 } else { *kind };
+            Given::Elements((0..count).map(|_| bits(kind, rng)).collect())
+        }
+        FieldType { kind: Kind::Str, .. } => Given::Text(TEXTS[rng.random_range(0..TEXTS.len())].into()),
+        FieldType { kind, .. } => Given::Bits(bits(*kind, rng)),
+    };
+    decl.fields.iter().map(value).collect()
+}
+
+fn condition(decl: &ClassDecl, rng: &mut SmallRng) -> Condition {
+    let name = |rng: &mut SmallRng| {
+        let field = format!("f{}", rng.random_range(0..decl.fields.len() + 1));
+        let member = |text: &str| Part::Member(text.into());
+        Name {
+            parts: match rng.random_range(0..8) {
+                0 => vec![member("event")],
+                1 => vec![member("fields"), member(&field)],
+                2 => vec![member(&field), Part::Index(rng.random_range(0..4))],
+                3 => vec![member(&format!("_{field}_length"))],
+                _ => vec![member(&field)],
+            },
+        }
+    };
+    let names: Vec<Name> = (0..rng.random_range(1..8)).map(|_| name(rng)).collect();
+    let literal = |rng: &mut SmallRng| match rng.random_range(0..5) {
+        0 => Literal::Float([0.0, 0.1, 1.0, 2.5, -1e300, 18446744073709551616.0][rng.random_range(0..6)]),
+        1 => Literal::Text(TEXTS[rng.random_range(0..TEXTS.len())].into()),
+        2 => Literal::Boolean(rng.random()),
+        _ => {
+            let numbers = [0, 1, 2, 3, 100, -1, i64::MAX.into(), i64::MIN.into(), u64::MAX.into(), 1 << 64, -1 << 64];
+            Literal::Integer(numbers[rng.random_range(0..numbers.len())])
+        }
+    };
+    let operand = |rng: &mut SmallRng| match rng.random_range(0..3) {
+        0 => Operand::Literal(literal(rng)),
+        _ => Operand::Name(rng.random_range(0..names.len()) as u8),
+    };
+    let count = rng.random_range(1..6);
+    let next = |rng: &mut SmallRng, index: usize| match rng.random_range(0..3) {
+        0 => Next::Accept,
+        1 => Next::Reject,
+        _ if index + 1 < count => Next::Test(rng.random_range(index + 1..count) as u8),
+        _ => Next::Reject,
+    };
+    let test = |index, rng: &mut SmallRng| Test {
+        question: match rng.random_range(0..5) {
+            0 => Question::IsTrue(operand(rng)),
+            1 => Question::Matches(
+                operand(rng),
+                [&b"*"[..], b"a*", b"*b", b"?", b"L*", b"*b*"][rng.random_range(0..6)].into(),
+            ),
+            _ => Question::Compare(operand(rng), Operator::ALL[rng.random_range(0..6)], operand(rng)),
+        },
+        wanted: rng.random(),
+        passed: next(rng, index),
+        failed: next(rng, index),
+    };
+    let tests = (0..count).map(|index| test(index, rng)).collect();
+    Condition { tests, names }
+}
+
+#[test]
+fn bound_rules_agree_with_their_conditions() {
+    let seed: u64 = rand::random();
+    println!("seed {seed}");
+    let mut rng = SmallRng::seed_from_u64(seed);
+    const { assert!(TEST_COUNT_MAX >= 6 && NAME_COUNT_MAX >= 8) };
+    let (mut kept, mut open) = (0, 0);
+    for _ in 0..20_000 {
+        let decl = class(&mut rng);
+        let full_name = decl.full_name();
+        let labels: BTreeMap<usize, LabelList> = decl
+            .labels
+            .iter()
+            .map(|(index, labels)| (*index, LabelList::new(decl.fields[*index].1.kind, labels)))
+            .collect();
+        let rules: Vec<Rule> = (0..rng.random_range(1..4))
+            .map(|_| Rule { pattern: "p:*".into(), is_exclusion: false, condition: condition(&decl, &mut rng) })
+            .collect();
+        let bound = Bound::new(&rules, &decl);
+        for _ in 0..5 {
+            let values = values(&decl, &mut rng);
+            let expected = rules.iter().any(|rule| {
+                let names = &rule.condition.names;
+                rule.condition.holds(&mut Answers {
+                    names,
+                    decl: &decl,
+                    full_name: &full_name,
+                    values: &values,
+                    labels: &labels,
+                })
+            });
+            let bytes = Bytes::new(&decl.fields, &values, &mut rng);
+            let segments = bytes.segments();
+            let found = match &bound {
+                Bound::Always => true,
+                Bound::Never => false,
+                Bound::If(tests) => {
+                    open += 1;
+                    // SAFETY: the sources live in `bytes`.
+                    let event = unsafe { Event::new(&segments) };
+                    tests.accept(&event).unwrap()
+                }
+            };
+            assert_eq!(found, expected, "{rules:?}\n{decl:?}\n{values:?}\n{bound:?}");
+            kept += u32::from(found);
+        }
+    }
+    assert!(kept > 10_000 && open > 10_000, "{kept} kept, {open} by tests");
+}
+
+#[test]
+fn an_exclusion_decides() {
+    let decl = ClassDecl { provider: "p".into(), name: "e".into(), fields: vec![], labels: BTreeMap::new() };
+    let rule =
+        |pattern: &str, is_exclusion| Rule { pattern: pattern.into(), is_exclusion, condition: Condition::default() };
+    assert_eq!(Bound::new(&[rule("*", false)], &decl), Bound::Always);
+    assert_eq!(Bound::new(&[rule("*", false), rule("p.e", true)], &decl), Bound::Never);
+    assert_eq!(Bound::new(&[rule("*", false), rule("q:*", true)], &decl), Bound::Always);
+    assert_eq!(Bound::new(&[rule("q:*", false)], &decl), Bound::Never);
+    assert_eq!(Bound::new(&[], &decl), Bound::Never);
+}
