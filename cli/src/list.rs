@@ -9,17 +9,19 @@ use dormouse_abi::class::{ClassDecl, FieldType, Label};
 use dormouse_abi::message::{ProgramToTool, ToolToProgram};
 use dormouse_abi::text::printable;
 use dormouse_control::process_name;
-use dormouse_tools::{FileClass, Membership, RunningProgram, RunningPrograms, classes_of_file};
+use dormouse_tools::{FileClass, Membership, RunningProgram, RunningPrograms, ask_for_rules, classes_of_file};
 use serde_json::{Value, json};
 
 use crate::program::{SHORT_LIMIT, WaitOption, explained};
 use crate::programs::{for_each, pids_of};
+use crate::status::records_all;
 use dormouse_terminal::Output;
 
 /// List the programs that can be traced, or the events of one
 ///
 /// Without an argument, lists this user's running programs that have tracepoints: how many, the trace that they are recorded into, and when they started. No
-/// program is disturbed for this. With a process id or a name, lists the events of running programs, and which of them are armed; with the file of
+/// program is disturbed for this. With a process id or a name, lists the events of running programs, which of them are armed, and the rules of their
+/// session unless it records all events; with the file of
 /// a program or a library, the events in that file.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -72,24 +74,40 @@ impl List {
             };
             classes.sort_by(|a, b| a.decl.cmp(&b.decl));
             let session = Some(session).filter(|session| !session.is_empty());
+            // Without an answer of the session's owner, the rules are not known.
+            let of_session = session.as_deref().and_then(|session| program.session(session));
+            let rules = of_session.and_then(|session| ask_for_rules(&session, None).ok()).map(|state| state.rules);
             if self.json {
                 let json = classes.iter().map(|class| {
                     let mut json = class_json(&class.decl, class.site_count, |of| Some(*of));
                     json["armed"] = class.armed.into();
                     json["sites_patched"] = class.patched_count.into();
+                    json["events_rejected"] = class.rejected.into();
                     json
                 });
                 let json: Vec<Value> = json.collect();
-                tracers.push(
-                    json!({ "pid": pid, "name": name, "session": session, "patching": patching, "classes": json }),
-                );
+                tracers.push(json!({
+                    "pid": pid,
+                    "name": name,
+                    "session": session,
+                    "rules": rules,
+                    "patching": patching,
+                    "classes": json,
+                }));
                 continue;
             }
             let session = session.map_or("in no session".into(), |session| format!("in the session {session}"));
             writeln!(out, "{}", printable(&format!("process {pid} ({name}), {session}; {patching}")))?;
+            for rule in rules.iter().filter(|rules| !records_all(rules)).flatten() {
+                writeln!(out, "  rule  {rule}")?;
+            }
             let rows = classes.iter().map(|class| {
                 let state = if class.armed { "armed  " } else { "dormant" };
-                (state, class.site_count, class.decl.full_name(), fields_text(&class.decl, |of| Some(*of)))
+                let mut fields = fields_text(&class.decl, |of| Some(*of));
+                if class.rejected > 0 {
+                    fields += &format!("; {} rejected by rules", class.rejected);
+                }
+                (state, class.site_count, class.decl.full_name(), fields)
             });
             print_classes(out, &rows.collect::<Vec<_>>())?;
         }

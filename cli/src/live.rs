@@ -9,8 +9,8 @@ use clap::Args;
 use dormouse_abi::message::{ProgramToTool, ToolToProgram};
 use dormouse_tools::{Program, SessionSocket, others_armed, stop_session};
 
-use crate::patterns::{classes, instead, say_unmatched};
-use crate::program::{NO_LIMIT, SHORT_LIMIT, WaitOption, explained, known_names};
+use crate::patterns::{GivenRules, classes, instead, names_of, say_unmatched};
+use crate::program::{NO_LIMIT, SHORT_LIMIT, WaitOption, explained, known_classes};
 use crate::programs::{Named, all_pids, for_each, pids_of, processes};
 use crate::record::{GivenSettings, MISSED, READY, in_dir};
 use dormouse_terminal::{Output, printable_lines, say};
@@ -57,6 +57,10 @@ Examples:
   dormouse arm 1234 'http:*'             one program
   dormouse arm server,1234 'http:*'      every program called server, and process 1234
   dormouse arm --all db:query            all programs that `dormouse list` shows
+  dormouse arm 1234 'http:* where bytes > 64K' '!http:ping'
+                                         some of the events: rules of the new session, as for `dormouse record -e`
+
+In an existing session `dormouse rule` changes the rules.
 
 A name means all running programs of this user that have it; which ones is printed.
 
@@ -113,22 +117,24 @@ fn change(program: &Program, patterns: &[String], question: &ToolToProgram) -> a
             total.sessions.push(session);
         }
     }
-    check_matched(std::slice::from_ref(program), patterns, total.matched)?;
+    let patterns: Vec<&str> = patterns.iter().map(String::as_str).collect();
+    check_matched(std::slice::from_ref(program), &patterns, &patterns, total.matched)?;
     Ok(total)
 }
 
-/// Prints which patterns match nothing. Returns an error if none matches anything.
-fn check_matched(programs: &[Program], patterns: &[String], matched: u32) -> anyhow::Result<()> {
-    if patterns.len() == 1 && matched > 0 {
+/// Prints which patterns match nothing. Returns an error if none of `given`, the patterns or the rules that have them,
+/// matches anything.
+fn check_matched(programs: &[Program], given: &[&str], patterns: &[&str], matched: u32) -> anyhow::Result<()> {
+    if patterns.len() == 1 && given == patterns && matched > 0 {
         return Ok(());
     }
     let pids: Vec<u32> = programs.iter().map(|program| program.pid).collect();
-    let (patterns, names) = (patterns.iter().map(String::as_str).collect::<Vec<_>>(), known_names(programs));
+    let names = names_of(&known_classes(programs));
     let of = format!(" of {}", processes(&pids));
     if matched == 0 {
-        bail!("no event{of} matches {}; {}", patterns.join(" "), instead(&patterns, &names));
+        bail!("no event{of} matches {}; {}", given.join(" "), instead(patterns, &names));
     }
-    say_unmatched(&patterns, &names, &of);
+    say_unmatched(patterns, &names, &of);
     Ok(())
 }
 
@@ -147,6 +153,7 @@ impl Arm {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         let Arm { arguments, output, settings, wait } = self;
         let ((pids, code), patterns) = arguments.resolve(None)?;
+        let rules = GivenRules::parse(&patterns)?;
         let limit = if pids.len() == 1 { NO_LIMIT } else { SHORT_LIMIT };
         // Programs in no session.
         let mut free = Vec::new();
@@ -165,6 +172,13 @@ impl Arm {
                     given.join(", ")
                 );
             }
+            if !rules.is_plain() {
+                bail!(
+                    "process {pid} is already in the session {}; a condition or an exclusion is a rule of that session, for all of its \
+                     programs: `dormouse rule {pid} RULE` sets it",
+                    session.path().display()
+                );
+            }
             let changed = change(&program, &patterns, &ToolToProgram::Arm { patterns: patterns.clone() })?;
             let notes = ["all were already armed", "the others were already armed"];
             writeln!(out, "{}, {} in all", changed_text("armed", pid, &changed, notes), changed.armed)?;
@@ -173,9 +187,11 @@ impl Arm {
         if free.is_empty() {
             return Ok(code);
         }
-        // The patterns are armed when the programs join a new session.
-        let start =
-            |dir: &Path| NewRecording { programs: &free, patterns: &patterns, dir }.start(&settings, &wait, out);
+        rules.check(&known_classes(&free))?;
+        // The programs follow the rules when they join a new session.
+        let start = |dir: &Path| {
+            NewRecording { programs: &free, texts: &patterns, rules: &rules, dir }.start(&settings, &wait, out)
+        };
         Ok(code.max(in_dir(output, start)?))
     }
 }
@@ -192,21 +208,23 @@ fn session_of(program: &Program) -> anyhow::Result<Option<SessionSocket>> {
 /// A session that records running programs in the background.
 struct NewRecording<'a> {
     programs: &'a [Program],
-    patterns: &'a [String],
+    /// The texts of its rules.
+    texts: &'a [String],
+    rules: &'a GivenRules,
     /// Directory of the trace.
     dir: &'a Path,
 }
 
 impl NewRecording<'_> {
     fn start(self, settings: &GivenSettings, wait: &WaitOption, out: &mut Output) -> anyhow::Result<u8> {
-        let NewRecording { programs, patterns, dir } = self;
+        let NewRecording { programs, texts, rules, dir } = self;
         let pids: Vec<u32> = programs.iter().map(|program| program.pid).collect();
         let list = pids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
         let mut owner = Command::new(std::env::current_exe().context("cannot find the executable of dormouse")?);
         owner.args(["record", "--background", "--attach", &list]);
         owner.args(settings.arguments()).arg("--output").arg(dir);
-        for pattern in patterns {
-            owner.arg("--event").arg(pattern);
+        for text in texts {
+            owner.arg("--event").arg(text);
         }
         if let Some(wait) = wait.given() {
             owner.arg("--wait").arg(format!("{}ms", wait.as_millis()));
@@ -246,7 +264,8 @@ impl NewRecording<'_> {
             let _ = owner.wait();
             let _ = std::fs::remove_dir_all(dir);
         }
-        check_matched(programs, patterns, armed)?;
+        let given: Vec<&str> = texts.iter().map(String::as_str).collect();
+        check_matched(programs, &given, &rules.patterns(), armed)?;
         writeln!(out, "armed {} of {}, recording into {}", classes(armed), processes(&pids), dir.display())?;
         writeln!(out, "`dormouse disarm {list} '*'` ends the recording")?;
         Ok(code)

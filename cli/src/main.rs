@@ -20,6 +20,7 @@ mod progress;
 mod record;
 mod recorded;
 mod report;
+mod rule;
 mod salvage;
 mod selection;
 mod session_owner;
@@ -48,6 +49,7 @@ enum Command {
     List(list::List),
     Arm(live::Arm),
     Disarm(live::Disarm),
+    Rule(rule::Rule),
     Snapshot(snapshot::Snapshot),
     Budget(budget::Budget),
     Status(status::Status),
@@ -71,6 +73,7 @@ impl Arguments {
             Command::List(list) => list.run(out),
             Command::Arm(arm) => arm.run(out),
             Command::Disarm(disarm) => disarm.run(out),
+            Command::Rule(rule) => rule.run(out),
             Command::Snapshot(snapshot) => snapshot.run(out),
             Command::Budget(budget) => budget.run(out),
             Command::Status(status) => status.run(out),

@@ -1,15 +1,126 @@
-//! Patterns of event classes, and messages about patterns that match no class.
+//! Rules and their patterns of event classes, and messages about patterns that match no class and conditions on fields
+//! that no class has.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use dormouse_abi::class::matches;
+use dormouse_abi::class::{self, ClassDecl, FieldType, matches};
+use dormouse_filter::{FilterError, Kind, Part, RuleText};
 use dormouse_terminal::say;
 use dormouse_tools::{FileClass, classes_of_command, classes_of_file};
 
 /// Maximum number of names that a line lists. If there are more, the line tells the nearest one.
 const NAMES_SHOWN_MAX: usize = 8;
+
+/// An event class, with the types of its fields as far as they are known.
+pub(crate) type KnownClass = ClassDecl<Option<FieldType>>;
+
+/// Returns a class whose types are known.
+pub(crate) fn known(decl: &ClassDecl) -> KnownClass {
+    let ClassDecl { provider, name, fields, labels } = decl.clone();
+    let fields = fields.into_iter().map(|(name, field_type)| (name, Some(field_type))).collect();
+    ClassDecl { provider, name, fields, labels }
+}
+
+/// The rules that a user gives for a session.
+pub(crate) struct GivenRules(Vec<RuleText>);
+
+impl GivenRules {
+    /// Parses the texts of rules.
+    ///
+    /// # Errors
+    /// A text is not a rule; the error shows where.
+    pub(crate) fn parse(texts: &[String]) -> Result<GivenRules, FilterError> {
+        let parse = |text: &String| -> Result<RuleText, FilterError> {
+            let rule = RuleText::parse(text.trim())?;
+            rule.to_rule()?;
+            Ok(rule)
+        };
+        Ok(GivenRules(texts.iter().map(parse).collect::<Result<Vec<RuleText>, FilterError>>()?))
+    }
+
+    /// Returns the patterns of all rules.
+    pub(crate) fn patterns(&self) -> Vec<&str> {
+        self.0.iter().map(|rule| rule.pattern.as_str()).collect()
+    }
+
+    /// Returns the patterns of classes that are recorded.
+    pub(crate) fn included(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().filter(|rule| !rule.is_exclusion).map(|rule| rule.pattern.as_str())
+    }
+
+    /// Returns the patterns of classes that are not recorded.
+    pub(crate) fn excluded(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().filter(|rule| rule.is_exclusion).map(|rule| rule.pattern.as_str())
+    }
+
+    /// Whether the rules are only patterns, without conditions and exclusions.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.0.iter().all(|rule| !rule.is_exclusion && rule.filter.is_none())
+    }
+
+    /// Returns the errors of conditions that are true for no event of these classes, because no class that the rule's
+    /// pattern matches has a field of the condition, or one of a kind that can be compared so.
+    fn wrong_conditions(&self, classes: &[KnownClass]) -> Vec<FilterError> {
+        self.0.iter().filter_map(|rule| wrong_condition(rule, classes)).collect()
+    }
+
+    /// Checks the conditions.
+    ///
+    /// # Errors
+    /// The first condition that is true for no event of these classes. If a rule's pattern matches none of them, its
+    /// condition is not checked.
+    pub(crate) fn check(&self, classes: &[KnownClass]) -> Result<(), FilterError> {
+        self.wrong_conditions(classes).into_iter().next().map_or(Ok(()), Err)
+    }
+}
+
+fn wrong_condition(rule: &RuleText, classes: &[KnownClass]) -> Option<FilterError> {
+    let filter = rule.filter.as_ref()?;
+    let matching = classes.iter().filter(|class| matches(&rule.pattern, &class.full_name()));
+    let matching: Vec<&KnownClass> = matching.collect();
+    if matching.is_empty() {
+        return None;
+    }
+    let fields: Vec<(&str, Option<FieldType>)> =
+        matching.into_iter().flat_map(|class| class.fields.iter().map(|(name, of)| (name.as_str(), *of))).collect();
+    let mut kinds: Vec<Vec<Kind>> = Vec::new();
+    for (index, name) in filter.names().enumerate() {
+        let (first, is_whole) = match name.parts.as_slice() {
+            [Part::Member(scope), Part::Member(first), rest @ ..] if scope == "fields" => (first, rest.is_empty()),
+            [Part::Member(first), rest @ ..] => (first, rest.is_empty()),
+            _ => return None,
+        };
+        let of_field = |(field, of): &(&str, Option<FieldType>)| match is_whole {
+            true if *first == format!("_{field}_length") => Some(Kind::Number),
+            _ if *field != first.as_str() => None,
+            true => Some(kind_of(*of)),
+            false => Some(Kind::Any),
+        };
+        let found: Vec<Kind> = match name.word() {
+            Some("event") => vec![Kind::Text],
+            _ => fields.iter().filter_map(of_field).collect(),
+        };
+        if found.is_empty() {
+            return Some(filter.unknown(index, fields.iter().map(|(field, _)| *field)));
+        }
+        kinds.push(found);
+    }
+    filter.mismatch(|name| kinds.get(name).cloned().unwrap_or_default())
+}
+
+/// Returns the kind of a field's values, as far as its type says it: an integer may be an enumeration, which is
+/// compared with numbers and with text.
+fn kind_of(field_type: Option<FieldType>) -> Kind {
+    match field_type {
+        Some(FieldType { kind: class::Kind::Str, sequence: false }) => Kind::Text,
+        Some(FieldType { kind: class::Kind::F32 | class::Kind::F64 | class::Kind::Pointer, sequence: false }) => {
+            Kind::Number
+        }
+        _ => Kind::Any,
+    }
+}
 
 /// Returns a number of event classes in words.
 pub(crate) fn classes(count: u32) -> String {
@@ -30,21 +141,28 @@ pub(crate) fn say_unmatched(patterns: &[&str], names: &[String], of: &str) {
     }
 }
 
-/// Prints, before a command runs, which patterns match no event in its file, nor in the library of `--libc` if that is
-/// given. Prints nothing about a file without events, because other programs and libraries may have them.
-pub(crate) fn say_unmatched_in_files(program: &OsStr, library: Option<&Path>, patterns: &[&str]) {
-    let of_libc = names_of(&library.and_then(|library| classes_of_file(library).ok()).unwrap_or_default());
-    let own = classes_of_command(program).map(|(path, classes)| (path, names_of(&classes)));
-    let mut names = own.iter().flat_map(|(_, names)| names).chain(&of_libc).cloned().collect::<Vec<_>>();
-    names.sort();
-    for pattern in unmatched(patterns, &names) {
-        match &own {
+/// Prints, before a command runs, which patterns of the rules and `triggers` match no event in its file, nor in the
+/// library of `--libc` if that is given, and which conditions are true for none of their events. Prints nothing about a
+/// file without events, because other programs and libraries may have them.
+pub(crate) fn say_wrong_in_files(program: &OsStr, library: Option<&Path>, rules: &GivenRules, triggers: &[&str]) {
+    let decls = |classes: Vec<FileClass>| -> Vec<KnownClass> { classes.into_iter().map(|class| class.decl).collect() };
+    let classes_of_libc = decls(library.and_then(|library| classes_of_file(library).ok()).unwrap_or_default());
+    let of_libc = names_of(&classes_of_libc);
+    let (path, mut all): (Option<PathBuf>, Vec<KnownClass>) = match classes_of_command(program) {
+        Some((path, classes)) => (Some(path), decls(classes)),
+        None => (None, Vec::new()),
+    };
+    all.extend(classes_of_libc);
+    let names = names_of(&all);
+    let patterns: Vec<&str> = rules.patterns().into_iter().chain(triggers.iter().copied()).collect();
+    for pattern in unmatched(&patterns, &names) {
+        match &path {
             _ if pattern.starts_with("libc:") || pattern.starts_with("libc.") => match library {
                 Some(_) if of_libc.is_empty() => {}
                 Some(_) => say_unmatched(&[pattern], &of_libc, " of --libc"),
                 None => say_needs_libc(pattern),
             },
-            Some((path, _)) => {
+            Some(path) => {
                 let (path, instead) = (path.display(), instead(&[pattern], &names));
                 say(format_args!(
                     "no event in {path} matches {pattern}; {instead}; libraries and other programs may have others"
@@ -52,6 +170,10 @@ pub(crate) fn say_unmatched_in_files(program: &OsStr, library: Option<&Path>, pa
             }
             None => {}
         }
+    }
+    let of = path.map_or(" of --libc".into(), |path| format!(" in {}", path.display()));
+    for error in rules.wrong_conditions(&all) {
+        say(format_args!("-e: {error}\n  among the events{of}; libraries and other programs may have others"));
     }
 }
 
@@ -61,8 +183,8 @@ pub(crate) fn say_needs_libc(pattern: &str) {
 }
 
 /// Returns the sorted names of classes.
-fn names_of(classes: &[FileClass]) -> Vec<String> {
-    classes.iter().map(|class| class.decl.full_name()).collect::<BTreeSet<_>>().into_iter().collect()
+pub(crate) fn names_of(classes: &[KnownClass]) -> Vec<String> {
+    classes.iter().map(ClassDecl::full_name).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// Returns a text that tells which names exist, for patterns of which none matches. `names` must be sorted.
@@ -89,6 +211,50 @@ mod tests {
 
     fn names(count: usize) -> Vec<String> {
         (0..count).map(|number| format!("shop:order_{number}")).collect()
+    }
+
+    fn class(name: &str, fields: &[(&str, FieldType)]) -> KnownClass {
+        let fields = fields.iter().map(|(name, of)| (name.to_string(), Some(*of))).collect();
+        ClassDecl { provider: "http".into(), name: name.into(), fields, labels: class::Labels::new() }
+    }
+
+    #[test]
+    fn conditions_on_what_no_event_has_are_wrong() {
+        let (text, number) = (FieldType::scalar(class::Kind::Str), FieldType::scalar(class::Kind::U64));
+        let classes = [class("begin", &[("path", text), ("bytes", number)]), class("end", &[("status", number)])];
+        let wrong = |rule: &str| {
+            let error = GivenRules::parse(&[rule.to_string()]).unwrap().check(&classes).err();
+            error.map(|error| error.to_string()).unwrap_or_default()
+        };
+        for right in [
+            "http:*",
+            "!http:*",
+            "http:* where bytes > 5 and status == 200",
+            "http:begin where path ~ \"/tmp/*\"",
+            "http:* where event == \"http:end\" or fields.bytes > 5 or _path_length > 1",
+            "http:end where status == \"OK\"",
+            // Its classes are not known.
+            "db:* where rows > 5",
+        ] {
+            assert_eq!(wrong(right), "", "{right}");
+        }
+        for (rule, part) in [
+            ("http:* where byts > 5", "no event has byts; bytes is the nearest"),
+            ("http:end where bytes > 5", "no event has bytes"),
+            ("http:begin where path > 5", "text"),
+        ] {
+            assert!(wrong(rule).contains(part) && wrong(rule).contains('^'), "{rule}: {}", wrong(rule));
+        }
+    }
+
+    #[test]
+    fn patterns_of_rules_are_told_apart() {
+        let texts = ["a:* where x", "!a:b", "c:d"].map(String::from);
+        let rules = GivenRules::parse(&texts).unwrap();
+        assert_eq!(rules.patterns(), ["a:*", "a:b", "c:d"]);
+        assert!(rules.included().eq(["a:*", "c:d"]) && rules.excluded().eq(["a:b"]) && !rules.is_plain());
+        assert!(GivenRules::parse(&texts[2..]).unwrap().is_plain());
+        assert!(GivenRules::parse(&["a:* where".into()]).is_err());
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! How commands find a program, which may answer only once it passes a tracepoint, and explain why they cannot.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use clap::Args;
@@ -8,6 +7,8 @@ use dormouse_abi::message::{ProgramToTool, ToolToProgram};
 use dormouse_doctor::explain;
 use dormouse_terminal::{parse_duration, say};
 use dormouse_tools::{Program, ProgramError, Wait};
+
+use crate::patterns::{KnownClass, known};
 
 /// Default wait for a program that lists its event classes, disarms them, or lists or sets tunables.
 pub(crate) const SHORT_LIMIT: Option<Duration> = Some(Duration::from_secs(5));
@@ -48,12 +49,12 @@ pub(crate) fn explained(error: ProgramError) -> anyhow::Error {
     anyhow::Error::msg(explain(&error))
 }
 
-/// Returns the sorted names of the programs' event classes.
-pub(crate) fn known_names(programs: &[Program]) -> Vec<String> {
+/// Returns the programs' event classes.
+pub(crate) fn known_classes(programs: &[Program]) -> Vec<KnownClass> {
     let answers = programs.iter().flat_map(|program| program.ask(&ToolToProgram::List).unwrap_or_default());
-    let names = answers.flat_map(|answer| match answer {
+    let classes = answers.flat_map(|answer| match answer {
         ProgramToTool::Classes { classes, .. } => classes,
         _ => Vec::new(),
     });
-    names.map(|class| class.decl.full_name()).collect::<BTreeSet<_>>().into_iter().collect()
+    classes.map(|class| known(&class.decl)).collect()
 }

@@ -10,6 +10,7 @@ use anyhow::{Context, anyhow, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, FromArgMatches};
+use dormouse_abi::class::matches;
 use dormouse_abi::environment::{ENV_DISK_MAX_USER, ENV_LISTEN};
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::trigger::{PATTERN_COUNT_MAX, Trigger};
@@ -23,8 +24,8 @@ use dormouse_owner::{
 use dormouse_terminal::{Output, parse_size, say};
 use dormouse_tools::{Program, why_not_preloaded};
 
-use crate::patterns::{classes, say_unmatched, say_unmatched_in_files};
-use crate::program::{NO_LIMIT, SHORT_LIMIT, WaitOption, explained, known_names};
+use crate::patterns::{GivenRules, classes, names_of, say_unmatched, say_wrong_in_files};
+use crate::program::{NO_LIMIT, SHORT_LIMIT, WaitOption, explained, known_classes};
 use crate::programs::{all_pids, for_each, pids_of, processes};
 
 /// Run a command and record the events of all its processes, or record a running program
@@ -38,12 +39,17 @@ use crate::programs::{all_pids, for_each, pids_of, processes};
 Examples:
   dormouse record -- ./server                     all events of an instrumented program
   dormouse record -e 'http:*' -e db:query -- ./server
+  dormouse record -e 'http:* where bytes > 64K or status >= 500' -e '!http:ping' -- ./server
   dormouse record --libc -o trace -- make -j2     malloc, open, read, … in a whole build
   dormouse record --context none -- ./server      smaller events, without process and thread id
   dormouse record --mode overwrite --snapshot-on crash,USR2 -- ./server
                                                   a flight recorder; `dormouse snapshot` at any time
   dormouse record --attach 1234 -e 'http:*'       a running program; Ctrl-C ends the recording
   dormouse record --attach server                 all running programs called server, into one trace
+
+A rule (-e) is a PATTERN, `PATTERN where EXPR`, or `!PATTERN`. An event is recorded if a PATTERN matches its name, EXPR is true (if there is one), and \
+no `!PATTERN` matches its name. If all rules are `!PATTERN`, all other events are recorded. EXPR compares the event's fields, in the language of \
+`dormouse view --where`; the program evaluates it before it writes anything. `dormouse rule` changes the rules of a live session.
 
 An event can trigger a snapshot (--snapshot-on):
   event:shop:order_failed                         an event of this class; `*` and `?` are wildcards
@@ -75,8 +81,9 @@ pub(crate) struct Record {
     /// Directory of the trace, new or empty [default: dormouse-TIME]
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
-    /// Arm the events that match `provider:name`; `*` and `?` are wildcards; may be given several times [default: all]
-    #[arg(short, long = "event", value_name = "PATTERN")]
+    /// Record the events that match `provider:name`; `*` and `?` are wildcards. With `where EXPR` after it, those for which EXPR is true; with `!`
+    /// before it, none of these (see below). May be given several times [default: all]
+    #[arg(short, long = "event", value_name = "RULE")]
     events: Vec<String>,
     /// Also trace malloc, open, read, write, close, dup, mutexes … of unmodified programs (events libc:*)
     #[arg(long)]
@@ -300,13 +307,14 @@ pub(crate) fn in_dir<T>(given: Option<PathBuf>, record: impl FnOnce(&Path) -> an
 impl Record {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         raise_descriptor_limit();
+        let rules = GivenRules::parse(&self.events).context("-e")?;
         if self.is_attaching() {
-            return self.attach(out);
+            return self.attach(&rules, out);
         }
         if self.wait.given().is_some() {
             bail!("--wait is only for --attach: a command that `dormouse record` runs joins by itself")
         }
-        in_dir(self.output.clone(), |dir| self.run_command(dir))
+        in_dir(self.output.clone(), |dir| self.run_command(&rules, dir))
     }
 
     /// Whether running programs are recorded, and no command.
@@ -314,15 +322,22 @@ impl Record {
         self.attach.is_some() || self.attach_all
     }
 
-    fn options(&self, dir: &Path, command_line: String) -> anyhow::Result<Options> {
-        let mut patterns = self.events.clone();
-        if patterns.is_empty() {
-            patterns.push("*".into());
-        } else if self.libc && !patterns.iter().any(|pattern| pattern.starts_with("libc")) {
-            patterns.push("libc:*".into());
+    /// Returns the patterns of the triggers' events.
+    fn triggers(&self) -> impl Iterator<Item = &str> {
+        self.snapshot_on.iter().flat_map(Trigger::patterns)
+    }
+
+    fn options(&self, given: &GivenRules, dir: &Path, command_line: String) -> anyhow::Result<Options> {
+        let mut rules = self.events.clone();
+        if given.included().next().is_none() {
+            rules.insert(0, "*".into());
+        } else if self.libc && !given.included().any(|pattern| pattern.starts_with("libc")) {
+            rules.push("libc:*".into());
         }
         // A trigger whose events are not armed would never fire.
-        patterns.extend(self.snapshot_on.iter().flat_map(Trigger::patterns).map(String::from));
+        if !rules.iter().any(|rule| rule == "*") {
+            rules.extend(self.triggers().map(String::from));
+        }
         let defaults = Options::new(dir.into());
         Ok(Options {
             budget_bytes: self.settings.budget.unwrap_or(defaults.budget_bytes),
@@ -331,7 +346,7 @@ impl Record {
             mode: self.settings.mode(),
             context: self.settings.context.unwrap_or_default(),
             format: self.settings.format.unwrap_or_default(),
-            patterns,
+            rules,
             command_line,
             may_be_stopped: self.is_attaching(),
             buffers: self.settings.buffers.clone(),
@@ -342,29 +357,31 @@ impl Record {
         })
     }
 
-    fn run_command(self, dir: &Path) -> anyhow::Result<u8> {
+    fn run_command(self, rules: &GivenRules, dir: &Path) -> anyhow::Result<u8> {
         if !self.snapshot_on.is_empty() && self.settings.mode() != Mode::Overwrite {
             bail!("--snapshot-on needs --mode overwrite: in discard mode the trace itself has the events");
         }
-        let pattern_count = self.snapshot_on.iter().flat_map(Trigger::patterns).count();
+        let pattern_count = self.triggers().count();
         if pattern_count > PATTERN_COUNT_MAX {
             bail!(
                 "--snapshot-on has {pattern_count} event patterns, but at most {PATTERN_COUNT_MAX} are possible; leave some out, or combine some with `*`"
             );
         }
+        let excluded = |trigger| Some((trigger, rules.excluded().find(|excluded| matches(excluded, trigger))?));
+        if let Some((trigger, excluded)) = self.triggers().find_map(excluded) {
+            bail!("--snapshot-on waits for {trigger}, which the rule `!{excluded}` excludes; leave out one of them");
+        }
         let preload = if self.libc { Some(find_libc_library()?) } else { None };
         let command_line: Vec<_> = self.command.iter().map(|argument| argument.to_string_lossy()).collect();
-        let options = self.options(dir, command_line.join(" "))?;
+        let options = self.options(rules, dir, command_line.join(" "))?;
         if let Some(what) = listening_of_preloaded().filter(|_| self.libc) {
             say(what);
         }
         if let Some(program) = self.command.first() {
-            let triggers = self.snapshot_on.iter().flat_map(Trigger::patterns);
-            let patterns: Vec<&str> = self.events.iter().map(String::as_str).chain(triggers).collect();
-            say_unmatched_in_files(program, preload.as_deref(), &patterns);
+            say_wrong_in_files(program, preload.as_deref(), rules, &self.triggers().collect::<Vec<_>>());
         }
         let remote = Remote::default();
-        let supervisor = self.supervise(&options, Vec::new(), &remote)?;
+        let supervisor = self.supervise(&options, self.recording(rules, Vec::new()), &remote)?;
         let at_once = end_at_once(dir, remote.clone());
         let traced =
             Traced::start(&self.command, supervisor.entrance(), preload.as_deref(), &self.snapshot_on, at_once);
@@ -402,21 +419,21 @@ impl Record {
     }
 
     /// Creates the session and starts an owner, which prints the summary at the end.
-    fn supervise(&self, options: &Options, attached: Vec<u32>, remote: &Remote) -> anyhow::Result<Supervisor> {
+    fn supervise(&self, options: &Options, recording: Recording, remote: &Remote) -> anyhow::Result<Supervisor> {
         let summary = self.summary_file()?;
         let session = NewSession::create(options)?;
-        Supervisor::start(session, self.recording(attached), summary, remote).map_err(explained)
+        Supervisor::start(session, recording, summary, remote).map_err(explained)
     }
 
     /// Returns what the owner must know.
-    fn recording(&self, attached: Vec<u32>) -> Recording {
+    fn recording(&self, rules: &GivenRules, attached: Vec<u32>) -> Recording {
         Recording {
             attached,
             is_background: self.background,
             fails_on_loss: self.fail_on_loss,
             has_libc: self.libc,
-            patterns: self.events.clone(),
-            trigger_patterns: self.snapshot_on.iter().flat_map(Trigger::patterns).map(String::from).collect(),
+            patterns: rules.patterns().into_iter().map(String::from).collect(),
+            trigger_patterns: self.triggers().map(String::from).collect(),
             command: self.command.clone(),
         }
     }
@@ -427,7 +444,7 @@ impl Record {
         self.summary.as_ref().map(open).transpose()
     }
 
-    fn attach(self, out: &mut Output) -> anyhow::Result<u8> {
+    fn attach(self, rules: &GivenRules, out: &mut Output) -> anyhow::Result<u8> {
         let (pids, code) = match &self.attach {
             Some(target) => pids_of(target)?,
             None => (all_pids(Some(false))?, 0),
@@ -442,22 +459,32 @@ impl Record {
         if programs.is_empty() {
             return Ok(code);
         }
-        in_dir(self.output.clone(), |dir| self.record_attached(programs, code, dir, out))
+        if !self.background && !self.events.is_empty() {
+            let known = known_classes(&programs);
+            let pids: Vec<u32> = programs.iter().map(|program| program.pid).collect();
+            say_unmatched(&rules.patterns(), &names_of(&known), &format!(" of {}", processes(&pids)));
+            rules.check(&known).context("-e")?;
+        }
+        in_dir(self.output.clone(), |dir| self.record_attached(rules, programs, code, dir, out))
     }
 
     /// Records programs. `code`: exit code if the recording succeeds.
-    fn record_attached(&self, programs: Vec<Program>, code: u8, dir: &Path, out: &mut Output) -> anyhow::Result<u8> {
+    fn record_attached(
+        &self,
+        rules: &GivenRules,
+        programs: Vec<Program>,
+        code: u8,
+        dir: &Path,
+        out: &mut Output,
+    ) -> anyhow::Result<u8> {
         let pids: Vec<u32> = programs.iter().map(|program| program.pid).collect();
-        if !self.background && !self.events.is_empty() {
-            let patterns: Vec<&str> = self.events.iter().map(String::as_str).collect();
-            say_unmatched(&patterns, &known_names(&programs), &format!(" of {}", processes(&pids)));
-        }
         let remote = Remote::default();
         let interrupt = remote.clone();
         on_ending_signals(move || interrupt.finish(0), end_at_once(dir, remote.clone()))?;
         let list = pids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
-        let options = self.options(dir, format!("--attach {list}"))?;
-        let (supervisor, joined) = self.supervise(&options, pids.clone(), &remote)?.attached().map_err(explained)?;
+        let options = self.options(rules, dir, format!("--attach {list}"))?;
+        let recording = self.recording(rules, pids.clone());
+        let (supervisor, joined) = self.supervise(&options, recording, &remote)?.attached().map_err(explained)?;
         // The owner has connections of its own to the programs, and watches them.
         drop(programs);
         let Joined { armed_count, refused } = joined;

@@ -5,7 +5,7 @@ use std::io::Write;
 use clap::Args;
 use dormouse_abi::message::Status as Counts;
 use dormouse_abi::text::printable;
-use dormouse_tools::{SessionSocket, ask_for_status};
+use dormouse_tools::{SessionSocket, ask_for_rules, ask_for_status};
 use serde_json::{Value, json};
 
 use crate::programs::{for_each, sessions_of};
@@ -14,6 +14,7 @@ use dormouse_terminal::Output;
 /// Show the resources that live sessions use, and their limits
 ///
 /// Every resource of a session's owner has a limit; the trace on disk has one if an option of `record` sets it. What a limit refused is counted.
+/// The rules by which a session records events are shown too, unless it records all.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -47,11 +48,11 @@ impl Status {
         let is_list = self.all || sessions.len() > 1;
         let mut list = Vec::new();
         let code = code.max(for_each(sessions, |session| {
-            let status = ask_for_status(&session)?;
+            let (status, rules) = (ask_for_status(&session)?, ask_for_rules(&session, None)?.rules);
             if self.json {
-                list.push(status_json(&session, &status));
+                list.push(status_json(&session, &status, &rules));
             } else {
-                print_status(&session, &status, out)?;
+                print_status(&session, &status, &rules, out)?;
             }
             Ok(0)
         })?);
@@ -70,13 +71,14 @@ fn user_max(status: &Counts) -> Option<u64> {
     Some(status.disk_bytes_user_max).filter(|bytes| *bytes != 0)
 }
 
-fn status_json(session: &SessionSocket, status: &Counts) -> Value {
+fn status_json(session: &SessionSocket, status: &Counts, rules: &[String]) -> Value {
     let user_max = user_max(status);
     json!({
         "session": session.path(),
         "owner": status.owner,
         "owner_restarts": status.owner_restarts,
         "dir": status.dir,
+        "rules": rules,
         "descriptors": status.descriptors,
         "descriptors_max": status.descriptors_max,
         "processes": status.processes,
@@ -98,7 +100,7 @@ fn status_json(session: &SessionSocket, status: &Counts) -> Value {
     })
 }
 
-fn print_status(session: &SessionSocket, status: &Counts, out: &mut Output) -> std::io::Result<()> {
+fn print_status(session: &SessionSocket, status: &Counts, rules: &[String], out: &mut Output) -> std::io::Result<()> {
     writeln!(
         out,
         "session {}, owner {}{}, trace {}",
@@ -113,7 +115,15 @@ fn print_status(session: &SessionSocket, status: &Counts, out: &mut Output) -> s
         let max = max.map_or("no limit".into(), |max| format!("of at most {max}"));
         writeln!(out, "  {name:<26} {count:>10} {max}{note}")?;
     }
+    for rule in rules.iter().filter(|_| !records_all(rules)) {
+        writeln!(out, "  {:<26} {rule}", "rule")?;
+    }
     Ok(())
+}
+
+/// Whether a session with these rules records all events.
+pub(crate) fn records_all(rules: &[String]) -> bool {
+    rules == ["*"]
 }
 
 fn restarted(count: u64) -> String {

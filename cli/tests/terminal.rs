@@ -57,7 +57,13 @@ fn control_characters_in_a_programs_answer_are_replaced() {
     serve(&dir.join(program_socket_name(pid, 0)), Edge::ToolProgram, move |question| match question {
         ToolToProgram::List => ProgramToTool::Classes {
             session: session_name.clone(),
-            classes: vec![ClassStatus { decl: decl.clone(), armed: true, site_count: 1, patched_count: 1 }],
+            classes: vec![ClassStatus {
+                decl: decl.clone(),
+                armed: true,
+                site_count: 1,
+                patched_count: 1,
+                rejected: 0,
+            }],
             patching: format!("{HOSTILE}{REVERSED}"),
         },
         ToolToProgram::Disarm { patterns } => {

@@ -14,6 +14,7 @@ mod questions;
 mod record;
 mod report;
 mod report_diff;
+mod rule;
 mod stats;
 mod view;
 

@@ -27,6 +27,33 @@ fn options_after_the_command_belong_to_it() {
     }
 }
 
+/// A rule that is wrong is shown with the place, before anything is made or run.
+#[test]
+fn wrong_rules_are_refused() {
+    for (rules, parts) in [
+        (&["a:*", "a:b where bytes >"][..], &["-e: line 1, column ", "bytes >\n", "^"][..]),
+        (&["a:b"; 65], &["there are 65 rules, and a session has at most 64"]),
+    ] {
+        let options = rules.iter().flat_map(|rule| ["-e", rule]);
+        let arguments: Vec<&str> = options.chain(["-o", "t", "--", "touch", "x"]).collect();
+        let (place, output) = record(&arguments);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{rules:?}: {text}");
+        assert!(parts.iter().all(|part| text.contains(part)), "{rules:?}: {text}");
+        assert!(!place.path().join("t/metadata").exists() && !place.path().join("x").exists(), "{rules:?}");
+    }
+}
+
+/// A trigger whose event is excluded would never fire.
+#[test]
+fn an_excluded_trigger_is_refused() {
+    let (_, output) =
+        record(&["--mode", "overwrite", "--snapshot-on", "event:a:b", "-e", "!a:*", "-o", "t", "--", "touch", "x"]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("waits for a:b, which the rule `!a:*` excludes"), "{text}");
+}
+
 /// A misspelt option is not taken for the command.
 #[test]
 fn unknown_options_before_the_command_are_refused() {

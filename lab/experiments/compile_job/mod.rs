@@ -285,9 +285,9 @@ impl Job {
             (OURS, Some(mode)) => {
                 let dir = tempfile::tempdir_in(self.traces.path());
                 let dir = dir.map_err(|error| LabError::System { what: "cannot make a trace's directory", error })?;
-                let patterns = vec!["libc:*".into()];
+                let rules = vec!["libc:*".into()];
                 // The budget is the default of `dormouse record`.
-                let options = Options { mode, patterns, context: RecordKind::Ids, ..Options::new(dir.path().into()) };
+                let options = Options { mode, rules, context: RecordKind::Ids, ..Options::new(dir.path().into()) };
                 let session = Session::create(&Options { command_line: "make".into(), ..options })?;
                 environment.extend(session.environment()?);
                 let build = self.project.build(&environment);

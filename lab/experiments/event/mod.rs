@@ -173,8 +173,8 @@ fn record_path_faults(engines: &mut Engines) -> Result<Vec<Measurement>, LabErro
 
 /// Returns the options of a session of our engine, whose trace is in a directory.
 pub(crate) fn session_options(dir: &Path, mode: Mode, budget_bytes: u64) -> Options {
-    let (patterns, command_line) = (vec!["lab:armed*".into()], ENGINE.into());
-    Options { budget_bytes, mode, patterns, command_line, ..Options::new(dir.join("trace")) }
+    let (rules, command_line) = (vec!["lab:armed*".into()], ENGINE.into());
+    Options { budget_bytes, mode, rules, command_line, ..Options::new(dir.join("trace")) }
 }
 
 /// Starts our engine in a session, whose trace is removed at the end. It is an error if not all events are accounted

@@ -242,9 +242,9 @@ fn bytes_on_disk(options: &RunOptions, dir: &Path, experiment: &mut Experiment) 
 fn with_records(context: RecordKind, dir: &Path) -> Result<Start, LabError> {
     // Only its class is armed. The engine has a thousand more, and the first 31 armed classes get the ids with the
     // smallest records. LTTng-UST has as few small ids, and gives this class one of them.
-    let patterns = vec!["lab:armed_u64".into()];
+    let rules = vec!["lab:armed_u64".into()];
     let of_session = session_options(dir, Mode::Discard, DISCARD_BUDGET_BYTES);
-    let of_session = Options { context, patterns, ..of_session };
+    let of_session = Options { context, rules, ..of_session };
     in_session(Session::create(&of_session)?, of_session)
 }
 

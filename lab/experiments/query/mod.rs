@@ -171,7 +171,7 @@ fn record(options: &RunOptions, dir: &Path, project: &Path, library: PathBuf) ->
     let project = Project::copy(project, Goals::new(options.is_quick, 3, Goals::All))?;
     let of = Options {
         mode: Mode::Discard,
-        patterns: vec!["libc:*".into()],
+        rules: vec!["libc:*".into()],
         context: RecordKind::Ids,
         ..Options::new(dir.join("trace"))
     };

@@ -110,9 +110,9 @@ fn emit(
 
 /// Records `events` events below a directory. Returns the path of the trace, and the number of its events.
 fn by_us(options: &RunOptions, dir: &Path, events: u64) -> Result<(PathBuf, u64), LabError> {
-    let patterns = vec!["lab:armed_site_?".into()];
+    let rules = vec!["lab:armed_site_?".into()];
     let of_session = session_options(dir, Mode::Discard, BUDGET_BYTES);
-    let session = Session::create(&Options { context: RecordKind::Ids, patterns, ..of_session.clone() })?;
+    let session = Session::create(&Options { context: RecordKind::Ids, rules, ..of_session.clone() })?;
     emit(engine_path(ENGINE)?, session.environment()?, options, events, PAUSE)?;
     Ok((of_session.dir, session.finish().events))
 }

@@ -308,6 +308,12 @@ impl Processes {
         all.into_iter().map(|(pid, _)| pid).collect()
     }
 
+    /// Returns the numbers of live processes in the session's register, each with the id of the process if it is
+    /// visible. A process has a number for each of its tracers.
+    pub fn live_numbers(&self) -> Vec<(u16, Option<u32>)> {
+        self.lock().live.iter().map(|(number, joined)| (*number, joined.pid)).collect()
+    }
+
     /// Returns ids of processes that are alive and visible.
     pub fn live_pids(&self) -> Vec<u32> {
         let table = self.lock();

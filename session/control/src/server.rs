@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use dormouse_abi::message::{
-    BudgetState, Edge, Message, Mismatch, OwnerToProgram, OwnerToTool, Preamble, ProgramToOwner, Snapshot,
+    BudgetState, Edge, Message, Mismatch, OwnerToProgram, OwnerToTool, Preamble, ProgramToOwner, RulesState, Snapshot,
     SnapshotRequest, Status, ToolToOwner,
 };
 use dormouse_transport::{Conversation, Deadline, Error as Failure, Incoming, Outgoing, Peer};
@@ -48,7 +48,7 @@ pub(crate) const CLIENT_COUNT_MAX: usize = 64;
 /// Maximum number of slow answers at once; each has a thread. More than the snapshots that events may ask for at once.
 pub(crate) const THREAD_COUNT_MAX: usize = 64;
 
-/// Threads reserved for status requests.
+/// Threads reserved for requests of the status and the rules.
 const THREAD_COUNT_FOR_STATUS: usize = 2;
 
 /// Edges on which an owner is asked.
@@ -97,6 +97,12 @@ pub trait Service: Send + Sync + 'static {
     /// # Errors
     /// One line with the reason.
     fn budget(&self, bytes: u64) -> Result<BudgetState, String>;
+    /// Replaces the session's rules, if new ones are given, and returns the rules and which processes follow them. May
+    /// wait for a disk.
+    ///
+    /// # Errors
+    /// One line with the reason; the rules are unchanged.
+    fn rules(&self, new: Option<&[String]>) -> Result<RulesState, String>;
     /// Fills in the parts of a status that the server does not know: classes, disk. May wait for a disk.
     fn describe(&self, status: &mut Status);
 }
@@ -408,6 +414,8 @@ impl<S: Service> Server<S> {
                     })
                 })
             }
+            ToolToOwner::Rules => self.rules(None),
+            ToolToOwner::SetRules { rules } => self.rules(Some(rules)),
             ToolToOwner::Status => {
                 let (service, mut status) = (Arc::clone(&self.service), self.status());
                 self.later(Edge::ToolOwner, THREAD_COUNT_MAX + THREAD_COUNT_FOR_STATUS, move || {
@@ -475,6 +483,18 @@ impl<S: Service> Server<S> {
             add(&self.service.counts().snapshots_refused);
         }
         reply
+    }
+
+    fn rules(&mut self, new: Option<Vec<String>>) -> Reply {
+        let service = Arc::clone(&self.service);
+        // Rules are a part of what a user calls the status.
+        let threads_max = if new.is_none() { THREAD_COUNT_MAX + THREAD_COUNT_FOR_STATUS } else { THREAD_COUNT_MAX };
+        self.later(Edge::ToolOwner, threads_max, move || {
+            Answer::Tool(match service.rules(new.as_deref()) {
+                Ok(state) => OwnerToTool::RulesAre { state },
+                Err(text) => OwnerToTool::Error { text },
+            })
+        })
     }
 
     /// Leaves an answer to a thread: programs that join must not wait for a disk or for memory.

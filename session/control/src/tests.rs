@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use dormouse_abi::message::{
     BudgetState, Edge, HEAD_SIZE_BYTES, Message, OwnerToProgram, OwnerToTool, Preamble, ProgramToOwner, ProgramToTool,
-    Snapshot, SnapshotRequest, Status, ToolToOwner, ToolToProgram,
+    RulesState, Snapshot, SnapshotRequest, Status, ToolToOwner, ToolToProgram,
 };
 use dormouse_transport::{Conversation, Deadline, Incoming, Peer};
 use rand::rngs::SmallRng;
@@ -84,6 +84,10 @@ impl Service for Noted {
     }
     fn budget(&self, _bytes: u64) -> Result<BudgetState, String> {
         Err("none".to_string())
+    }
+    fn rules(&self, new: Option<&[String]>) -> Result<RulesState, String> {
+        let rules = new.map_or_else(|| vec!["*".to_string()], <[String]>::to_vec);
+        Ok(RulesState { rules, processes: Vec::new() })
     }
     fn describe(&self, status: &mut Status) {
         status.classes = 7;
@@ -184,7 +188,7 @@ fn question(rng: &mut SmallRng) -> Vec<u8> {
     let trigger = ["event:x", "duration:y", "command", ""][rng.random_range(0..4)].to_string();
     let dir = ["", "relative", "/absolute", "/../x"][rng.random_range(0..4)].into();
     let request = SnapshotRequest { dir, last_ns: rng.random(), bytes_max: rng.random(), trigger };
-    match rng.random_range(0..9) {
+    match rng.random_range(0..11) {
         0..3 => bytes(&hello()),
         3 => {
             let (program, command_line) = (text(rng), text(rng));
@@ -194,6 +198,8 @@ fn question(rng: &mut SmallRng) -> Vec<u8> {
         5 => bytes(&ToolToOwner::Stop { pid: [std::process::id(), rng.random()][rng.random_range(0..2)] }),
         6 => bytes(&ToolToOwner::Snapshot { request }),
         7 => bytes(&ToolToOwner::Budget { bytes: rng.random() }),
+        8 => bytes(&ToolToOwner::Rules),
+        9 => bytes(&ToolToOwner::SetRules { rules: vec![text(rng), text(rng)] }),
         _ => bytes(&ToolToOwner::Status),
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use dormouse_abi::message::{
-    BudgetState, OwnerToProgram, OwnerToTool, ProgramToOwner, Question, Snapshot, Status, ToolToOwner,
+    BudgetState, OwnerToProgram, OwnerToTool, ProgramToOwner, Question, RulesState, Snapshot, Status, ToolToOwner,
 };
 use dormouse_control::{Counts, Joining, NewProcess, Processes, Service, SessionListener, SessionServer, Take};
 use dormouse_transport::{Conversation, Deadline};
@@ -52,6 +52,9 @@ impl Service for Nothing {
         Err("none".to_string())
     }
     fn budget(&self, _bytes: u64) -> Result<BudgetState, String> {
+        Err("none".to_string())
+    }
+    fn rules(&self, _new: Option<&[String]>) -> Result<RulesState, String> {
         Err("none".to_string())
     }
     fn describe(&self, _status: &mut Status) {}

@@ -187,6 +187,12 @@ records! {
         /// Name that the thread has, as `ps -L` shows it.
         name: &'a str,
     },
+    /// Rules by which events are recorded from now on. A session that records all events from its beginning has no such
+    /// record there. Older traces do not have this class.
+    11 => Rules "rules" {
+        /// The rules as a user wrote them, one a line.
+        rules: &'a str,
+    },
 }
 
 /// Number of classes that the state stream of every trace has. Those after them are newer.

@@ -82,7 +82,7 @@ pub struct Recording {
     pub fails_on_loss: bool,
     /// Whether the functions of libc are traced.
     pub has_libc: bool,
-    /// Patterns of event classes that the user has given.
+    /// Patterns of event classes in the rules that the user has given.
     pub patterns: Vec<String>,
     /// Patterns of event classes in the triggers that the user has given.
     pub trigger_patterns: Vec<String>,

@@ -27,6 +27,7 @@
 //! | `points` | points at which tests kill the owner |
 //! | `dir` | the directory of a trace and its files |
 //! | `quota`, `user_disk` | how much a session, and all sessions of a user, may write to disk |
+//! | `rules` | which events are recorded, as a user writes it and as programs read it |
 //! | `options` | options, and the plan that is made of them on this machine |
 //! | `ledger` | an owner's progress, for the next owner |
 //! | `memory` | the memory that programs map, and the budget of its pages |
@@ -105,6 +106,7 @@ mod pages;
 mod points;
 mod quota;
 mod register;
+mod rules;
 mod salvage;
 mod service;
 mod session_file;
@@ -125,6 +127,7 @@ pub use inheritance::{Inheritance, Joined, Recording};
 pub use options::{Cpus, Mode, Options};
 pub use owner::Session;
 pub use ownership::{EXIT_LOSS, Recorded, Report, detach_from_terminal, own};
+pub use rules::RuleSet;
 pub use salvage::{Salvage, salvage};
 pub use session_file::{is_owner_alive, socket_of};
 pub use summary::{Executed, NAMED_SHOWN_MAX, Running, Summary};

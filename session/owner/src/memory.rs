@@ -152,8 +152,8 @@ impl SessionMemory {
         view.header().huge_end.store(count(huge.end / HUGE_UNIT_BYTES), Ordering::Relaxed);
         view.header().is_dumped.store(plan.options.dump_buffers.into(), Ordering::Relaxed);
         if let Some(register) = view.register() {
-            // They fit: `Options::plan` has checked it.
-            let _ = register.set_patterns(plan.options.patterns.iter().map(String::as_str));
+            // They fit: `RuleSet::parse` has checked it.
+            let _ = register.set_rules(plan.rules.rules(), plan.rules.text());
         }
         ledger.set_budget_page_count(plan.page_count_limit.into());
         Ok(SessionMemory::of(pool, guard, view, ledger))

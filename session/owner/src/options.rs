@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use dormouse_abi::record::RecordKind;
-use dormouse_abi::register::PATTERNS_SIZE_BYTES;
 use dormouse_abi::session::{Geometry, MODE_DISCARD, MODE_OVERWRITE, PAGE_COUNT_MAX, STREAM_COUNT_MAX};
 use dormouse_format::Format;
 
 use crate::error::Error;
 use crate::quota::DISK_BYTES_MIN;
+use crate::rules::RuleSet;
 
 /// Behaviour when no page is free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -50,8 +50,8 @@ pub struct Options {
     pub context: RecordKind,
     /// Format of the metadata.
     pub format: Format,
-    /// Patterns of the classes to arm, matched against `provider:name`.
-    pub patterns: Vec<String>,
+    /// Rules that say which events are recorded, such as `http:* where bytes > 4K`: see [`RuleSet::parse`].
+    pub rules: Vec<String>,
     /// The traced command, for the trace.
     pub command_line: String,
     /// Whether a tool may end the session ([`dormouse_abi::message::ToolToOwner::Stop`]).
@@ -81,7 +81,7 @@ impl Options {
             mode: Mode::Discard,
             context: RecordKind::default(),
             format: Format::default(),
-            patterns: vec!["*".into()],
+            rules: vec!["*".into()],
             command_line: String::new(),
             may_be_stopped: false,
             buffers: None,
@@ -140,6 +140,8 @@ fn parse_cpus(text: &str) -> Vec<u32> {
 pub(crate) struct Plan {
     /// The options, limited to CPUs that have streams, and with the new file for the buffers.
     pub(crate) options: Options,
+    /// The options' rules.
+    pub(crate) rules: RuleSet,
     /// Geometry with room for the maximum budget.
     pub(crate) geometry: Geometry,
     /// Number of pages of the initial budget.
@@ -151,6 +153,7 @@ pub(crate) struct Plan {
 impl Options {
     /// Makes the plan of these options on this machine.
     pub(crate) fn plan(&self) -> Result<Plan, Error> {
+        let rules = RuleSet::parse(&self.rules)?;
         let (geometry, page_count_limit) = geometry(self)?;
         for (bytes, name) in [(self.disk_bytes_max, "--disk-max"), (self.disk_bytes_user_max, "--disk-max-user")] {
             if let Some(bytes) = bytes.filter(|bytes| *bytes < DISK_BYTES_MIN) {
@@ -163,13 +166,7 @@ impl Options {
         options.cpus.online.retain(|cpu| *cpu < geometry.cpu_count);
         options.buffers = self.buffers.as_deref().map(buffers_file).transpose()?;
         let kept_each = kept_each(page_count_limit, options.cpus.online.len());
-        if options.patterns.iter().map(|pattern| pattern.len() + 1).sum::<usize>() > PATTERNS_SIZE_BYTES {
-            let text = format!(
-                "the patterns of events have more than {PATTERNS_SIZE_BYTES} bytes; join some by `*`, or leave some out"
-            );
-            return Err(text.into());
-        }
-        Ok(Plan { options, geometry, page_count_limit, kept_each })
+        Ok(Plan { options, rules, geometry, page_count_limit, kept_each })
     }
 }
 
@@ -270,6 +267,18 @@ mod tests {
         assert!(geometry(&of(1 << 40, two.clone())).is_err());
         let options = Options { budget_max_bytes: Some(1 << 20), ..of(2 << 20, two) };
         assert!(geometry(&options).unwrap_err().to_string().contains("--budget-max"));
+    }
+
+    #[test]
+    fn a_plan_has_rules_or_says_what_is_wrong() {
+        let of = |rules: &[&str]| {
+            let rules = rules.iter().map(|rule| rule.to_string()).collect();
+            Options { rules, ..Options::new(PathBuf::new()) }.plan()
+        };
+        assert!(of(&["*"]).unwrap().rules.is_all());
+        assert_eq!(of(&["!a:b"]).unwrap().rules.text(), "*\n!a:b");
+        let error = of(&["a:b", "a:c where bytes >"]).unwrap_err().to_string();
+        assert!(error.contains("bytes >") && error.contains('^'), "{error}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -89,6 +89,7 @@ impl Session {
             register,
             unheard,
             followed: FollowedProcesses::default(),
+            rules_turn: Mutex::default(),
         });
         Session::open(listener, Arc::clone(&shared), files).inspect_err(|_| {
             if is_new {
@@ -213,7 +214,7 @@ impl Session {
         // trace is finished then.
         deadline.bound("dormouse-close", server.closing());
         let socket = server.path().to_path_buf();
-        let Shared { memory, trace, processes, register, unheard, followed } = &*shared;
+        let Shared { memory, trace, processes, register, unheard, followed, .. } = &*shared;
         let ledger = &trace.ledger;
         // These wait for a disk.
         memory.wait_for_turns();

@@ -1,12 +1,14 @@
 //! The parts of a session that its server serves: memory and trace, for the processes that have joined.
 
+use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use dormouse_abi::message::{BudgetState, Snapshot, Status};
-use dormouse_abi::register::CLASS_COUNT;
+use dormouse_abi::message::{BudgetState, RulesState, Snapshot, Status};
+use dormouse_abi::register::{CLASS_COUNT, Register};
+use dormouse_abi::rule::RULE_COUNT_MAX;
 use dormouse_control::{
     Counts, Joining, MappedFile, NamedThread, Processes, Service, Take, UnheardFile, open, start_of,
 };
@@ -16,6 +18,7 @@ use crate::announced::refusal_of;
 use crate::followed::FollowedProcesses;
 use crate::memory::SessionMemory;
 use crate::register::{RegisterReader, SessionRefs};
+use crate::rules::RuleSet;
 use crate::snapshot;
 use crate::trace::{ALL_CLASSES, Trace};
 
@@ -33,6 +36,8 @@ pub(crate) struct Shared {
     pub(crate) register: RegisterReader,
     pub(crate) unheard: Arc<UnheardFile>,
     pub(crate) followed: FollowedProcesses,
+    /// Held while the rules are replaced, because one writer may do that at a time.
+    pub(crate) rules_turn: Mutex<()>,
 }
 
 impl Shared {
@@ -66,6 +71,36 @@ impl Shared {
         // Adds processes that may not be inspected.
         pids.extend(self.processes.live_pids().into_iter().filter(|pid| file.is_mapped_by(*pid).is_none()));
         pids.into_iter().filter_map(|pid| Some((pid, open(pid).ok()?))).collect()
+    }
+
+    /// Replaces the rules, and notes them in the trace.
+    fn set_rules(&self, register: &Register, new: &[String]) -> Result<(), String> {
+        // An answer has one line.
+        let rules = RuleSet::parse(new).map_err(|error| error.to_string().replace('\n', " "))?;
+        let _turn = self.rules_turn.lock().unwrap_or_else(PoisonError::into_inner);
+        if !register.set_rules(rules.rules(), rules.text()) {
+            return Err("the session has no room for these rules; join some by `*`, or leave some out".into());
+        }
+        // Without the record, the events are recorded by these rules all the same.
+        let _ = self.trace.state(&[StateRecord::Rules { rules: rules.text() }]);
+        Ok(())
+    }
+
+    /// Returns the rules, and which processes follow them. A process follows them once all of its tracers do.
+    fn rules_state(&self, register: &Register) -> RulesState {
+        self.look();
+        let version = register.rules_version();
+        let (mut visible, mut processes) = (BTreeMap::<u32, bool>::new(), Vec::new());
+        for (number, pid) in self.processes.live_numbers() {
+            let follows = register.rules_followed(number) == Some(version);
+            match pid {
+                Some(pid) => *visible.entry(pid).or_insert(true) &= follows,
+                None => processes.push((0, follows)),
+            }
+        }
+        processes.extend(visible);
+        let rules = register.rules_text().lines().take(RULE_COUNT_MAX).map(String::from).collect();
+        RulesState { rules, processes }
     }
 
     /// Records the new names of renamed processes and threads in the trace. Checks at most `count_max` processes, and as
@@ -120,6 +155,15 @@ impl Service for Shared {
             self.memory.resize(bytes)?;
         }
         Ok(self.memory.describe())
+    }
+
+    fn rules(&self, new: Option<&[String]>) -> Result<RulesState, String> {
+        let memory = self.memory.view();
+        let register = memory.register().ok_or("the session takes no programs in")?;
+        if let Some(new) = new {
+            self.set_rules(register, new)?;
+        }
+        Ok(self.rules_state(register))
     }
 
     fn describe(&self, status: &mut Status) {

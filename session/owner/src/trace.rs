@@ -123,13 +123,15 @@ impl Trace {
         // There is room for it even with the smallest allowed maximum.
         trace.quota().take(preamble.len() as u64, 0);
         trace.ledger.commit_written(TraceContents { metadata_len: preamble.len() as u64, ..TraceContents::default() });
-        let record = StateRecord::Session {
+        let session = StateRecord::Session {
             mode: plan.options.mode.name(),
             budget_bytes: plan.options.budget_bytes,
             page_size_bytes: plan.geometry.page_size_bytes.into(),
             command_line: &plan.options.command_line,
         };
-        trace.state(&[record]).inspect_err(|_| trace.remove())?;
+        let rules = (!plan.rules.is_all()).then_some(StateRecord::Rules { rules: plan.rules.text() });
+        let records: Vec<StateRecord<'_>> = [session].into_iter().chain(rules).collect();
+        trace.state(&records).inspect_err(|_| trace.remove())?;
         Ok(trace)
     }
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dormouse_abi::message::{
-    BudgetState, Edge, OwnerToTool, ProgramToTool, Snapshot, SnapshotRequest, Status, ToolToOwner, ToolToProgram,
+    BudgetState, Edge, OwnerToTool, ProgramToTool, RulesState, Snapshot, SnapshotRequest, Status, ToolToOwner,
+    ToolToProgram,
 };
 use dormouse_transport::{Conversation, Deadline, Peer};
 
@@ -98,6 +99,18 @@ fn refusal(answer: OwnerToTool) -> Error {
 pub fn ask_for_budget(session: &SessionSocket, bytes: Option<u64>) -> Result<BudgetState, Error> {
     match session.ask(&ToolToOwner::Budget { bytes: bytes.map_or(0, |bytes| bytes.max(1)) })? {
         OwnerToTool::BudgetIs { state } => Ok(state),
+        other => Err(refusal(other)),
+    }
+}
+
+/// Asks a session's owner for its rules, after replacing them by `new` if given, and which processes follow them.
+///
+/// # Errors
+/// One line with the reason; the rules are unchanged.
+pub fn ask_for_rules(session: &SessionSocket, new: Option<&[String]>) -> Result<RulesState, Error> {
+    let question = new.map_or(ToolToOwner::Rules, |rules| ToolToOwner::SetRules { rules: rules.to_vec() });
+    match session.ask(&question)? {
+        OwnerToTool::RulesAre { state } => Ok(state),
         other => Err(refusal(other)),
     }
 }

@@ -58,7 +58,8 @@ mod unjoined;
 
 pub use classes::{FileClass, classes_of_command, classes_of_file};
 pub use client::{
-    SessionSocket, all_sessions, ask_for_budget, ask_for_snapshot, ask_for_status, find_session, stop_session,
+    SessionSocket, all_sessions, ask_for_budget, ask_for_rules, ask_for_snapshot, ask_for_status, find_session,
+    stop_session,
 };
 pub use error::Error;
 pub use executable::Privileges;

@@ -22,6 +22,7 @@ fn main() {
     match arguments[0].as_str() {
         "numbers" => numbers(number(1) as u32, number(2)),
         "words" => words_of_one_field(number(1)),
+        "requests" => requests(Path::new(&arguments[1])),
         "faults" => faults(&arguments[1], number(2)),
         "faults-of-child" => faults_of_child(&arguments[1], number(2)),
         "until" => until(Path::new(&arguments[1]), number(2) as u32, Duration::ZERO),
@@ -73,6 +74,29 @@ fn words_of_one_field(events: u64) {
         dormouse::event!(e2e.word, number);
     }
     println!("emitted {events}");
+}
+
+/// Number of events `e2e:request` in a round of [`requests`].
+const REQUESTS: u32 = 10_000;
+
+/// Emits a round of events for each line of a file or FIFO, and writes what it has emitted: `request ROUND BYTES PATH`
+/// for each `e2e:request`, and `done ROUND` after the last. Each hundredth of them is followed by `e2e:ping`.
+fn requests(lines: &Path) {
+    println!("ready");
+    let lines = std::io::BufReader::new(std::fs::File::open(lines).expect("a file")).lines();
+    for (round, _line) in (0u32..).zip(lines) {
+        let mut ledger = String::new();
+        for bytes in 0..REQUESTS {
+            let path = format!("/{}/{bytes}", ["tmp", "var", "tmpfs"][bytes as usize % 3]);
+            dormouse::event!(e2e.request, round, bytes, path = path.as_str());
+            if bytes % 100 == 0 {
+                dormouse::event!(e2e.ping, round);
+            }
+            ledger += &format!("request {round} {bytes} {path}\n");
+        }
+        print!("{ledger}");
+        println!("done {round}");
+    }
 }
 
 /// Returns the number of page faults of this thread so far.

@@ -17,6 +17,7 @@ mod numbers;
 mod older;
 mod points;
 mod refused;
+mod rules;
 mod salvage;
 mod signals;
 mod snapshots;

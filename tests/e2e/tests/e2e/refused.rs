@@ -159,11 +159,11 @@ fn programs_of_other_versions_are_named() {
     for (way, reason) in [
         (
             "older",
-            "the program speaks version 2 of the protocol, this dormouse 3: rebuild the program, or use the dormouse that it was built with",
+            "the program speaks version 3 of the protocol, this dormouse 4: rebuild the program, or use the dormouse that it was built with",
         ),
         (
             "newer",
-            "the program speaks version 4 of the protocol, this dormouse 3: install the dormouse that the program was built with",
+            "the program speaks version 5 of the protocol, this dormouse 4: install the dormouse that the program was built with",
         ),
         ("stranger", "the other side speaks another protocol than Dormouse's"),
         ("nonsense", "malformed message: it ends too early"),

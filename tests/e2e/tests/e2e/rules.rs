@@ -1,0 +1,280 @@
+//! Rules: the trace has exactly the events that they select, by the program's own ledger.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use dormouse_ctf::StateRecord;
+use dormouse_e2e::check::check;
+use dormouse_e2e::run::{Record, Recording, Running, dormouse};
+use dormouse_e2e::trace::Trace;
+use rustix::fs::{FileType, Mode};
+
+use crate::{AMPLE, TRACED, VALUES};
+
+/// A request in the program's ledger.
+#[derive(Debug)]
+struct Request<'a> {
+    round: u32,
+    bytes: u32,
+    path: &'a str,
+}
+
+/// Returns the requests that the program has written down.
+fn ledger(stdout: &str) -> Vec<Request<'_>> {
+    fn request(line: &str) -> Option<Request<'_>> {
+        let words: Vec<&str> = line.split(' ').collect();
+        let ["request", round, bytes, path] = words[..] else { return None };
+        Some(Request { round: round.parse().unwrap(), bytes: bytes.parse().unwrap(), path })
+    }
+    stdout.lines().filter_map(request).collect()
+}
+
+/// Checks that the trace has the requests of the ledger for which `is_wanted` is true, and no others.
+fn check_requests(trace: &Trace, stdout: &str, is_wanted: impl Fn(&Request<'_>) -> bool) {
+    let all = ledger(stdout);
+    let wanted = all.iter().filter(|&request| is_wanted(request));
+    let told =
+        |Request { round, bytes, path }: &Request<'_>| format!("round=u32 {round} bytes=u32 {bytes} path=str {path:?}");
+    let wanted: Vec<String> = wanted.map(told).collect();
+    assert!(!wanted.is_empty() && wanted.len() < all.len(), "{} of {}", wanted.len(), all.len());
+    let found = trace.values("e2e:request");
+    let different = wanted.iter().zip(&found).find(|(wanted, found)| wanted != found);
+    assert!(found == wanted, "{} instead of {}, first {different:?}", found.len(), wanted.len());
+}
+
+/// Returns the rules that the trace says were in force, in order of time.
+fn stated(trace: &Trace) -> Vec<String> {
+    let rules = trace.events().filter_map(|event| match event.state_record() {
+        Some(StateRecord::Rules { rules }) => Some(rules.to_string()),
+        _ => None,
+    });
+    rules.collect()
+}
+
+/// Records one round of requests by these rules.
+fn recorded(record: Record, rules: &[&str]) -> Recording {
+    let line = record.place().join("line");
+    std::fs::write(&line, "\n").unwrap();
+    let record = rules.iter().fold(record.budget(AMPLE), |record, rule| record.option("-e").option(rule));
+    record.run(&[TRACED.as_ref(), "requests".as_ref(), line.as_os_str()]).succeeded()
+}
+
+#[test]
+fn a_condition_selects_events() {
+    let rule = r#"e2e:request where bytes >= 9000 and path ~ "/tmp/*""#;
+    for (rseq, context) in [(true, "ids"), (false, "ids"), (true, "none"), (false, "none")] {
+        let recording = recorded(Record::new().rseq(rseq).context(context), &[rule]);
+        let (trace, _, lost) = check(&recording);
+        assert_eq!((lost, stated(&trace)), (0, vec![rule.to_string()]), "an event that is left out is not lost");
+        check_requests(&trace, &recording.stdout, |request| {
+            request.bytes >= 9_000 && request.path.starts_with("/tmp/")
+        });
+        assert!(trace.values("e2e:ping").is_empty());
+    }
+}
+
+#[test]
+fn one_of_several_conditions_is_enough() {
+    let rules = ["e2e:request where bytes < 10", "e2e:re* where not (bytes < 9990) or path == \"/var/4\"", "e2e:ping"];
+    let recording = recorded(Record::new(), &rules);
+    let (trace, _, _) = check(&recording);
+    check_requests(&trace, &recording.stdout, |request| request.bytes < 10 || request.bytes >= 9_990);
+    assert_eq!(trace.values("e2e:ping").len(), 100);
+}
+
+#[test]
+fn an_exclusion_goes_before_all_other_rules() {
+    for rules in [&["!e2e:ping"][..], &["e2e:ping", "e2e:request", "!e2e:p*"]] {
+        let recording = recorded(Record::new(), rules);
+        let (trace, events, _) = check(&recording);
+        assert_eq!((trace.values("e2e:request").len(), events), (10_000, 10_000), "{rules:?}");
+    }
+    let recording = recorded(Record::new(), &["e2e:ping", "!nobody:*"]);
+    assert!(recording.stderr.contains("matches nobody:*; "), "{}", recording.stderr);
+}
+
+/// A library may have other events, so the recording begins.
+#[test]
+fn a_field_that_the_commands_file_does_not_have_is_told() {
+    let recording = recorded(Record::new(), &["e2e:request where byts > 5", "e2e:ping"]);
+    let text = &recording.stderr;
+    assert!(text.contains("-e: line 1, column ") && text.contains("no event has byts; bytes is the nearest"), "{text}");
+    assert!(text.contains("byts > 5\n") && text.contains(&format!("in {TRACED}; ")), "{text}");
+    let (trace, _, _) = check(&recording);
+    assert_eq!((trace.values("e2e:request").len(), trace.values("e2e:ping").len()), (0, 100));
+}
+
+/// A program that emits a round of requests when it is told to.
+struct Rounds {
+    running: Running,
+    fifo: File,
+    count: u32,
+}
+
+impl Rounds {
+    fn start(record: Record, rule: &str) -> Rounds {
+        let path = record.place().join("lines");
+        rustix::fs::mknodat(rustix::fs::CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let record = record.budget(AMPLE).option("-e").option(rule);
+        let mut running = record.start(&[TRACED.as_ref(), "requests".as_ref(), path.as_os_str()]);
+        running.wait_for("ready");
+        let fifo = File::options().write(true).open(&path).unwrap();
+        Rounds { running, fifo, count: 0 }
+    }
+
+    fn emit(&mut self) {
+        self.fifo.write_all(b"\n").unwrap();
+        self.running.wait_for(&format!("done {}\n", self.count));
+        self.count += 1;
+    }
+
+    /// Runs `dormouse rule` for the session.
+    fn rule(&self, arguments: &[&str]) -> Output {
+        let session = self.running.session();
+        self.running.dormouse(&[&["rule", session.to_str().unwrap()][..], arguments].concat())
+    }
+
+    /// Sets rules, which must succeed, and returns what the command says.
+    fn set(&self, rules: &[&str]) -> String {
+        let output = self.rule(rules);
+        assert!(output.status.success(), "{rules:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Lets the program end.
+    fn end(self) -> Recording {
+        let Rounds { running, fifo, .. } = self;
+        drop(fifo);
+        running.wait().succeeded()
+    }
+}
+
+/// Returns the lines that a command prints about a live session.
+fn printed(dir: &Path, command: &[&str], running: &Running) -> String {
+    let mut said = Command::new(dormouse());
+    said.args(command).arg(dir).env("XDG_RUNTIME_DIR", running.place().join("run"));
+    String::from_utf8(said.output().unwrap().stdout).unwrap()
+}
+
+#[test]
+fn the_rules_of_a_live_session_are_replaced() {
+    let mut rounds = Rounds::start(Record::new().env("DORMOUSE_LISTEN", "thread"), "e2e:request where bytes < 10");
+    rounds.emit();
+    assert_eq!(rounds.set(&[]), "e2e:request where bytes < 10\n");
+    assert_eq!(rounds.set(&["e2e:*", "!e2e:request"]), "1 program follows\n");
+    rounds.emit();
+    let last = r#"e2e:request where path ~ "/tmpfs/*" and bytes >= 9990"#;
+    assert_eq!(rounds.set(&[last]), "1 program follows\n");
+    // Refused, with the place, and without any change.
+    for (wrong, part) in [
+        ("e2e:request where byts > 5", "no event has byts; bytes is the nearest"),
+        ("e2e:request where path > 5", "text"),
+        ("e2e:request where", "\n"),
+    ] {
+        let output = rounds.rule(&[wrong]);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{wrong}: {text}");
+        assert!(text.contains("line 1, column ") && text.contains(part) && text.contains('^'), "{wrong}: {text}");
+    }
+    rounds.emit();
+    let json: serde_json::Value = serde_json::from_str(&rounds.set(&["--json"])).unwrap();
+    assert_eq!(json["rules"], serde_json::json!([last]));
+    assert_eq!(json["programs"], 1);
+    assert_eq!(json["programs_following"], 1);
+    let dir = rounds.running.dir().to_path_buf();
+    let status = printed(&dir, &["status"], &rounds.running);
+    assert!(status.lines().any(|line| line.trim_start().starts_with("rule ") && line.ends_with(last)), "{status}");
+    let recording = rounds.end();
+    let (trace, _, lost) = check(&recording);
+    check_requests(&trace, &recording.stdout, |request| match request.round {
+        0 => request.bytes < 10,
+        1 => false,
+        _ => request.bytes >= 9_990 && request.path.starts_with("/tmpfs/"),
+    });
+    assert_eq!((lost, trace.values("e2e:ping").len()), (0, 100));
+    assert_eq!(stated(&trace), ["e2e:request where bytes < 10", "e2e:*\n!e2e:request", last]);
+}
+
+/// A program that does not listen is told, and follows when it joins again.
+#[test]
+fn programs_that_do_not_listen_are_counted() {
+    let mut rounds = Rounds::start(Record::new().env("DORMOUSE_LISTEN", "0"), "e2e:ping");
+    rounds.emit();
+    let said = rounds.set(&["e2e:*"]);
+    let told = "0 programs follow; 1 does not listen and follows when it next loads a library, forks or joins\n";
+    assert_eq!(said, told);
+    let recording = rounds.end();
+    let (trace, _, _) = check(&recording);
+    assert_eq!(stated(&trace), ["e2e:ping", "e2e:*"]);
+}
+
+/// Returns the program's events, as `view` prints them without their times: of this recording, for which `--where` is
+/// true.
+fn viewed(recording: &Recording, condition: Option<&str>) -> Vec<(serde_json::Value, serde_json::Value)> {
+    let mut view = Command::new(dormouse());
+    view.arg("view").arg(&recording.dir).args(["--format", "json", "-e", "values:*"]);
+    view.args(condition.iter().flat_map(|condition| ["--where", condition]));
+    let output = view.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    // Without a single event of the program there is no class that the pattern matches.
+    assert!(output.status.success() || condition.is_none() && text.contains("values:*"), "{condition:?}: {text}");
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let event = |line: &str| {
+        let mut event: serde_json::Value = serde_json::from_str(line).unwrap();
+        (event["event"].take(), event["fields"].take())
+    };
+    lines.lines().map(event).collect()
+}
+
+/// The program selects as the reader does, for values of every kind. Only a pattern with text on both sides of a `*` is
+/// not tried on texts longer than its bound.
+#[test]
+fn rules_select_what_view_selects() {
+    let all = Record::new().run(&[VALUES]).succeeded();
+    for condition in [
+        "a == 254",
+        "a > 1",
+        "a < 0 or b < 0",
+        "d >= 18446744073709551614",
+        "d == -9223372036854775807",
+        "a == 1.5",
+        "c != 5",
+        "not (c == 5)",
+        "d <= 1e-300",
+        "e < 0",
+        "b == 0",
+        "yes",
+        "not no",
+        "yes == true",
+        "letter == 223",
+        "address == 0xdeadbeef0000",
+        "empty == \"\"",
+        "plain ~ \"pl*n\"",
+        "words ~ \"*世界 ?\"",
+        "nul == \"before\"",
+        "borrowed < owned",
+        "long ~ \"*9\" and before == 1 and after == 2",
+        "after == 2",
+        "bytes[2] == 255",
+        "bytes[3] == 255",
+        "not (bytes[3] == 255)",
+        "_array_length == 5",
+        "b[0] == 3 or e[1] == 7",
+        "e[0] == 0.5",
+        "boxed > 4 and letters[1] > 200",
+        "id == 7 and sum == 8",
+        "f31 == 31 and f4 ~ \"4\" and f29 ~ \"2?\"",
+        "fields.f9 == \"9\"",
+        "event ~ \"*:text\" or event == \"values:nothing\"",
+        "a == 1 or b == 2 or c == 3",
+        "a == b",
+        "a < b",
+    ] {
+        let rule = format!("values:* where {condition}");
+        let recording = Record::new().option("-e").option(&rule).run(&[VALUES]).succeeded();
+        let (expected, found) = (viewed(&all, Some(condition)), viewed(&recording, None));
+        assert_eq!(found, expected, "{condition}");
+    }
+}
