@@ -120,7 +120,7 @@ impl Filter {
     }
 }
 
-/// What follows a test.
+/// Step after a test.
 #[derive(Debug, Clone, Copy)]
 enum Target {
     Accept,

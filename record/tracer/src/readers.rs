@@ -60,7 +60,7 @@ pub(crate) fn prepare(cpu_count: u32) {
     }
 }
 
-/// What readers count: uses of plans.
+/// An event that readers count: a use of a plan begins or ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Count {
     Begun,

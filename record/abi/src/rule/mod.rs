@@ -96,9 +96,9 @@ pub struct Test {
     pub question: Question,
     /// The answer that passes the test: true or false. An unknown answer passes no test.
     pub wanted: bool,
-    /// What follows if the test is passed.
+    /// Next step if the test is passed.
     pub passed: Next,
-    /// What follows if it is not.
+    /// Next step if it is not.
     pub failed: Next,
 }
 
@@ -168,7 +168,7 @@ impl Literal {
     }
 }
 
-/// What follows a test.
+/// Step after a test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// The test with this index, which is greater than that of the test before it.

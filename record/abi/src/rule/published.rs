@@ -32,7 +32,7 @@ pub struct Published<const WORDS: usize> {
     halves: [Half<WORDS>; 2],
 }
 
-/// What a reader uses: words that may be replaced at any time.
+/// Words that may be replaced while a reader uses them.
 #[derive(Debug, Clone, Copy)]
 pub struct Words<'a> {
     /// Number of bytes, not more than the words have.

@@ -13,7 +13,7 @@ use super::{Count, Words, begin, wait_for};
 /// Preemptions in an execution.
 const PREEMPTIONS: usize = 3;
 
-/// What a model leaves out.
+/// Part of the protocol that a model leaves out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     None,
@@ -24,7 +24,7 @@ enum Fault {
 struct Memory {
     fault: Fault,
     phase: AtomicUsize,
-    /// Of two CPUs: begun and ended uses of each phase.
+    /// Begun and ended uses of each phase, on two CPUs.
     counts: [[[AtomicU64; 2]; 2]; 2],
     /// Number of the current plan, and which plans were freed.
     plan: AtomicUsize,

@@ -20,7 +20,7 @@ use dormouse_abi::rule::{Condition, Literal, Name, Next, Operand, Part, Question
 pub(crate) use event::Event;
 use event::{Place, extended, is_signed};
 
-/// What the rules of a session say about a class.
+/// The rules of a session, as they concern a class.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Bound {
     /// No event is recorded.
@@ -106,6 +106,9 @@ enum Source {
 /// Maximum cost of an event: a unit is a test, eight bytes of compared text, a label, or a step of a pattern.
 const COST_MAX: u32 = 4_096;
 
+/// Maximum number of steps in which labels of a class are compared with the patterns of all rules.
+const BINDING_STEPS_MAX: u32 = 1 << 16;
+
 /// Names of a record's parts other than its fields. A rule, which is asked before there is a record, does not have
 /// them.
 const OTHER_PARTS: [&str; 6] = ["time", "cpu", "pid", "tid", "process", "comm"];
@@ -118,11 +121,11 @@ impl Bound {
         if matching.iter().any(|rule| rule.is_exclusion) {
             return Bound::Never;
         }
-        let mut steps = Vec::new();
+        let (mut steps, mut left) = (Vec::new(), BINDING_STEPS_MAX);
         for rule in matching {
             // The first steps of the next rule follow where this one rejects.
             let first = steps.len() as u32;
-            match bind_condition(&rule.condition, decl, &name, first) {
+            match bind_condition(&rule.condition, decl, &name, first, &mut left) {
                 Bound::Always => return Bound::Always,
                 Bound::Never => {}
                 Bound::If(Tests(more)) => {
@@ -142,12 +145,13 @@ impl Bound {
     }
 }
 
-/// Binds a condition to a class. The index of its first step is `first`.
-fn bind_condition(condition: &Condition, decl: &ClassDecl, full_name: &str, first: u32) -> Bound {
+/// Binds a condition to a class. The index of its first step is `first`. `left`: see [`BINDING_STEPS_MAX`].
+fn bind_condition(condition: &Condition, decl: &ClassDecl, full_name: &str, first: u32, left: &mut u32) -> Bound {
     if condition.tests.is_empty() {
         return Bound::Always;
     }
-    let asked: Vec<Asked> = condition.tests.iter().map(|test| bind_test(test, condition, decl, full_name)).collect();
+    let asked: Vec<Asked> =
+        condition.tests.iter().map(|test| bind_test(test, condition, decl, full_name, left)).collect();
     // Where a chain of tests that the class decides leads to.
     let resolve = |mut next: Next| loop {
         let Next::Test(index) = next else { return next };
@@ -234,7 +238,7 @@ impl Found<'_> {
     }
 }
 
-fn bind_test(test: &Test, condition: &Condition, decl: &ClassDecl, full_name: &str) -> Asked {
+fn bind_test(test: &Test, condition: &Condition, decl: &ClassDecl, full_name: &str, left: &mut u32) -> Asked {
     let find = |operand| find(operand, condition, decl, full_name);
     match &test.question {
         Question::IsTrue(operand) => match find(operand) {
@@ -247,7 +251,7 @@ fn bind_test(test: &Test, condition: &Condition, decl: &ClassDecl, full_name: &s
             Found::Missing => Asked::Known(None),
             Found::Place(place) => match place.labels() {
                 Some(labels) => {
-                    let numbers = labels.numbers(|label| dormouse_abi::rule::value::matches(pattern, label));
+                    let numbers = labels.numbers(|label| matches_within(pattern, label, left) == Some(true));
                     is_one_of(place, numbers)
                 }
                 None if place.kind() == Kind::Str => Asked::open(Ask::Matches(place, Pattern::new(pattern))),

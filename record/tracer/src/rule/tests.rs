@@ -285,3 +285,30 @@ fn an_exclusion_decides() {
     assert_eq!(Bound::new(&[rule("q:*", false)], &decl), Bound::Never);
     assert_eq!(Bound::new(&[], &decl), Bound::Never);
 }
+
+#[test]
+fn the_worst_rule_costs_a_bounded_number_of_steps() {
+    let field = ("text".to_string(), FieldType::scalar(Kind::Str));
+    let decl = ClassDecl { provider: "p".into(), name: "e".into(), fields: vec![field], labels: BTreeMap::new() };
+    let text = vec![b'a'; 60_000];
+    let segments = [Segment::exact(text.as_ptr(), text.len()), Segment::exact([0].as_ptr(), 1)];
+    // SAFETY: the sources are alive.
+    let event = unsafe { Event::new(&segments) };
+    let name = Name { parts: vec![Part::Member("text".into())] };
+    let ask = |question: Question, count: usize| {
+        let test = |index: usize| {
+            let next = if index + 1 < count { Next::Test(index as u8 + 1) } else { Next::Accept };
+            Test { question: question.clone(), wanted: true, passed: next, failed: next }
+        };
+        let condition = Condition { tests: (0..count).map(test).collect(), names: vec![name.clone()] };
+        let rules = [Rule { pattern: "*".into(), is_exclusion: false, condition }];
+        let Bound::If(tests) = Bound::new(&rules, &decl) else { panic!("the event decides") };
+        tests.accept(&event)
+    };
+    let long = Operand::Literal(Literal::Text(vec![b'a'; 30_000]));
+    assert_eq!(ask(Question::Matches(Operand::Name(0), b"*a*a*a*b".into()), 1), None);
+    assert_eq!(ask(Question::Compare(Operand::Name(0), Operator::Less, long.clone()), 1), Some(true));
+    assert_eq!(ask(Question::Compare(Operand::Name(0), Operator::Less, long), 256), None);
+    assert_eq!(ask(Question::Compare(Operand::Name(0), Operator::Less, Operand::Name(0)), 1), None);
+    assert_eq!(ask(Question::Matches(Operand::Name(0), b"*a".into()), 256), Some(true));
+}
