@@ -18,7 +18,6 @@ use crate::class::{Class, DeclaredClasses, read_records};
 use crate::inherited;
 use crate::join::{self, Joining, ask_for_memory};
 use crate::plan::{self, Plans};
-use crate::record;
 use crate::rule::Bound;
 use crate::session::{Attached, current};
 
@@ -174,7 +173,7 @@ impl Control {
         let each = classes.iter().zip(ids).zip(bounds).map(|((class, id), bound)| {
             let is_wanted = bound != Bound::Never && *id != CLASS_ID_NONE;
             let tests = if let Bound::If(tests) = bound { Some(tests) } else { None };
-            let word = self.plans.id_word(*id, &class.decl, || announced(class), tests, record::AGAIN);
+            let word = self.plans.id_word(*id, &class.decl, || announced(class), tests);
             class.id.store(word, Ordering::Relaxed);
             is_wanted
         });

@@ -17,6 +17,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
 use dormouse_abi::class::{self, CLASS_ID_MAX, CLASS_ID_NONE, CLASS_PLAN_SHIFT, ClassDecl};
 use dormouse_abi::trigger::PATTERN_COUNT_MAX;
@@ -36,8 +37,8 @@ pub(crate) struct Plan {
     pub(crate) marks: u32,
     /// Condition on the class's events.
     pub(crate) tests: Option<Tests>,
-    /// Functions that write an accepted event.
-    pub(crate) again: Again,
+    /// Functions that write an accepted event. Without them, the slow path does.
+    pub(crate) again: Option<Again>,
 }
 
 /// Functions that write a record by a direct section, where there are any.
@@ -47,6 +48,13 @@ pub(crate) struct Again {
     pub(crate) words: fn(&AtomicU32, usize, [u64; WORDS_MAX]),
     /// Fields in runs, whose sources are readable.
     pub(crate) segments: unsafe fn(&AtomicU32, &[Segment]),
+}
+
+static AGAIN: OnceLock<Again> = OnceLock::new();
+
+/// Makes plans write accepted events by these functions. Those of the first call are kept.
+pub(crate) fn record_by(again: Again) {
+    let _ = AGAIN.set(again);
 }
 
 /// Whether a class of this process has had marks.
@@ -177,7 +185,6 @@ impl Plans {
         decl: &ClassDecl,
         announced: impl FnOnce() -> Vec<u8>,
         tests: Option<Tests>,
-        again: Again,
     ) -> u32 {
         if id > CLASS_ID_MAX.into() {
             return CLASS_ID_NONE;
@@ -195,6 +202,7 @@ impl Plans {
         let number = if needs_plan { known.or_else(|| self.add(text)) } else { known };
         if let Some(number) = number {
             // A class that needs no plan any more has an empty one for threads that have read its former word.
+            let again = AGAIN.get().copied();
             self.replace(number, Plan { id: AtomicU32::new(id), marks, tests, again });
         }
         match number {

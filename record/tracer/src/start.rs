@@ -9,7 +9,7 @@ use dormouse_listener::{keep_loaded, object_of};
 use dormouse_transport::Deadline;
 
 use crate::environment::{says, variable};
-use crate::{control, fork, inherited, join, membarrier, thread, trigger};
+use crate::{control, fork, inherited, join, membarrier, plan, record, thread, trigger};
 
 /// Whether a program listens if neither its environment nor its code has decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +53,7 @@ fn start_by(listen: Listen, deadline: Deadline<'_>) -> bool {
     thread::know_process();
     // Registering costs microseconds as long as the process has one thread.
     membarrier::register();
+    plan::record_by(record::AGAIN);
     if listen != Listen::Preloaded {
         pin();
     }

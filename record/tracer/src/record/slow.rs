@@ -16,7 +16,7 @@ use dormouse_relay::begin_epoch;
 use dormouse_relay::{Drawer, Form, Record, Segment, WriteOutcome, write_exclusive};
 use dormouse_vring::split::PlannedDriver;
 
-use crate::plan::{self, Plan};
+use crate::plan::{self, Again, Plan};
 use crate::readers::Using;
 use crate::rule::Event;
 use crate::session::{Attached, Guard, count_apart, current_before_id};
@@ -51,7 +51,7 @@ pub(crate) unsafe extern "C" fn record_words_slowly(
     let (_, number) = plan::split(unsafe { AtomicU32::from_ptr(id.cast_mut()) }.load(Ordering::Relaxed));
     if plan::is_number(number) {
         // SAFETY: the segment is an array of words with at least the given bytes.
-        return unsafe { record_by_plan(number, &segments, |plan| (plan.again.words)(&plan.id, len, [w0, w1, w2])) };
+        return unsafe { record_by_plan(number, &segments, |plan, again| (again.words)(&plan.id, len, [w0, w1, w2])) };
     }
     // SAFETY: the caller guarantees that `id` is readable; the segment is an array of words with at least the given
     // bytes.
@@ -84,7 +84,7 @@ pub(crate) unsafe extern "C" fn record_runs_slowly(
 /// # Safety
 /// The segments' sources are readable.
 #[inline(always)]
-unsafe fn record_by_plan(number: u32, segments: &[Segment], again: impl FnOnce(&Plan)) {
+unsafe fn record_by_plan(number: u32, segments: &[Segment], again: impl FnOnce(&Plan, Again)) {
     #[cfg(feature = "listen")]
     if crate::wake::is_wanted() {
         crate::listen::start_woken();
@@ -104,8 +104,8 @@ unsafe fn record_by_plan(number: u32, segments: &[Segment], again: impl FnOnce(&
             return plan::count_rejected(number, rseq);
         }
     }
-    if plan.marks == 0 {
-        return again(plan);
+    if let (0, Some(functions)) = (plan.marks, plan.again) {
+        return again(plan, functions);
     }
     // SAFETY: the id is a reference, and the caller guarantees that the sources are readable.
     let writer = unsafe { record_slowly(plan.id.as_ptr(), segments) };
@@ -139,7 +139,7 @@ unsafe fn record_slowly(id: *const u32, segments: &[Segment]) -> Option<Writer> 
         }
         if plan::is_number(number) {
             // SAFETY: the caller guarantees that the segments' sources are readable.
-            let again = |plan: &Plan| unsafe { (plan.again.segments)(&plan.id, segments) };
+            let again = |plan: &Plan, again: Again| unsafe { (again.segments)(&plan.id, segments) };
             // SAFETY: the caller guarantees that the segments' sources are readable.
             unsafe { record_by_plan(number, segments, again) };
             return None;
