@@ -173,7 +173,7 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     match_by_steps(pattern, text, || true) == Some(true)
 }
 
-/// Whether a text [`matches`] a pattern. Each step takes 1 from `steps`; `None` if there are none left.
+/// Whether a text [`matches()`] a pattern. Each step takes 1 from `steps`; `None` if there are none left.
 pub fn matches_within(pattern: &[u8], text: &[u8], steps: &mut u32) -> Option<bool> {
     let take = || match steps.checked_sub(1) {
         Some(left) => {
