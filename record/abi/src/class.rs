@@ -1,4 +1,8 @@
-//! Event classes: names, fields and their kinds.
+//! Event classes: names, fields and their kinds, levels.
+
+mod level;
+
+pub use level::Level;
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -97,6 +101,9 @@ pub const SEQUENCE: u8 = 0x80;
 /// Bit of a type byte that marks an enumeration: an integer whose values have labels. It is set where the labels follow:
 /// in the description of a class, and in the register's text. [`FieldType`] does not contain it.
 pub const LABELLED: u8 = 0x40;
+
+/// Byte in place of a type byte in the register's text: the level follows. No type has it.
+const LEVEL_MARK: u8 = 0x20;
 
 /// Whether a type byte is that of an enumeration, so that labels follow.
 pub const fn is_labelled(byte: u8) -> bool {
@@ -213,6 +220,8 @@ pub struct ClassDecl<T = FieldType> {
     pub fields: Vec<(String, T)>,
     /// Labels.
     pub labels: Labels,
+    /// Level, if the program gives one.
+    pub level: Option<Level>,
 }
 
 impl<T> ClassDecl<T> {
@@ -260,11 +269,12 @@ impl Announcement {
             let (name, field_type) = fields.get(*index).ok_or("it has labels of a field that it does not have")?;
             check_labels(*field_type, labels).map_err(|reason| format!("its field {name} {reason}"))?;
         }
-        Ok(ClassDecl { provider, name, fields, labels: self.labels.clone() })
+        Ok(ClassDecl { provider, name, fields, labels: self.labels.clone(), level: self.level })
     }
 
     /// Returns the class in the form of the session's register: provider, NUL, name, NUL, and for each field its type
-    /// byte, its name, NUL. If the type byte contains [`LABELLED`], lines `label=bits` follow, and NUL.
+    /// byte, its name, NUL. If the type byte contains [`LABELLED`], lines `label=bits` follow, and NUL. Last, if the
+    /// class has a level: a blank, which is no type byte, the level's name, NUL.
     pub fn to_text(&self) -> Vec<u8> {
         let mut text: Vec<u8> =
             [&self.provider, &self.name].into_iter().flat_map(|name| name.bytes().chain([0])).collect();
@@ -276,6 +286,10 @@ impl Announcement {
                 let labels: Vec<_> = labels.iter().map(|label| format!("{}={}", label.name, label.bits)).collect();
                 text.extend(labels.join("\n").bytes().chain([0]));
             }
+        }
+        if let Some(level) = self.level {
+            text.push(LEVEL_MARK);
+            text.extend(level.name().bytes().chain([0]));
         }
         text
     }
@@ -289,9 +303,19 @@ impl Announcement {
             Some(Label { name: name.into(), bits: bits.parse().ok()? })
         };
         let (provider, event) = (name(parts.next()?), name(parts.next()?));
-        let (mut fields, mut labels) = (Vec::new(), Labels::new());
+        let (mut fields, mut labels, mut level) = (Vec::new(), Labels::new(), None);
         while let Some(part) = parts.next() {
+            // Nothing follows the level.
+            if level.is_some() {
+                return None;
+            }
             let (&(mut byte), bytes) = part.split_first()?;
+            if byte == LEVEL_MARK {
+                level = core::str::from_utf8(bytes).ok().and_then(Level::named);
+                if level.is_some() {
+                    continue;
+                }
+            }
             if is_labelled(byte) {
                 let of_field = name(parts.next()?).split('\n').map(label).collect::<Option<_>>()?;
                 labels.insert(fields.len(), of_field);
@@ -299,7 +323,7 @@ impl Announcement {
             }
             fields.push((name(bytes), byte));
         }
-        Some(Announcement { provider, name: event, fields, labels })
+        Some(Announcement { provider, name: event, fields, labels, level })
     }
 }
 
@@ -337,7 +361,7 @@ impl From<&ClassDecl> for Announcement {
     fn from(decl: &ClassDecl) -> Announcement {
         let fields = decl.fields.iter().map(|(name, field_type)| (name.clone(), field_type.to_u8()));
         let (provider, name, labels) = (decl.provider.clone(), decl.name.clone(), decl.labels.clone());
-        Announcement { provider, name, fields: fields.collect(), labels }
+        Announcement { provider, name, fields: fields.collect(), labels, level: decl.level }
     }
 }
 
@@ -346,12 +370,14 @@ impl From<&ClassDecl> for Announcement {
 /// Its description follows it directly, in bytes without addresses:
 ///
 /// ```text
-///   field_count   type byte of each field, and 0   provider, NUL   name, NUL   name of each field, NUL
-///   1 byte        field_count + 1 bytes            texts
+///   field_count   type byte of each field   level     provider, NUL   name, NUL   name of each field, NUL
+///   1 byte        field_count bytes         1 byte    texts
 ///
 ///   labels of each field with `LABELLED`, NUL after each; NUL   NUL      bits of all labels
 ///   texts                                                       1 byte   8 bytes each, not aligned
 /// ```
+///
+/// The level is [`Level::byte_of`]: 0 if the class has none.
 #[repr(C)]
 #[derive(Debug)]
 pub struct CClass {
@@ -377,6 +403,9 @@ pub mod rust_event {
     pub const NAME_OFFSET: usize = 40;
     /// Offset of the list of field names.
     pub const FIELDS_OFFSET: usize = 56;
+    /// Offset of [`Level::byte_of`](super::Level::byte_of), as a word of 8 bytes. Programs of older versions have
+    /// other data there.
+    pub const LEVEL_OFFSET: usize = 72;
     /// Size of a text or a list, in bytes.
     pub const SLICE_SIZE_BYTES: usize = 16;
     /// Offset of the number of fields in the description that the function of an
@@ -415,6 +444,7 @@ mod tests {
             name: name.into(),
             fields: vec![("first".into(), 1), (field.into(), type_byte)],
             labels: Labels::new(),
+            level: None,
         };
         let class = announcement("e", "second", SEQUENCE | Kind::U16 as u8);
         let decl = class.check().unwrap();
@@ -450,6 +480,7 @@ mod tests {
             name: "e".into(),
             fields: vec![("n".into(), 1), ("state".into(), type_byte)],
             labels: Labels::from([(1, labels(of_field))]),
+            level: None,
         };
         for (kind, bits) in
             [(Kind::U8, 255), (Kind::I8, -128), (Kind::I32, -1), (Kind::U32, 1 << 31), (Kind::U64, -1), (Kind::I64, -1)]
@@ -479,6 +510,33 @@ mod tests {
         for text in ["p\0e\0\x41f\0", "p\0e\0\x41f\0A\0", "p\0e\0\x41f\0A=x\0", "p\0e\0\x41f\0A=1\n\0"] {
             assert_eq!(Announcement::from_text(text.as_bytes()), None, "{text:?}");
         }
+    }
+
+    #[test]
+    fn a_level_is_the_last_part_of_the_text() {
+        let plain = Announcement {
+            provider: "p".into(),
+            name: "e".into(),
+            fields: vec![("n".into(), 1), ("state".into(), 1)],
+            labels: Labels::from([(1, vec![Label { name: "UP".into(), bits: 1 }])]),
+            level: None,
+        };
+        let text = b"p\0e\0\x01n\0\x41state\0UP=1\0";
+        assert_eq!(plain.to_text(), text);
+        for level in Level::ALL {
+            let class = Announcement { level: Some(level), ..plain.clone() };
+            assert_eq!(class.to_text(), [&text[..], format!(" {}\0", level.name()).as_bytes()].concat());
+            assert_eq!(Announcement::from_text(&class.to_text()), Some(class.clone()));
+            assert_eq!(class.check().map(|decl| Announcement::from(&decl)), Ok(class));
+        }
+        assert_eq!(Announcement::from_text(b"p\0e\0 INFO\0").and_then(|class| class.level), Some(Level::Info));
+        for text in ["p\0e\0 INFO\0 INFO\0", "p\0e\0 INFO\0\x01n\0", "p\0e\0 INFO\0\0", "p\0e\0 INFO"] {
+            assert_eq!(Announcement::from_text(text.as_bytes()), None, "{text:?}");
+        }
+        // Other words are fields of an unknown type, as a reader without levels sees all of them.
+        let unknown = Announcement::from_text(b"p\0e\0 LOUD\0").map(|class| (class.level, class.check().unwrap_err()));
+        let (level, error) = unknown.unwrap();
+        assert!(level.is_none() && error.starts_with("its field LOUD is of the unknown type 32;"), "{error}");
     }
 
     #[test]

@@ -575,7 +575,8 @@ mod model;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rule::Condition;
+    use crate::class::Level;
+    use crate::rule::{Condition, LevelBound};
     use alloc::boxed::Box;
     use alloc::format;
     use alloc::vec;
@@ -714,9 +715,14 @@ mod tests {
     fn rules_are_read_back() {
         let register = register();
         assert_eq!(register.rules(), (0, Vec::new()));
-        let rule =
-            |pattern: &str| Rule { pattern: pattern.into(), is_exclusion: false, condition: Condition::default() };
-        let rules = [rule("http:*"), Rule { is_exclusion: true, ..rule("db:?") }];
+        let rule = |pattern: &str| Rule {
+            pattern: pattern.into(),
+            levels: None,
+            is_exclusion: false,
+            condition: Condition::default(),
+        };
+        let levels = Some(LevelBound::AtMost(Level::Info));
+        let rules = [Rule { levels, ..rule("http:*") }, Rule { is_exclusion: true, ..rule("db:?") }];
         assert!(register.set_rules(&rules, "http:*\n!db:?"));
         assert_eq!(register.rules(), (1, rules.to_vec()));
         assert_eq!(register.rules_text(), "http:*\n!db:?");

@@ -4,7 +4,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::marker::PhantomData;
 
-use crate::class::{Announcement, ClassDecl, Labels};
+use crate::class::{Announcement, ClassDecl, Labels, Level};
 use crate::text::is_printable;
 
 /// Error for bytes that are not a frame of this protocol, or that would harm their reader.
@@ -240,10 +240,13 @@ impl Codec for Announcement {
         AnnouncedName::put(&value.provider, frame);
         AnnouncedName::put(&value.name, frame);
         AnnouncedFields::put(&value.fields, frame);
+        u8::put(&Level::byte_of(value.level), frame);
     }
     fn take(frame: &mut &[u8]) -> Result<Announcement, Malformed> {
         let (provider, name) = (AnnouncedName::take(frame)?, AnnouncedName::take(frame)?);
-        Ok(Announcement { provider, name, fields: AnnouncedFields::take(frame)?, labels: Labels::new() })
+        let fields = AnnouncedFields::take(frame)?;
+        let level = Level::of_byte(u8::take(frame)?).ok_or(Malformed("a level is unknown"))?;
+        Ok(Announcement { provider, name, fields, labels: Labels::new(), level })
     }
 }
 

@@ -10,7 +10,7 @@ use proptest::collection::vec as list;
 use proptest::prelude::*;
 
 use super::*;
-use crate::class::{ClassDecl, FIELD_COUNT_MAX, FieldType, Labels};
+use crate::class::{ClassDecl, FIELD_COUNT_MAX, FieldType, Labels, Level};
 use crate::rule::{RULE_COUNT_MAX, RULES_SIZE_BYTES_MAX};
 use crate::site::TunableType;
 use crate::text::{is_printable, printable};
@@ -47,11 +47,13 @@ fn name() -> impl Strategy<Value = String> {
 fn decl() -> impl Strategy<Value = ClassDecl> {
     let types: Vec<FieldType> = (0..=u8::MAX).filter_map(FieldType::from_u8).collect();
     let fields = list((name(), proptest::sample::select(types)), 0..FIELD_COUNT_MAX);
-    (name(), name(), fields).prop_map(|(provider, name, fields)| ClassDecl {
+    let level = proptest::option::of(proptest::sample::select(&Level::ALL[..]));
+    (name(), name(), fields, level).prop_map(|(provider, name, fields, level)| ClassDecl {
         provider,
         name,
         fields,
         labels: Labels::new(),
+        level,
     })
 }
 
@@ -368,13 +370,20 @@ fn hostile_tunables_are_malformed_or_made_printable() {
 
 #[test]
 fn no_listing_has_classes_that_no_trace_can_hold() {
-    let listed = |name: &str| {
-        let decl = ClassDecl { provider: "p".into(), name: name.into(), fields: Vec::new(), labels: Labels::new() };
+    let encoded = |name: &str| {
+        let (provider, level) = ("p".into(), Some(Level::Debug));
+        let decl = ClassDecl { provider, name: name.into(), fields: Vec::new(), labels: Labels::new(), level };
         let classes = vec![ClassStatus { decl, armed: false, site_count: 0, patched_count: 0, rejected: 0 }];
-        ProgramToTool::decode(&ProgramToTool::Classes { session: "".into(), classes, patching: "".into() }.encode())
+        ProgramToTool::Classes { session: "".into(), classes, patching: "".into() }.encode()
     };
-    assert!(listed("e").is_ok());
-    assert!(listed("größe").is_err());
+    let mut frame = encoded("e");
+    assert!(ProgramToTool::decode(&frame).is_ok());
+    assert!(ProgramToTool::decode(&encoded("größe")).is_err());
+    // The level is followed by the class's state, three counts, and an empty text.
+    let level = frame.len() - (2 + 1 + 4 + 4 + 8) - 1;
+    assert_eq!(frame[level], Level::byte_of(Some(Level::Debug)));
+    frame[level] += 1;
+    assert_eq!(ProgramToTool::decode(&frame), Err(Malformed("a level is unknown")));
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   rules     count of rules, then each:
-//!     rule      0, or 1 for an exclusion; text of the pattern; names; tests
+//!     rule      0, or 1 for an exclusion, plus 2 for a greatest level or 4 for a single one; that level, if there is
+//!               one (1 byte); text of the pattern; names; tests
 //!     names     count of names, then each: count of parts, then each: 0 and a text, or 1 and a number
 //!     tests     count of tests, then each:
 //!       test      number of the question, with the highest bit for a wanted answer of true
@@ -29,12 +30,15 @@ use alloc::vec::Vec;
 
 use super::value::Operator;
 use super::{
-    Condition, Literal, NAME_COUNT_MAX, Name, Next, Operand, PART_COUNT_MAX, Part, Question, RULE_COUNT_MAX,
-    RULES_SIZE_BYTES_MAX, Rule, TEST_COUNT_MAX, Test,
+    Condition, LevelBound, Literal, NAME_COUNT_MAX, Name, Next, Operand, PART_COUNT_MAX, Part, Question,
+    RULE_COUNT_MAX, RULES_SIZE_BYTES_MAX, Rule, TEST_COUNT_MAX, Test,
 };
+use crate::class::Level;
 
-const NO_EXCLUSION: u8 = 0;
+/// Bits of a rule's first byte.
 const EXCLUSION: u8 = 1;
+const AT_MOST: u8 = 2;
+const ONLY: u8 = 4;
 
 const MEMBER: u8 = 0;
 const INDEX: u8 = 1;
@@ -61,8 +65,13 @@ const FIRST_TEST: usize = 2;
 pub fn to_bytes(rules: &[Rule]) -> Vec<u8> {
     let mut bytes = Vec::new();
     put_count(&mut bytes, rules.len());
-    for Rule { pattern, is_exclusion, condition } in rules {
-        bytes.push(if *is_exclusion { EXCLUSION } else { NO_EXCLUSION });
+    for Rule { pattern, levels, is_exclusion, condition } in rules {
+        let exclusion = if *is_exclusion { EXCLUSION } else { 0 };
+        match levels {
+            None => bytes.push(exclusion),
+            Some(LevelBound::AtMost(level)) => bytes.extend([exclusion | AT_MOST, *level as u8]),
+            Some(LevelBound::Only(level)) => bytes.extend([exclusion | ONLY, *level as u8]),
+        }
         put_text(&mut bytes, pattern.as_bytes());
         put_count(&mut bytes, condition.names.len());
         condition.names.iter().for_each(|name| put_name(&mut bytes, name));
@@ -166,9 +175,12 @@ pub fn from_bytes(bytes: &[u8]) -> Option<Vec<Rule>> {
 }
 
 fn take_rule(rest: &mut Rest<'_>) -> Option<Rule> {
-    let is_exclusion = match rest.byte()? {
-        NO_EXCLUSION => false,
-        EXCLUSION => true,
+    let head = rest.byte()?;
+    let is_exclusion = head & EXCLUSION != 0;
+    let levels = match head & !EXCLUSION {
+        0 => None,
+        AT_MOST => Some(LevelBound::AtMost(Level::from_number(rest.byte()?)?)),
+        ONLY => Some(LevelBound::Only(Level::from_number(rest.byte()?)?)),
         _ => return None,
     };
     let pattern = rest.text()?;
@@ -180,7 +192,7 @@ fn take_rule(rest: &mut Rest<'_>) -> Option<Rule> {
     }
     let has_condition = !tests.is_empty() || !names.is_empty();
     let condition = Condition { tests, names };
-    (!is_exclusion || !has_condition).then_some(Rule { pattern, is_exclusion, condition })
+    (!is_exclusion || !has_condition).then_some(Rule { pattern, levels, is_exclusion, condition })
 }
 
 fn take_name(rest: &mut Rest<'_>) -> Option<Name> {
@@ -378,9 +390,22 @@ mod tests {
         })
     }
 
+    fn levels() -> impl Strategy<Value = Option<LevelBound>> {
+        let level = || proptest::sample::select(&Level::ALL[..]);
+        prop_oneof![
+            2 => Just(None),
+            1 => level().prop_map(|level| Some(LevelBound::AtMost(level))),
+            1 => level().prop_map(|level| Some(LevelBound::Only(level))),
+        ]
+    }
+
     fn rules() -> impl Strategy<Value = Vec<Rule>> {
-        let rule = (any::<bool>(), "[a-zß*?:]{0,12}", condition()).prop_map(|(is_exclusion, pattern, condition)| {
-            Rule { pattern, is_exclusion, condition: if is_exclusion { Condition::default() } else { condition } }
+        let drawn = (any::<bool>(), "[a-zß*?:]{0,12}", levels(), condition());
+        let rule = drawn.prop_map(|(is_exclusion, pattern, levels, condition)| Rule {
+            pattern,
+            levels,
+            is_exclusion,
+            condition: if is_exclusion { Condition::default() } else { condition },
         });
         list(rule, 0..6)
     }
@@ -456,7 +481,7 @@ mod tests {
     }
 
     fn rule(tests: Vec<Test>, names: Vec<Name>) -> Rule {
-        Rule { pattern: "shop:*".into(), is_exclusion: false, condition: Condition { tests, names } }
+        Rule { pattern: "shop:*".into(), levels: None, is_exclusion: false, condition: Condition { tests, names } }
     }
 
     fn test(passed: Next, failed: Next) -> Test {
@@ -512,6 +537,26 @@ mod tests {
     }
 
     #[test]
+    fn levels_are_those_that_there_are() {
+        let plain = rule(Vec::new(), Vec::new());
+        for level in Level::ALL {
+            for (levels, head) in [(LevelBound::AtMost(level), 2), (LevelBound::Only(level), 4)] {
+                for (is_exclusion, bit) in [(false, 0), (true, 1)] {
+                    let rule = Rule { levels: Some(levels), is_exclusion, ..plain.clone() };
+                    let bytes = to_bytes(core::slice::from_ref(&rule));
+                    assert_eq!(bytes[..3], [1, head | bit, level as u8]);
+                    assert_eq!(from_bytes(&bytes), Some(vec![rule]));
+                    for (index, byte) in [(1, 6), (1, 8), (2, 15), (2, 0xFF)] {
+                        let mut changed = bytes.clone();
+                        changed[index] = byte;
+                        assert_eq!(from_bytes(&changed), None, "{changed:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
     fn numbers_of_every_size_are_kept() {
         for integer in [0, 1, -1, 63, 64, -64, -65, i64::MIN.into(), u64::MAX.into(), i128::MIN, i128::MAX] {
             let question = Question::IsTrue(Operand::Literal(Literal::Integer(integer)));
@@ -536,7 +581,7 @@ mod tests {
             [&[0xFFu8; 18][..], &[0x04]].concat(),
             vec![0xFF; 40],
             // Unknown numbers.
-            with(1, 2),
+            with(1, 8),
             with(6, WANTED | 3),
             with(7, 6),
             // A relation, a pattern that is not UTF-8, and its length.

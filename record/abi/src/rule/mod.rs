@@ -30,6 +30,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 
+use crate::class::{Level, matches};
 use value::{Fields, Operator, Value};
 
 /// Maximum number of rules of a session.
@@ -47,12 +48,40 @@ pub const RULES_SIZE_BYTES_MAX: usize = 32 << 10;
 /// recorded if the condition of one of these rules is true.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rule {
-    /// Pattern of `provider:name`; see [`matches`](crate::class::matches).
+    /// Pattern of `provider:name`; see [`matches`].
     pub pattern: String,
+    /// Levels of the classes that the rule matches; `None`: any, or no level.
+    pub levels: Option<LevelBound>,
     /// Whether classes that match are not recorded.
     pub is_exclusion: bool,
     /// Condition on events; [`Condition::default`] is true for all. An exclusion has no other.
     pub condition: Condition,
+}
+
+impl Rule {
+    /// Whether the rule matches a class with this `provider:name` and level.
+    pub fn matches(&self, full_name: &str, level: Option<Level>) -> bool {
+        matches(&self.pattern, full_name) && self.levels.is_none_or(|levels| levels.admits(level))
+    }
+}
+
+/// A bound on the levels of event classes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LevelBound {
+    /// This level and those that are more important.
+    AtMost(Level),
+    /// This level only.
+    Only(Level),
+}
+
+impl LevelBound {
+    /// Whether a class of this level is within the bound. A class without a level is within none.
+    pub fn admits(self, level: Option<Level>) -> bool {
+        match self {
+            LevelBound::AtMost(max) => level.is_some_and(|level| level <= max),
+            LevelBound::Only(only) => level == Some(only),
+        }
+    }
 }
 
 /// A condition on events of any class. Without tests it is true.
@@ -272,6 +301,21 @@ mod tests {
             let condition = Condition { tests: vec![first, second], names: Vec::new() };
             assert!(!condition.holds(&mut Event(&[Some(Value::Boolean(true))])), "{next}");
         }
+    }
+
+    #[test]
+    fn a_bound_admits_levels_that_are_as_important() {
+        let rule = |levels| Rule { pattern: "p:*".into(), levels, is_exclusion: false, condition: Condition::default() };
+        let admitted = |levels: Option<LevelBound>| -> Vec<u8> {
+            let is_in = |number: &u8| rule(levels).matches("p:e", Level::from_number(*number));
+            // The last number is that of no level.
+            (0..16).filter(is_in).collect()
+        };
+        assert_eq!(admitted(None), (0..16).collect::<Vec<u8>>());
+        assert_eq!(admitted(Some(LevelBound::AtMost(Level::Err))), [0, 1, 2, 3]);
+        assert_eq!(admitted(Some(LevelBound::AtMost(Level::Debug))), (0..15).collect::<Vec<u8>>());
+        assert_eq!(admitted(Some(LevelBound::Only(Level::Info))), [6]);
+        assert!(!rule(Some(LevelBound::Only(Level::Info))).matches("q:e", Some(Level::Info)));
     }
 
     #[test]

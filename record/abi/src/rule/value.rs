@@ -8,6 +8,8 @@ use alloc::borrow::Cow;
 use core::cmp::Ordering;
 use core::fmt;
 
+use crate::class::Level;
+
 /// A value of an event.
 #[derive(Debug, Clone)]
 pub enum Value<'a> {
@@ -40,6 +42,24 @@ pub trait Fields<'a> {
 pub trait Labels: fmt::Debug {
     /// Whether `is_it` is true for one of the labels of this number.
     fn any(&self, number: i128, is_it: &mut dyn FnMut(&[u8]) -> bool) -> bool;
+}
+
+/// The names of the levels of event classes.
+#[derive(Debug)]
+struct LevelNames;
+
+impl Labels for LevelNames {
+    fn any(&self, number: i128, is_it: &mut dyn FnMut(&[u8]) -> bool) -> bool {
+        let level = u8::try_from(number).ok().and_then(Level::from_number);
+        level.is_some_and(|level| is_it(level.name().as_bytes()))
+    }
+}
+
+/// A level is an enumeration: its number is compared with numbers, and its name with text.
+impl From<Level> for Value<'_> {
+    fn from(level: Level) -> Self {
+        Value::Enumeration(level as i128, &LevelNames)
+    }
 }
 
 impl Value<'_> {
@@ -240,6 +260,26 @@ mod tests {
         for (number, operator) in Operator::ALL.into_iter().enumerate() {
             assert_eq!(operator as usize, number);
         }
+    }
+
+    #[test]
+    fn levels_are_compared_by_number_and_by_name() {
+        let warning = Value::from(Level::Warning);
+        let text = |text: &'static str| Value::Text(text.as_bytes().into());
+        for (operator, other, expected) in [
+            (Operator::LessOrEqual, Value::Integer(4), Some(true)),
+            (Operator::Less, Value::Integer(4), Some(false)),
+            (Operator::LessOrEqual, Value::from(Level::Debug), Some(true)),
+            (Operator::Equal, text("WARNING"), Some(true)),
+            (Operator::NotEqual, text("INFO"), Some(true)),
+            (Operator::Equal, text("warning"), Some(false)),
+            // Names have no order.
+            (Operator::LessOrEqual, text("WARNING"), None),
+        ] {
+            assert_eq!(warning.compare(operator, &other), expected, "{operator:?} {other:?}");
+        }
+        assert_eq!(Value::from(Level::DebugUnit).matches(b"DEBUG*"), Some(true));
+        assert_eq!(warning.matches(b"DEBUG*"), Some(false));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Event classes: names, fields and their kinds. Twin of abi/src/class.rs.
+ * Event classes: names, fields and their kinds, levels. Twin of abi/src/class.rs.
  */
 #ifndef DORMOUSE_ABI_CLASS_H
 #define DORMOUSE_ABI_CLASS_H
@@ -29,6 +29,23 @@
 /* Added to a kind of integers: an enumeration, whose labels the description contains. */
 #define DORMOUSE_KIND_LABELLED 0x40
 
+/* Levels of event classes, the most important first: the numbers of LTTng-UST, of which the first seven are syslog's. */
+#define DORMOUSE_LEVEL_EMERG 0
+#define DORMOUSE_LEVEL_ALERT 1
+#define DORMOUSE_LEVEL_CRIT 2
+#define DORMOUSE_LEVEL_ERR 3
+#define DORMOUSE_LEVEL_WARNING 4
+#define DORMOUSE_LEVEL_NOTICE 5
+#define DORMOUSE_LEVEL_INFO 6
+#define DORMOUSE_LEVEL_DEBUG_SYSTEM 7
+#define DORMOUSE_LEVEL_DEBUG_PROGRAM 8
+#define DORMOUSE_LEVEL_DEBUG_PROCESS 9
+#define DORMOUSE_LEVEL_DEBUG_MODULE 10
+#define DORMOUSE_LEVEL_DEBUG_UNIT 11
+#define DORMOUSE_LEVEL_DEBUG_FUNCTION 12
+#define DORMOUSE_LEVEL_DEBUG_LINE 13
+#define DORMOUSE_LEVEL_DEBUG 14
+
 /* Maximum number of fields of an event class. */
 #define DORMOUSE_FIELD_COUNT_MAX 32
 /* Maximum number of labels of a field. */
@@ -42,11 +59,13 @@
  * An event class. It begins with the layout of a struct dormouse_static_key, so a class can be the key of a gate. Its
  * description follows it directly, in bytes without addresses:
  *
- *     field_count   type byte of each field, and 0   provider, NUL   name, NUL   name of each field, NUL
- *     1 byte        field_count + 1 bytes            texts
+ *     field_count   type byte of each field   level     provider, NUL   name, NUL   name of each field, NUL
+ *     1 byte        field_count bytes         1 byte    texts
  *
  *     labels of each field with DORMOUSE_KIND_LABELLED, NUL after each; NUL   NUL      values of all labels
  *     texts                                                                   1 byte   8 bytes each, not aligned
+ *
+ * The level is 0 if the class has none, otherwise its number plus 1.
  */
 struct dormouse_class {
     int32_t enabled; /* number of users that have enabled the class; above zero means armed */
