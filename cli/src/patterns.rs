@@ -18,9 +18,9 @@ pub(crate) type KnownClass = ClassDecl<Option<FieldType>>;
 
 /// Returns a class whose types are known.
 pub(crate) fn known(decl: &ClassDecl) -> KnownClass {
-    let ClassDecl { provider, name, fields, labels } = decl.clone();
+    let ClassDecl { provider, name, fields, labels, level } = decl.clone();
     let fields = fields.into_iter().map(|(name, field_type)| (name, Some(field_type))).collect();
-    ClassDecl { provider, name, fields, labels }
+    ClassDecl { provider, name, fields, labels, level }
 }
 
 /// The rules that a user gives for a session.
@@ -215,7 +215,7 @@ mod tests {
 
     fn class(name: &str, fields: &[(&str, FieldType)]) -> KnownClass {
         let fields = fields.iter().map(|(name, of)| (name.to_string(), Some(*of))).collect();
-        ClassDecl { provider: "http".into(), name: name.into(), fields, labels: class::Labels::new() }
+        ClassDecl { provider: "http".into(), name: name.into(), fields, labels: class::Labels::new(), level: None }
     }
 
     #[test]

@@ -52,7 +52,7 @@ fn control_characters_in_a_programs_answer_are_replaced() {
     });
     // Names of classes and fields are checked when they arrive.
     let fields = vec![("f".into(), FieldType::scalar(Kind::U8))];
-    let decl = ClassDecl { provider: "p".into(), name: "e".into(), fields, labels: Labels::new() };
+    let decl = ClassDecl { provider: "p".into(), name: "e".into(), fields, labels: Labels::new(), level: None };
     let pid = std::process::id();
     serve(&dir.join(program_socket_name(pid, 0)), Edge::ToolProgram, move |question| match question {
         ToolToProgram::List => ProgramToTool::Classes {

@@ -80,7 +80,13 @@ impl Classes {
     /// Adds a class. Returns whether the id was free; an existing class is not replaced.
     pub fn insert(&mut self, id: u16, decl: ClassDecl) -> bool {
         let stream = &mut self.plan.streams[usize::from(id > CLASS_ID_MAX)];
-        let event = EventClass { id: id.into(), name: decl.full_name(), context: None, fields: Some(fields_of(&decl)) };
+        let event = EventClass {
+            id: id.into(),
+            name: decl.full_name(),
+            level: decl.level,
+            context: None,
+            fields: Some(fields_of(&decl)),
+        };
         let is_free = stream.insert(&event, Some(decl));
         if is_free && id <= CLASS_ID_MAX {
             let size_bytes = stream.record_size_bytes(id.into()).unwrap_or(0);
@@ -251,6 +257,7 @@ mod tests {
             name: name.into(),
             fields: vec![],
             labels: class::Labels::new(),
+            level: None,
         };
         let mut classes = Classes::new();
         assert!(classes.insert(3, decl("a")) && !classes.insert(3, decl("b")));
@@ -272,7 +279,8 @@ mod tests {
         fields.extend([Kind::I16, Kind::U64].map(|kind| (format!("{kind:?}"), FieldType::scalar(kind))));
         let labels = [("READY", 3), ("LAST", -1)].map(|(name, bits)| class::Label { name: name.into(), bits });
         let labels = [2, 1].map(|from_end| (fields.len() - from_end, labels.to_vec())).into();
-        let decl = ClassDecl { provider: "p".into(), name: "every".into(), fields, labels };
+        let level = Some(class::Level::Notice);
+        let decl = ClassDecl { provider: "p".into(), name: "every".into(), fields, labels, level };
         for kind in [RecordKind::Ids, RecordKind::Compact] {
             let text = crate::testing::TraceBuilder::of_records(kind).finish().metadata;
             let text = text + &crate::Metadata::class(5, &decl);
@@ -282,7 +290,7 @@ mod tests {
             let events: Vec<_> = streams.iter_mut().map(|stream| std::mem::take(&mut stream.events)).collect();
             assert_eq!(streams, [stream(STREAM_EVENTS, kind), stream(STREAM_STATE, RecordKind::Ids)]);
             assert_eq!(events[0].len(), 1);
-            assert_eq!(events[0][0].fields, Some(fields_of(&decl)));
+            assert_eq!((&events[0][0].fields, events[0][0].level), (&Some(fields_of(&decl)), level));
             let state = StateRecord::classes();
             assert_eq!(events[1].len(), state.len());
             for (event, (id, decl)) in events[1].iter().zip(state) {

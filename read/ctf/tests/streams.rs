@@ -1,6 +1,6 @@
 //! Property tests of streams: what was written is read back, and arbitrary bytes cause no panic.
 
-use dormouse_abi::class::{ClassDecl, FieldType, Kind, Labels};
+use dormouse_abi::class::{ClassDecl, FieldType, Kind, Labels, Level};
 use dormouse_abi::page::{HEADER_SIZE_BYTES, STREAM_EVENTS};
 use dormouse_abi::record::{EXTENDED_HEADER_SIZE_BYTES, RecordKind, compact_header, extended_header};
 use dormouse_ctf::{
@@ -260,14 +260,16 @@ proptest! {
         provider in "[A-Za-z_][A-Za-z0-9_]{0,20}",
         name in "[A-Za-z_][A-Za-z0-9_]{0,20}",
         fields in vec((select(vec!["a", "b", "_a_length", "__a_length", "int", "Bool", "x1", ""]), field_types()), 0..12),
+        level in proptest::option::of(select(&Level::ALL[..])),
     ) {
         let (trace, _) = sample(RecordKind::Ids);
         let fields: Vec<_> = fields.into_iter().map(|(name, field_type)| (name.to_string(), field_type)).collect();
-        let decl = ClassDecl { provider, name, fields, labels: Labels::new() };
+        let decl = ClassDecl { provider, name, fields, labels: Labels::new(), level };
         let text = trace.metadata + &Metadata::class(77, &decl);
         let metadata = Metadata::parse(&text).unwrap();
         let class = metadata.classes.get(STREAM_EVENTS, 77).unwrap();
         prop_assert_eq!(&class.full_name, &decl.full_name());
+        prop_assert_eq!((class.level, class.decl.as_ref().unwrap().level), (level, level));
         let types = |decl: &ClassDecl| decl.fields.iter().map(|(_, field_type)| *field_type).collect::<Vec<_>>();
         prop_assert_eq!(types(class.decl.as_ref().unwrap()), types(&decl));
         let mut names: Vec<_> = class.decl.as_ref().unwrap().fields.iter().map(|(name, _)| name).collect();

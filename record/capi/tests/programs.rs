@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use dormouse_abi::class::{
-    CClass, CLASS_ID_NONE, FIELD_COUNT_MAX, Kind, LABEL_COUNT_MAX, LABELLED, NAME_LEN_MAX, SEQUENCE,
+    CClass, CLASS_ID_NONE, FIELD_COUNT_MAX, Kind, LABEL_COUNT_MAX, LABELLED, Level, NAME_LEN_MAX, SEQUENCE,
 };
 use dormouse_abi::site::EventRecord;
 use dormouse_ctf::{Merge, Metadata, Notice, Problem, StreamReader, Value};
@@ -498,6 +498,11 @@ fn what_cannot_be_recorded_does_not_compile() {
         ),
         (format!("DORMOUSE_EVENT(io, failed{many});"), false),
         ("DORMOUSE_EVENT(io);".to_string(), false),
+        ("DORMOUSE_EVENT_LEVEL(WARNING, io, failed, (error, 1));".to_string(), true),
+        ("DORMOUSE_EVENT_LEVEL(DEBUG, io, failed);".to_string(), true),
+        ("DORMOUSE_EVENT_LEVEL(LOUD, io, failed, (error, 1));".to_string(), false),
+        ("DORMOUSE_EVENT_LEVEL(warning, io, failed);".to_string(), false),
+        ("DORMOUSE_EVENT_LEVEL(io, failed, (error, 1));".to_string(), false),
         (format!("DORMOUSE_EVENT(io, failed, ({}, 1));", "n".repeat(NAME_LEN_MAX)), true),
     ];
     for compilers in compilers() {
@@ -716,6 +721,7 @@ fn headers_and_rust_agree_on_layouts() {
     offsets("class", &offsets_of!(CClass: enabled, id));
     offsets("event_record", &offsets_of!(EventRecord: key, describe));
     lines.extend(Kind::ALL.map(|kind| format!("DORMOUSE_KIND_{} {}", format!("{kind:?}").to_uppercase(), kind as u8)));
+    lines.extend(Level::ALL.map(|level| format!("DORMOUSE_LEVEL_{} {}", level.name(), level as u8)));
     lines.sort();
 
     let dir = tempfile::tempdir().unwrap();
@@ -731,20 +737,100 @@ fn headers_and_rust_agree_on_layouts() {
     }
 }
 
-/// Programs in C and C++ print the labels that they record: the traces have the same ones, also for babeltrace2.
-#[test]
-fn enumerations_are_shown_by_name() {
+/// Compiles a program of one file as C and as C++, by every compiler, and calls `check` with each program and an empty
+/// directory.
+fn in_both_languages(name: &str, check: impl Fn(&Path, &Path)) {
     for (c, cpp) in compilers() {
         for (compiler, language) in [(c, &["-std=c11"][..]), (cpp, &["-x", "c++", "-std=c++17"])] {
             for level in ["-O0", "-O2"] {
                 let place = tempfile::tempdir().unwrap();
-                let program = place.path().join("states");
+                let program = place.path().join("program");
                 let mut compile = Command::new(compiler);
                 compile.args(language).arg(level).args(WARNINGS).arg("-I").arg(installed().prefix.join("include"));
-                compile.arg(source("states.c")).args(["-x", "none", "-o"]).arg(&program).args(link_flags(Link::Shared));
+                compile.arg(source(name)).args(["-x", "none", "-o"]).arg(&program).args(link_flags(Link::Shared));
                 succeed(compile.arg(format!("-Wl,-rpath,{}", installed().prefix.join("lib").display())));
-                shows_states(&program, place.path());
+                check(&program, place.path());
             }
+        }
+    }
+}
+
+/// Programs in C and C++ print the labels that they record: the traces have the same ones, also for babeltrace2.
+#[test]
+fn enumerations_are_shown_by_name() {
+    in_both_languages("states.c", shows_states);
+}
+
+/// The file, the rules of a session, the trace and babeltrace2 know an event's level.
+#[test]
+fn events_have_their_levels() {
+    in_both_languages("levels.c", has_levels);
+}
+
+/// Levels of the events of `levels.c`, by name.
+const LEVELS: [(&str, Option<Level>); 7] = [
+    ("levels:emerg", Some(Level::Emerg)),
+    ("levels:err", Some(Level::Err)),
+    ("levels:warning", Some(Level::Warning)),
+    ("levels:debug_line", Some(Level::DebugLine)),
+    ("levels:debug", Some(Level::Debug)),
+    ("levels:nothing", Some(Level::Info)),
+    ("levels:plain", None),
+];
+
+fn has_levels(program: &Path, place: &Path) {
+    let list = stdout(&succeed(Command::new(&installed().dormouse).args(["list", "--json"]).arg(program)));
+    let list: serde_json::Value = serde_json::from_str(&list).unwrap();
+    let listed = list["classes"].as_array().unwrap();
+    assert_eq!(listed.len(), LEVELS.len(), "{list}");
+    for (name, level) in LEVELS {
+        let class = listed.iter().find(|class| class["name"] == name).unwrap_or_else(|| panic!("{name}: {list}"));
+        assert_eq!(class["level"].as_str(), level.map(Level::name), "{name}");
+    }
+
+    let all = place.join("all");
+    succeed(record(&all).arg("--").arg(program));
+    let metadata = Metadata::parse(&std::fs::read_to_string(all.join("metadata")).unwrap()).unwrap();
+    for class in metadata.classes.events() {
+        let (_, level) = LEVELS.iter().find(|(name, _)| *name == class.full_name).unwrap();
+        assert_eq!(class.level, *level, "{}", class.full_name);
+    }
+    assert_eq!(metadata.classes.events().count(), LEVELS.len());
+    let viewed = |filter: &str| {
+        let view = succeed(Command::new(&installed().dormouse).args(["view", "--where", filter]).arg(&all));
+        stdout(&view).lines().count()
+    };
+    // Three rounds. An event without a level matches no condition on it.
+    for (filter, classes) in
+        [("level <= 4", 3), ("level == \"INFO\"", 1), ("level ~ \"DEBUG*\"", 2), ("not level < 6", 3)]
+    {
+        assert_eq!(viewed(filter), 3 * classes, "{filter}");
+    }
+
+    let rules: [(&str, fn(u8) -> bool); 3] = [
+        ("levels:* level<=WARNING", |level| level <= 4),
+        ("levels:* level==info", |level| level == 6),
+        ("levels:* level<=14 where number == 13", |level| level == 13),
+    ];
+    for (index, (rule, is_wanted)) in rules.into_iter().enumerate() {
+        let trace = place.join(format!("trace-{index}"));
+        succeed(record(&trace).args(["-e", rule, "--"]).arg(program));
+        let (events, lost) = read(&trace);
+        let mut found: Vec<&str> = events.iter().map(|line| line.split(' ').next().unwrap()).collect();
+        found.sort();
+        let wanted = LEVELS.iter().filter(|(_, level)| level.is_some_and(|level| is_wanted(level as u8)));
+        let mut wanted: Vec<&str> = wanted.flat_map(|(name, _)| [*name; 3]).collect();
+        wanted.sort();
+        assert_eq!((found, lost), (wanted, 0), "{rule}");
+    }
+
+    if has_part("babeltrace2") {
+        let text = stdout(&succeed(Command::new("babeltrace2").args(["--fields", "loglevel"]).arg(&all)));
+        for (name, level) in LEVELS {
+            let line = text.lines().find(|line| line.contains(&format!("{name}:"))).unwrap();
+            let told = level.map(|level| format!("TRACE_{} ({})", level.name(), level as u8));
+            assert_eq!(line.contains("TRACE_"), told.is_some(), "{line}");
+            assert!(told.is_none_or(|told| line.contains(&told)), "{line}");
         }
     }
 }

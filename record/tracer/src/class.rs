@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 #[cfg(target_pointer_width = "64")]
 use dormouse_abi::class::rust_event;
 use dormouse_abi::class::{
-    Announcement, CClass, CLASS_ID_NONE, ClassDecl, FIELD_COUNT_MAX, FieldType, LABELLED, Label, Labels, NAME_LEN_MAX,
-    is_labelled,
+    Announcement, CClass, CLASS_ID_NONE, ClassDecl, FIELD_COUNT_MAX, FieldType, LABELLED, Label, Labels, Level,
+    NAME_LEN_MAX, is_labelled,
 };
 use dormouse_abi::site::EventRecord;
 use dormouse_imv::{StaticKey, is_same_text};
@@ -34,6 +34,8 @@ pub struct EventKey {
     provider: &'static str,
     name: &'static str,
     fields: &'static [&'static str],
+    /// The level, as [`Level::byte_of`] has it.
+    level: u64,
 }
 
 // Tools find the names at these offsets in a program's file.
@@ -43,11 +45,16 @@ const _: () = {
     assert!(core::mem::offset_of!(EventKey, provider) == rust_event::PROVIDER_OFFSET);
     assert!(core::mem::offset_of!(EventKey, name) == rust_event::NAME_OFFSET);
     assert!(core::mem::offset_of!(EventKey, fields) == rust_event::FIELDS_OFFSET);
+    assert!(core::mem::offset_of!(EventKey, level) == rust_event::LEVEL_OFFSET);
     assert!(size_of::<&str>() == rust_event::SLICE_SIZE_BYTES);
 };
 
 // The record functions read the fingerprint directly after the id.
 const _: () = assert!(core::mem::offset_of!(EventKey, primary) == core::mem::offset_of!(EventKey, id) + 4);
+
+/// Message for a name that no level has.
+const NO_LEVEL: &str = "there is no level of this name (EMERG, ALERT, CRIT, ERR, WARNING, NOTICE, INFO, DEBUG_SYSTEM, \
+                        DEBUG_PROGRAM, DEBUG_PROCESS, DEBUG_MODULE, DEBUG_UNIT, DEBUG_FUNCTION, DEBUG_LINE, DEBUG)";
 
 /// A further class of a key. Never freed, because a thread may be writing a record of it at any time.
 #[derive(Debug)]
@@ -96,7 +103,21 @@ impl EventKey {
             provider,
             name,
             fields,
+            level: 0,
         }
+    }
+
+    /// Returns the key with a level, by its name. The level is only told to tools and sessions: sites do not read it.
+    ///
+    /// # Panics
+    /// At compile time, if there is no such level.
+    #[track_caller]
+    pub const fn with_level(mut self, name: &'static str) -> EventKey {
+        match Level::named(name) {
+            None => refuse(NO_LEVEL, name),
+            level => self.level = Level::byte_of(level) as u64,
+        }
+        self
     }
 
     /// Returns the id of the class whose field types have this fingerprint. Wait-free; async-signal-safe.
@@ -270,8 +291,9 @@ unsafe fn rust_class(key: *const EventKey, describe: *const u8) -> ClassParts {
     let fields = names.zip(description.types().map(FieldType::to_u8)).collect();
     let label = |StaticLabel(name, bits): &StaticLabel| Label { name: cooked(name).into(), bits: *bits };
     let labels = description.labels().map(|(index, labels)| (index, labels.iter().map(label).collect())).collect();
-    let announcement =
-        Announcement { provider: cooked(key.provider).into(), name: cooked(key.name).into(), fields, labels };
+    let level = u8::try_from(key.level).ok().and_then(Level::of_byte).flatten();
+    let (provider, name) = (cooked(key.provider).into(), cooked(key.name).into());
+    let announcement = Announcement { provider, name, fields, labels, level };
     (&key.gate, key.slot(description.fingerprint()), announcement)
 }
 
@@ -285,6 +307,10 @@ unsafe fn c_class(class: *const CClass) -> ClassParts {
     let field_count = usize::from(unsafe { description.read() });
     // SAFETY: `field_count` type bytes follow the count.
     let types = unsafe { core::slice::from_raw_parts(description.wrapping_add(1), field_count) };
+    // SAFETY: a byte for the level follows the type bytes.
+    let level = unsafe { description.wrapping_add(1 + field_count).read() };
+    // A level that is not known here is left out.
+    let level = Level::of_byte(level).flatten();
     let mut names = description.wrapping_add(field_count + 2).cast::<c_char>();
     let mut name = || {
         // SAFETY: a description has a NUL-terminated text for the provider, the name, and each field, and the closure
@@ -313,7 +339,7 @@ unsafe fn c_class(class: *const CClass) -> ClassParts {
         // SAFETY: the bits of all labels follow the texts and a NUL, in the order of the labels.
         label.bits = unsafe { all_bits.wrapping_add(index).read_unaligned() };
     }
-    let announcement = Announcement { provider, name: event, fields, labels };
+    let announcement = Announcement { provider, name: event, fields, labels, level };
     // SAFETY: `StaticKey` is one `AtomicI32`, like `enabled`, and `enabled` is the first field.
     let gate: &'static StaticKey = unsafe { &*ptr::from_ref(&class.enabled).cast::<StaticKey>() };
     (gate, &class.id, announcement)
@@ -330,10 +356,28 @@ mod tests {
     use super::*;
 
     /// Returns the compiler's message, which is the panic message because the key of an event is made at compile time.
-    fn refusal(provider: &'static str, name: &'static str, fields: &'static [&'static str]) -> Option<String> {
-        let refused = std::panic::catch_unwind(|| EventKey::new(provider, name, fields)).err()?;
+    fn message(make: impl FnOnce() -> EventKey + std::panic::UnwindSafe) -> Option<String> {
+        let refused = std::panic::catch_unwind(make).err()?;
         let text = refused.downcast_ref::<&str>().map(|text| text.to_string());
         text.or_else(|| refused.downcast_ref::<String>().cloned())
+    }
+
+    fn refusal(provider: &'static str, name: &'static str, fields: &'static [&'static str]) -> Option<String> {
+        message(|| EventKey::new(provider, name, fields))
+    }
+
+    #[test]
+    fn a_level_has_one_of_the_names() {
+        for level in Level::ALL {
+            let key = EventKey::new("t", "a", &[]).with_level(level.name());
+            assert_eq!(key.level, u64::from(Level::byte_of(Some(level))));
+        }
+        assert_eq!(EventKey::new("t", "a", &[]).level, 0);
+        assert!(NO_LEVEL.contains(&format!("({})", Level::LIST)), "{NO_LEVEL}");
+        for name in ["debug", "WARN", "DEBUG_", ""] {
+            let told = message(move || EventKey::new("t", "a", &[]).with_level(name));
+            assert_eq!(told, Some(format!("{NO_LEVEL}: `{name}`")));
+        }
     }
 
     #[test]

@@ -158,6 +158,7 @@ pub mod pages {
 ///   event!(provider.name);
 ///   event!(provider.name, field = expression, field = expression, …);
 ///   event!(provider.name, variable, …);                a variable stands for field = variable
+///   event!(level: WARNING, provider.name, …);          an event of a level
 /// ```
 ///
 /// Expressions are evaluated only when the event is armed, by reference; their types are those that implement [`Value`].
@@ -186,24 +187,42 @@ pub mod pages {
 /// dormouse::event!(shop.order, r#type = 1u8, type = 2u8);
 /// ```
 ///
+/// A level says how important an event is: `EMERG`, `ALERT`, `CRIT`, `ERR`, `WARNING`, `NOTICE`, `INFO`,
+/// `DEBUG_SYSTEM`, `DEBUG_PROGRAM`, `DEBUG_PROCESS`, `DEBUG_MODULE`, `DEBUG_UNIT`, `DEBUG_FUNCTION`, `DEBUG_LINE` or
+/// `DEBUG`, as in LTTng-UST. Rules and tools select by it; it changes nothing in the program's code. Any other word does
+/// not compile:
+///
+/// ```
+/// let (id, attempts) = (7u64, 3u32);
+/// dormouse::event!(level: WARNING, shop.retried, id, attempts);
+/// ```
+/// ```compile_fail,E0080
+/// dormouse::event!(level: LOUD, shop.retried, id = 7u64);
+/// ```
+///
 /// Wait-free and async-signal-safe if the expressions are.
 #[macro_export]
 macro_rules! event {
+    (level: $level:ident, $($event:tt)*) => {
+        $crate::__event!([$crate::__private::Fields::record] [.with_level(::core::stringify!($level))] $($event)*)
+    };
     ($($event:tt)*) => {
-        $crate::__event!([$crate::__private::Fields::record] $($event)*)
+        $crate::__event!([$crate::__private::Fields::record] [] $($event)*)
     };
 }
 
-/// [`event!`] with a given function of the fields and the key that records the event. The lab compares several.
+/// [`event!`] with a given function of the fields and the key that records the event, of which the lab compares several,
+/// and calls that complete the key.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __event {
-    ([$($record:tt)*] $provider:ident . $name:ident $(, $field:ident $(= $value:expr)?)* $(,)?) => {{
+    ([$($record:tt)*] [$($with:tt)*] $provider:ident . $name:ident $(, $field:ident $(= $value:expr)?)* $(,)?) => {{
         static KEY: $crate::__private::EventKey = $crate::__private::EventKey::new(
             ::core::stringify!($provider),
             ::core::stringify!($name),
             &[$(::core::stringify!($field)),*],
-        );
+        )
+        $($with)*;
         /// The gate: one site for each list of field types.
         #[inline(always)]
         fn gate<List: $crate::__private::TypeList>(_: $crate::__private::Recorded<List>) -> bool {

@@ -146,7 +146,7 @@ fn wrong_files(place: &Path) -> Vec<OwnedFd> {
 
 /// Returns the rules of a session that records all events.
 fn everything() -> [Rule; 1] {
-    [Rule { pattern: "*".into(), is_exclusion: false, condition: Condition::default() }]
+    [Rule { pattern: "*".into(), levels: None, is_exclusion: false, condition: Condition::default() }]
 }
 
 /// A session's memory, laid out like an owner's. Any of its words may be changed.

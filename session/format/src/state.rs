@@ -200,5 +200,6 @@ pub const STATE_CLASS_COUNT_MIN: usize = 9;
 
 fn class(number: u16, name: &str, fields: &[(&str, Kind)]) -> (u16, ClassDecl) {
     let fields = fields.iter().map(|(name, kind)| (name.to_string(), FieldType::scalar(*kind))).collect();
-    (CLASS_ID_MAX + number, ClassDecl { provider: "dormouse".into(), name: name.into(), fields, labels: Labels::new() })
+    let (provider, name) = ("dormouse".into(), name.into());
+    (CLASS_ID_MAX + number, ClassDecl { provider, name, fields, labels: Labels::new(), level: None })
 }

@@ -156,6 +156,7 @@ mod tests {
             name: name.into(),
             fields: vec![],
             labels: Labels::new(),
+            level: None,
         };
         assert!(classes.insert(0, decl("order")) && classes.insert(1, decl("item")));
         let mut counts = vec![0; LOST_CLASS_COUNT];

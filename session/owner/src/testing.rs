@@ -34,7 +34,7 @@ pub(crate) const FIELDS: [(&str, FieldType); 1] = [("n", FieldType::scalar(Kind:
 /// Returns the class.
 pub(crate) fn class() -> ClassDecl {
     let fields = FIELDS.map(|(name, field_type)| (name.into(), field_type)).into();
-    ClassDecl { provider: "p".into(), name: "e".into(), fields, labels: Labels::new() }
+    ClassDecl { provider: "p".into(), name: "e".into(), fields, labels: Labels::new(), level: None }
 }
 
 /// Number of events that all pages together cannot hold.

@@ -3,8 +3,8 @@
 //! ```text
 //!   section dormouse_events   key - .   describe - .             one record for each class, perhaps repeated
 //!                               │         │ 0: a class of C
-//!     C     key ─▶ enabled  id  description: types, names        bytes without addresses (abi: CClass)
-//!     Rust  key ─▶ enabled  id  … provider  name  fields         texts, by relocated addresses (abi: rust_event)
+//!     C     key ─▶ enabled  id  description: types, level, names   bytes without addresses (abi: CClass)
+//!     Rust  key ─▶ enabled  id  … provider  name  fields  level    texts, by relocated addresses (abi: rust_event)
 //!           describe ─▶ lea rax, [types, labels]; ret            x86-64
 //!                       adrp x0, …; add x0, x0, …; ret           AArch64; elsewhere the types are not known
 //!   section dormouse_sites    site - .   kind   key - .   target - .
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use crate::error::Error;
 use dormouse_abi::class::{
     Announcement, CClass, CLASS_ID_NONE, ClassDecl, FIELD_COUNT_MAX, FieldType, LABEL_COUNT_MAX, LABELLED, Label,
-    Labels, NAME_LEN_MAX, is_labelled, is_name, rust_event,
+    Labels, Level, NAME_LEN_MAX, is_labelled, is_name, rust_event,
 };
 use dormouse_abi::site::{
     EVENTS_SECTION, EventRecord, SITE_BRANCH, SITE_FORM_MASK, SITE_INDIRECT, SITES_SECTION, SiteRecord,
@@ -159,7 +159,8 @@ fn c_class(image: &Image<'_, '_>, key: u64) -> Option<Found> {
     if types.iter().any(|byte| is_labelled(*byte)) {
         description = image.bytes(address, DESCRIPTION_BYTES_MAX + LABEL_BYTES_MAX)?;
     }
-    let mut rest = description.get(1 + types.len()..)?.strip_prefix(&[0])?;
+    let (level, mut rest) = description.get(1 + types.len()..)?.split_first()?;
+    let level = Level::of_byte(*level)?;
     let mut text = || {
         let (text, after) = rest.split_at_checked(rest.iter().position(|byte| *byte == 0)?)?;
         rest = &after[1..];
@@ -186,10 +187,10 @@ fn c_class(image: &Image<'_, '_>, key: u64) -> Option<Found> {
             label.bits = u64_at(bits.next()?, 0).cast_signed();
         }
     }
-    let fit = Announcement { provider, name, fields, labels }.check().ok();
-    Some(fit.map(|ClassDecl { provider, name, fields, labels }| {
+    let fit = Announcement { provider, name, fields, labels, level }.check().ok();
+    Some(fit.map(|ClassDecl { provider, name, fields, labels, level }| {
         let fields = fields.into_iter().map(|(name, field_type)| (name, Some(field_type))).collect();
-        ClassDecl { provider, name, fields, labels }
+        ClassDecl { provider, name, fields, labels, level }
     }))
 }
 
@@ -214,7 +215,9 @@ fn rust_class(image: &Image<'_, '_>, key: u64, describe: u64) -> Option<Found> {
     let labels = description.map_or(Some(Labels::new()), |at| labels_of(image, at, &text))?;
     let (provider, name) = (text(member(rust_event::PROVIDER_OFFSET))?, text(member(rust_event::NAME_OFFSET))?);
     let fields = names.into_iter().zip(types).collect();
-    Some(Some(ClassDecl { provider, name, fields, labels }))
+    // The key of a program of an older version ends before the level, and most data behind it are no level.
+    let level = image.word(member(rust_event::LEVEL_OFFSET)).and_then(|word| Level::of_byte(u8::try_from(word).ok()?)?);
+    Some(Some(ClassDecl { provider, name, fields, labels, level }))
 }
 
 /// Returns the address of the description that a class's function returns. `None` if the function does not just return an
@@ -434,7 +437,8 @@ mod tests {
         }
         put(class + 4, &CLASS_ID_NONE.to_le_bytes());
         let types = [Kind::U64 as u8, Kind::Str as u8, Kind::I8 as u8 | LABELLED];
-        put(class + 8, &[&[3][..], &types, b"\0p\0e\0n\0text\0s\0UP\0ns::DOWN\0\0\0"].concat());
+        let names_and_labels = b"p\0e\0n\0text\0s\0UP\0ns::DOWN\0\0\0";
+        put(class + 8, &[&[3][..], &types, &[Level::byte_of(Some(Level::Info))], names_and_labels].concat());
         put(class + 8 + 32, &[1_i64.to_le_bytes(), (-2_i64).to_le_bytes()].concat());
         put(names, b"\0dormouse_events\0dormouse_sites\0names\0");
         let sections = [(1_u32, events, 16_usize), (17, sites, 32), (32, names, 38)];
@@ -462,8 +466,17 @@ mod tests {
         let fields = vec![field("n", Kind::U64), field("text", Kind::Str), field("s", Kind::I8)];
         let labels = [("UP", 1), ("DOWN", -2)].map(|(name, bits)| Label { name: name.into(), bits });
         let labels = Labels::from([(2, labels.into())]);
-        let decl = ClassDecl { provider: "p".into(), name: "e".into(), fields, labels };
-        assert_eq!(of(&whole), (Ok(vec![FileClass { decl, site_count: 2 }]), Some(2)));
+        let level = Some(Level::Info);
+        let decl = ClassDecl { provider: "p".into(), name: "e".into(), fields, labels, level };
+        assert_eq!(of(&whole), (Ok(vec![FileClass { decl: decl.clone(), site_count: 2 }]), Some(2)));
+        // The level is behind the count and three types.
+        let with_level = |byte: u8| {
+            let mut changed = whole.clone();
+            changed[0x140 + 8 + 4] = byte;
+            of(&changed).0
+        };
+        assert_eq!(with_level(0), Ok(vec![FileClass { decl: ClassDecl { level: None, ..decl }, site_count: 2 }]));
+        assert!(with_level(16).unwrap_err().contains("of another version of Dormouse"));
         // A key that leads into the header, and one that leads nowhere.
         for distance in [-0x100_i64, 0x10_0000] {
             let mut damaged = whole.clone();

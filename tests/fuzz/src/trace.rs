@@ -12,7 +12,7 @@ pub type Record = (u64, Vec<u8>);
 /// Returns a class with one field, of bytes.
 pub fn class() -> ClassDecl {
     let fields = vec![("bytes".into(), FieldType::scalar(Kind::Bytes))];
-    ClassDecl { provider: "fuzz".into(), name: "run".into(), fields, labels: Labels::new() }
+    ClassDecl { provider: "fuzz".into(), name: "run".into(), fields, labels: Labels::new(), level: None }
 }
 
 /// Returns metadata with these classes, whose ids count from 0.

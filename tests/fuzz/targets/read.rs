@@ -50,7 +50,7 @@ fn classes() -> Vec<ClassDecl> {
     let types: Vec<FieldType> = scalars.chain(sequences).collect();
     let class = |name: String, types: &[FieldType]| {
         let fields = types.iter().enumerate().map(|(index, field)| (format!("f{index}"), *field)).collect();
-        ClassDecl { provider: "fuzz".into(), name, fields, labels: Labels::new() }
+        ClassDecl { provider: "fuzz".into(), name, fields, labels: Labels::new(), level: None }
     };
     let each = types.iter().enumerate().map(|(index, field)| class(format!("c{index}"), &[*field]));
     each.chain([class("all".into(), &types)]).collect()

@@ -22,7 +22,7 @@ compile_error!("choose a way to write: `--features memcpy` or `--features specia
 #[macro_export]
 macro_rules! event {
     ($($event:tt)*) => {
-        $crate::__event!([$crate::Other::record] $($event)*)
+        $crate::__event!([$crate::Other::record] [] $($event)*)
     };
 }
 

@@ -133,7 +133,7 @@ fn text_of(bytes: &[u8]) -> Result<Cow<'_, str>, MetadataError> {
 mod tests {
     use super::*;
     use crate::testing::TraceBuilder;
-    use dormouse_abi::class::{FieldType, Kind, Label, Labels};
+    use dormouse_abi::class::{FieldType, Kind, Label, Labels, Level};
     use dormouse_abi::page::STREAM_EVENTS;
     use dormouse_abi::record::RecordKind;
     use dormouse_format::state::STATE_CLASS_COUNT_MIN;
@@ -148,7 +148,7 @@ mod tests {
         let label = |name: &str, bits| Label { name: name.into(), bits };
         let state = vec![label("READY", 0), label("event", -1), label("ALIAS", 0)];
         let labels = Labels::from([(fields.len() - 2, state), (fields.len() - 1, vec![label("ALL", -1)])]);
-        ClassDecl { provider: "p".into(), name: "every".into(), fields, labels }
+        ClassDecl { provider: "p".into(), name: "every".into(), fields, labels, level: Some(Level::Warning) }
     }
 
     /// The first line of the message, which has the error and its position.
@@ -230,7 +230,8 @@ mod tests {
             ("Bool", u32),
         ];
         let fields = fields.iter().map(|(name, field_type)| (name.to_string(), *field_type)).collect();
-        let decl = ClassDecl { provider: "a\"b".into(), name: "x:y".into(), fields, labels: Labels::new() };
+        let (provider, name) = ("a\"b".into(), "x:y".into());
+        let decl = ClassDecl { provider, name, fields, labels: Labels::new(), level: None };
         let mut metadata = TraceBuilder::new().finish().metadata;
         metadata += &Metadata::class(0, &decl);
         let metadata = Metadata::parse(&metadata).unwrap();
@@ -259,6 +260,9 @@ mod tests {
             ("float32_t _f32", "float16_t _f32"),
             ("_event[__event_length]", "_event[__other_length]"),
             ("trace {", "callsite {"),
+            ("loglevel = 4", "loglevel = 15"),
+            ("loglevel = 4", "loglevel = \"WARNING\""),
+            ("loglevel = 4", "level = 4"),
         ] {
             assert!(text.contains(from), "{from}");
             let error = Metadata::parse(&text.replacen(from, to, 1)).unwrap_err();
@@ -317,6 +321,65 @@ mod tests {
         assert_eq!(twice("\nclock {", "\nenv { domain = 1; };\nclock {"), is(line + 8, 7, "domain", "env"));
         let clock = text[..text.find("\tfreq").unwrap()].lines().count() + 1;
         assert_eq!(twice("\tfreq", "\tfreq = 7;\n\tfreq"), is(clock + 1, 2, "freq", "clock"));
+    }
+
+    /// Levels of any tracer are read, but only those that there are.
+    #[test]
+    fn levels_are_read_in_both_formats() {
+        let trace = "/* CTF 1.8 */ trace { major = 1; minor = 8; byte_order = le; };";
+        let of_text = |entry: &str| {
+            let text = format!("{trace} event {{ name = e; id = 0; {entry} fields := struct {{ string s; }}; }};");
+            Described::parse(&text).unwrap().class.streams[0].events[0].level
+        };
+        let of_fragments = |attributes: &str| {
+            let fragments = [
+                r#"{"type":"preamble","version":2}"#.to_string(),
+                r#"{"type":"data-stream-class"}"#.to_string(),
+                format!(r#"{{"type":"event-record-class","name":"e","attributes":{{{attributes}}}}}"#),
+            ];
+            let text = fragments.map(|fragment| format!("\u{1e}{fragment}\n")).concat();
+            Described::parse(&text).unwrap().class.streams[0].events[0].level
+        };
+        let texts = [
+            "emergency",
+            "alert",
+            "critical",
+            "error",
+            "warning",
+            "notice",
+            "info",
+            "debug:system",
+            "debug:program",
+            "debug:process",
+            "debug:module",
+            "debug:unit",
+            "debug:function",
+            "debug:line",
+            "debug",
+        ];
+        for (level, text) in Level::ALL.into_iter().zip(texts) {
+            assert_eq!(of_text(&format!("loglevel = {};", level as u8)), Some(level));
+            for namespace in ["babeltrace.org,2020", "lttng.org,2009"] {
+                let attributes = format!(r#""other":{{"x":1}},"{namespace}":{{"emf-uri":"u","log-level":"{text}"}}"#);
+                assert_eq!(of_fragments(&attributes), Some(level), "{attributes}");
+            }
+        }
+        for entry in ["", "loglevel = 15;", "loglevel = 777;"] {
+            assert_eq!(of_text(entry), None, "{entry}");
+        }
+        for attributes in [
+            "",
+            r#""babeltrace.org,2020":{"log-level":"loud"}"#,
+            r#""babeltrace.org,2020":{"log-level":4}"#,
+            r#""babeltrace.org,2020":7"#,
+            r#""else.org":{"log-level":"error"}"#,
+        ] {
+            assert_eq!(of_fragments(attributes), None, "{attributes}");
+        }
+        // A conversion keeps the level.
+        let described = Described::parse(&format!("{trace} event {{ name = e; loglevel = 3; }};")).unwrap();
+        let converted = in_ctf2(&described.class).unwrap();
+        assert!(converted.contains(r#""attributes":{"babeltrace.org,2020":{"log-level":"error"}}"#), "{converted}");
     }
 
     /// Splits metadata into packets whose contents are at most `size_bytes` long.

@@ -4,7 +4,9 @@
 //! `env`, `clock` and `event` are interpreted. All other declarations must equal those of a preamble with the same
 //! options.
 
-use dormouse_abi::class::{CLASS_ID_MAX, ClassDecl, FIELD_COUNT_MAX, FieldType, Kind, Label, Labels, check_labels};
+use dormouse_abi::class::{
+    CLASS_ID_MAX, ClassDecl, FIELD_COUNT_MAX, FieldType, Kind, Label, Labels, Level, check_labels,
+};
 use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
 use dormouse_abi::record::RecordKind;
 use dormouse_format::metadata::tsdl::{FIRST_LINE, identifier, type_name};
@@ -142,13 +144,15 @@ fn number<T: TryFrom<i128>>((at, entries): &Found<'_>, key: &str) -> Checked<T> 
     }
 }
 
-/// Parses `event { name = "provider:name"; id = 7; stream_id = 0; fields := struct { … } align(8); }`.
+/// Parses `event { name = "provider:name"; id = 7; stream_id = 0; fields := struct { … } align(8); }`, which can have
+/// `loglevel = 4;` in front of the fields.
 fn event(block: &Block<'_>) -> Option<(u16, ClassDecl)> {
-    let [Entry::Value(name), Entry::Value(id), Entry::Value(stream_id), Entry::Class(_, fields_key, fields)] =
-        block.entries.as_slice()
-    else {
-        return None;
+    let Some((Entry::Class(_, fields_key, fields), values)) = block.entries.split_last() else { return None };
+    let (values, level) = match values {
+        [values @ .., Entry::Value(last)] if last.key == "loglevel" => (values, Some(level(&last.value)?)),
+        values => (values, None),
     };
+    let [Entry::Value(name), Entry::Value(id), Entry::Value(stream_id)] = values else { return None };
     let keys = (name.key.as_ref(), id.key.as_ref(), stream_id.key.as_ref(), fields_key.as_ref());
     let (Value::Text(full_name), Value::Number(id), Value::Number(stream_id)) =
         (&name.value, &id.value, &stream_id.value)
@@ -164,7 +168,12 @@ fn event(block: &Block<'_>) -> Option<(u16, ClassDecl)> {
     let expected_id = if id <= CLASS_ID_MAX { STREAM_EVENTS } else { STREAM_STATE };
     let is_own = keys == ("name", "id", "stream_id", "fields") && *stream_id == i128::from(expected_id);
     let (fields, labels) = fields_of(members)?;
-    is_own.then(|| (id, ClassDecl { provider: provider.into(), name: name.into(), fields, labels }))
+    is_own.then(|| (id, ClassDecl { provider: provider.into(), name: name.into(), fields, labels, level }))
+}
+
+fn level(value: &Value<'_>) -> Option<Level> {
+    let Value::Number(number) = value else { return None };
+    Level::from_number(u8::try_from(*number).ok()?)
 }
 
 fn kind_of(name: &str) -> Option<Kind> {

@@ -7,6 +7,7 @@ use super::scalars::flag;
 use super::syntax::{Assignment, At, Block, Declaration, Entry, Value};
 use super::types::Types;
 use crate::model::{ByteOrder, ClockClass, EnvValue, EventClass, Scope, StreamClass, Struct, TraceClass};
+use dormouse_abi::class::Level;
 
 /// Returns the model of a text's declarations.
 pub(super) fn resolve(text: &str, declarations: &[Declaration<'_>]) -> Result<TraceClass, MetadataError> {
@@ -233,8 +234,9 @@ fn event<'a>(
         return fail(block.at, "this event declaration has no name");
     };
     let id = entries.id("id")?.unwrap_or(0);
-    entries.id("loglevel")?;
-    let mut event = EventClass { id, name: name.to_string(), context: None, fields: None };
+    // A level that is not known is none.
+    let level = entries.id("loglevel")?.and_then(|number| Level::from_number(u8::try_from(number).ok()?));
+    let mut event = EventClass { id, name: name.to_string(), level, context: None, fields: None };
     types.open();
     for entry in &block.entries {
         if let Entry::Type(declaration) = entry {

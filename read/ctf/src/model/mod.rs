@@ -13,6 +13,8 @@ pub use field::{
 };
 pub use role::{Role, Roles};
 
+use dormouse_abi::class::Level;
+
 /// Content of the metadata.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TraceClass {
@@ -87,6 +89,8 @@ pub struct EventClass {
     pub id: u64,
     /// Name.
     pub name: String,
+    /// Level, if the metadata give one that is known.
+    pub level: Option<Level>,
     /// Context that only events of this class have.
     pub context: Option<Struct>,
     /// Payload fields.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use dormouse_abi::class::ClassDecl;
+use dormouse_abi::class::{ClassDecl, Level};
 
 use super::bits::{Cursor, FieldError};
 use super::node::{Node, Slots, StructNode};
@@ -18,6 +18,8 @@ pub struct Class {
     pub id: u64,
     /// Name; `provider:name` in Dormouse's traces.
     pub full_name: String,
+    /// Level, if the class has one.
+    pub level: Option<Level>,
     /// Names and kinds of the fields, in Dormouse's traces.
     pub decl: Option<Box<ClassDecl>>,
     /// Context that all classes of the stream have.
@@ -50,6 +52,7 @@ impl Class {
         Class {
             id: event.id,
             full_name: event.name.clone(),
+            level: event.level,
             decl: decl.map(Box::new),
             fixed_size_bits: fixed_size(&program),
             event_context,

@@ -29,6 +29,11 @@
  *     #define STATE(name) DORMOUSE_ENUM(name, READY, RUNNING, ("FINISHED", DONE))
  *     DORMOUSE_EVENT(job, moved, (id, job->id), (STATE(from), job->state), (STATE(to), state));
  *
+ * An event can have a level, one of EMERG, ALERT, CRIT, ERR, WARNING, NOTICE, INFO, DEBUG_SYSTEM, DEBUG_PROGRAM,
+ * DEBUG_PROCESS, DEBUG_MODULE, DEBUG_UNIT, DEBUG_FUNCTION, DEBUG_LINE and DEBUG, by which rules and tools select:
+ *
+ *     DORMOUSE_EVENT_LEVEL(WARNING, db, slow, (sql, text));
+ *
  * If the event is armed, values are evaluated once, in order; otherwise they are not evaluated. Pointed-to data must
  * live until the statement ends, which temporaries do, and text must not be changed by another thread meanwhile. The
  * macro never blocks, allocates or fails, and is async-signal-safe if the values are.
@@ -420,14 +425,14 @@ extern struct dormouse_i_field_text {
     dormouse_i_values.name##_dormouse_i_value = (__VA_ARGS__);
 
 /*
- *   static class = {types, names, values of labels}
+ *   static class = {types, level, names, values of labels}
  *   if gate(class):
  *       values = all values, packed
  *       dormouse_record_words(class, values), or dormouse_record_values if a field has no fixed size
  *
  * The values are volatile, so that compilers store them in place and do not optimise them further.
  */
-#define DORMOUSE_I_EVENT(field_count_, provider_, name_, ...)                                                          \
+#define DORMOUSE_I_EVENT(level_, field_count_, provider_, name_, ...)                                                  \
     __extension__({                                                                                                    \
         __label__ dormouse_i_armed;                                                                                    \
         DORMOUSE_I_CHECK_NAMES(field_count_, provider_, name_, __VA_ARGS__);                                           \
@@ -440,7 +445,7 @@ extern struct dormouse_i_field_text {
         } dormouse_i_class = {                                                                                         \
             DORMOUSE_CLASS_INIT,                                                                                       \
             field_count_,                                                                                              \
-            {DORMOUSE_I_CAT(DORMOUSE_I_MAP_, field_count_)(DORMOUSE_I_TYPE_BYTE, __VA_ARGS__) 0},                      \
+            {DORMOUSE_I_CAT(DORMOUSE_I_MAP_, field_count_)(DORMOUSE_I_TYPE_BYTE, __VA_ARGS__) level_},                 \
             DORMOUSE_I_NAMES(field_count_, provider_, name_, __VA_ARGS__),                                             \
             {DORMOUSE_I_CAT(DORMOUSE_I_MAP_, field_count_)(DORMOUSE_I_OPEN_VALUES, __VA_ARGS__)}                       \
         };                                                                                                             \
@@ -634,11 +639,11 @@ struct record {
 
 /*
  *   types = those of the values, outside the tag, because a local class has no access to `this`
- *   tag = {types, names, values of labels}
+ *   tag = {types, level, names, values of labels}
  *   if gate(class of tag):
  *       record{class of tag, keep(value)…}        one expression, so that temporaries live until the end
  */
-#define DORMOUSE_I_EVENT(field_count_, provider_, name_, ...)                                                          \
+#define DORMOUSE_I_EVENT(level_, field_count_, provider_, name_, ...)                                                  \
     __extension__({                                                                                                    \
         __label__ dormouse_i_armed;                                                                                    \
         DORMOUSE_I_CHECK_NAMES(field_count_, provider_, name_, __VA_ARGS__);                                           \
@@ -653,7 +658,7 @@ struct record {
             static constexpr description describe()                                                                    \
             {                                                                                                          \
                 return {DORMOUSE_CLASS_INIT, field_count_,                                                             \
-                        {DORMOUSE_I_CAT(DORMOUSE_I_MAP_, field_count_)(DORMOUSE_I_TYPE_BYTE, __VA_ARGS__) 0},          \
+                        {DORMOUSE_I_CAT(DORMOUSE_I_MAP_, field_count_)(DORMOUSE_I_TYPE_BYTE, __VA_ARGS__) level_},     \
                         DORMOUSE_I_NAMES(field_count_, provider_, name_, __VA_ARGS__),                                 \
                         {DORMOUSE_I_CAT(DORMOUSE_I_MAP_, field_count_)(DORMOUSE_I_OPEN_VALUES, __VA_ARGS__)}};         \
             }                                                                                                          \
@@ -675,10 +680,11 @@ struct record {
     DORMOUSE_I_ASSERT(DORMOUSE_I_TYPE_IS_KNOWN(__VA_ARGS__), DORMOUSE_I_UNKNOWN_TYPE);                                 \
     (void)(__VA_ARGS__);
 
-#define DORMOUSE_I_EVENT(field_count_, provider_, name_, ...)                                                          \
+#define DORMOUSE_I_EVENT(level_, field_count_, provider_, name_, ...)                                                  \
     do {                                                                                                               \
         DORMOUSE_I_CHECK_NAMES(field_count_, provider_, name_, __VA_ARGS__);                                           \
         if (0) {                                                                                                       \
+            (void)(level_);                                                                                            \
             DORMOUSE_I_CAT(DORMOUSE_I_MAP_, field_count_)(DORMOUSE_I_USE, __VA_ARGS__)                                 \
         }                                                                                                              \
     } while (0)
@@ -686,11 +692,16 @@ struct record {
 #endif /* DORMOUSE_DISABLE */
 /* clang-format on */
 
-#define DORMOUSE_EVENT(...) DORMOUSE_I_EVENT_COUNTED(DORMOUSE_I_FIELD_COUNT(__VA_ARGS__), __VA_ARGS__, dormouse_i_end)
-#define DORMOUSE_I_EVENT_COUNTED(field_count, provider, name, ...)                                                     \
-    DORMOUSE_I_EVENT_OF(field_count, provider,                                                                         \
+#define DORMOUSE_EVENT(...)                                                                                            \
+    DORMOUSE_I_EVENT_COUNTED(0, DORMOUSE_I_FIELD_COUNT(__VA_ARGS__), __VA_ARGS__, dormouse_i_end)
+/* The level is pasted here, where it is not expanded yet: a program may have a macro DEBUG. */
+#define DORMOUSE_EVENT_LEVEL(level, ...)                                                                               \
+    DORMOUSE_I_EVENT_COUNTED((DORMOUSE_LEVEL_##level + 1), DORMOUSE_I_FIELD_COUNT(__VA_ARGS__), __VA_ARGS__,           \
+                             dormouse_i_end)
+#define DORMOUSE_I_EVENT_COUNTED(level, field_count, provider, name, ...)                                              \
+    DORMOUSE_I_EVENT_OF(level, field_count, provider,                                                                  \
                         name DORMOUSE_I_CAT(DORMOUSE_I_MAP_, field_count)(DORMOUSE_I_WHOLE, __VA_ARGS__),              \
                         dormouse_i_end)
-#define DORMOUSE_I_EVENT_OF(field_count, ...) DORMOUSE_I_EVENT(field_count, __VA_ARGS__)
+#define DORMOUSE_I_EVENT_OF(level, field_count, ...) DORMOUSE_I_EVENT(level, field_count, __VA_ARGS__)
 
 #endif

@@ -13,7 +13,7 @@ mod event;
 
 use std::cmp::Ordering;
 
-use dormouse_abi::class::{ClassDecl, Kind, matches};
+use dormouse_abi::class::{ClassDecl, Kind, Level};
 use dormouse_abi::rule::value::{Operator, Value, matches_within};
 use dormouse_abi::rule::{Condition, Literal, Name, Next, Operand, Part, Question, Rule, Test};
 
@@ -101,6 +101,8 @@ impl Pattern {
 enum Source {
     Place(Place),
     Literal(Literal),
+    /// Level of the class.
+    Level(Level),
 }
 
 /// Maximum cost of an event: a unit is a test, eight bytes of compared text, a label, or a step of a pattern.
@@ -117,7 +119,7 @@ impl Bound {
     /// Binds rules to a class.
     pub(crate) fn new(rules: &[Rule], decl: &ClassDecl) -> Bound {
         let name = decl.full_name();
-        let matching: Vec<&Rule> = rules.iter().filter(|rule| matches(&rule.pattern, &name)).collect();
+        let matching: Vec<&Rule> = rules.iter().filter(|rule| rule.matches(&name, decl.level)).collect();
         if matching.iter().any(|rule| rule.is_exclusion) {
             return Bound::Never;
         }
@@ -214,6 +216,8 @@ enum Found<'a> {
     Missing,
     /// Text that all events of the class have.
     Name(&'a str),
+    /// Level of the class.
+    Level(Level),
     Literal(&'a Literal),
     Place(Place),
 }
@@ -223,6 +227,7 @@ impl Found<'_> {
     fn constant(&self) -> Option<Value<'_>> {
         match self {
             Found::Name(name) => Some(Value::Text(name.as_bytes().into())),
+            Found::Level(level) => Some((*level).into()),
             Found::Literal(literal) => Some(literal.value()),
             Found::Missing | Found::Place(_) => None,
         }
@@ -232,6 +237,7 @@ impl Found<'_> {
         match self {
             Found::Place(place) => Source::Place(place),
             Found::Name(name) => Source::Literal(Literal::Text(name.into())),
+            Found::Level(level) => Source::Level(level),
             Found::Literal(literal) => Source::Literal(literal.clone()),
             Found::Missing => Source::Literal(Literal::Boolean(false)),
         }
@@ -338,6 +344,8 @@ fn find<'a>(operand: &'a Operand, condition: &'a Condition, decl: &ClassDecl, fu
         Operand::Name(index) => usize::from(*index),
     };
     let Some(Name { parts }) = condition.names.get(index) else { return Found::Missing };
+    // A field of this name goes before the class's level.
+    let is_level = matches!(parts.as_slice(), [Part::Member(word)] if word == "level");
     let parts = match parts.as_slice() {
         [Part::Member(scope), rest @ ..] if scope == "fields" && !rest.is_empty() => rest,
         [Part::Member(scope), rest @ ..] if scope == "context" && !rest.is_empty() => return Found::Missing,
@@ -361,7 +369,11 @@ fn find<'a>(operand: &'a Operand, condition: &'a Condition, decl: &ClassDecl, fu
             })
         }
     };
-    place.map_or(Found::Missing, Found::Place)
+    match (place, decl.level) {
+        (Some(place), _) => Found::Place(place),
+        (None, Some(level)) if is_level => Found::Level(level),
+        (None, _) => Found::Missing,
+    }
 }
 
 impl Tests {
@@ -429,6 +441,7 @@ impl Ask {
         let Ask::Compare(left, _, right) = self else { return None };
         match [left, right][side] {
             Source::Place(place) => Some(place.labels()?.labels.len()),
+            Source::Level(_) => Some(1),
             Source::Literal(_) => None,
         }
     }
@@ -439,6 +452,7 @@ impl Source {
         match self {
             Source::Place(place) => event.value(place),
             Source::Literal(literal) => Some(literal.value()),
+            Source::Level(level) => Some((*level).into()),
         }
     }
 }

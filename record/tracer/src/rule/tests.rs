@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use dormouse_abi::class::{FieldType, Label};
 use dormouse_abi::rule::value::Fields;
-use dormouse_abi::rule::{NAME_COUNT_MAX, TEST_COUNT_MAX};
+use dormouse_abi::rule::{LevelBound, NAME_COUNT_MAX, TEST_COUNT_MAX};
 use dormouse_relay::Segment;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -74,6 +74,8 @@ impl<'a> Fields<'a> for Answers<'a> {
             parts = &parts[1..];
         } else if parts == [Part::Member("event".into())] {
             return Some(Value::Text(self.full_name.as_bytes().into()));
+        } else if parts == [Part::Member("level".into())] {
+            return self.decl.level.map(Value::from);
         }
         let Part::Member(name) = &parts[0] else { return None };
         let find = |name: &str| self.decl.fields.iter().position(|(field, _)| field == name);
@@ -113,7 +115,7 @@ impl<'a> Fields<'a> for Answers<'a> {
     }
 }
 
-const TEXTS: [&[u8]; 8] = [b"", b"a", b"ab", b"abc", b"/tmp/x", b"\xff\xfe", b"LOW", b"HIGH"];
+const TEXTS: [&[u8]; 9] = [b"", b"a", b"ab", b"abc", b"/tmp/x", b"\xff\xfe", b"LOW", b"HIGH", b"CRIT"];
 
 fn bits(kind: Kind, rng: &mut SmallRng) -> u64 {
     match kind {
@@ -156,7 +158,17 @@ fn class(rng: &mut SmallRng) -> ClassDecl {
             of_fields.insert(index, labels(rng, *kind));
         }
     }
-    ClassDecl { provider: "p".into(), name: "e".into(), fields, labels: of_fields }
+    let level = Level::from_number(rng.random_range(0..6)).filter(|level| *level <= Level::Err);
+    ClassDecl { provider: "p".into(), name: "e".into(), fields, labels: of_fields, level }
+}
+
+/// Returns a bound that one rule in eight has.
+fn levels(rng: &mut SmallRng) -> Option<LevelBound> {
+    match rng.random_range(0..16) {
+        0 => Some(LevelBound::AtMost(Level::Crit)),
+        1 => Some(LevelBound::Only(Level::Err)),
+        _ => None,
+    }
 }
 
 fn values(decl: &ClassDecl, rng: &mut SmallRng) -> Vec<Given> {
@@ -177,8 +189,9 @@ fn condition(decl: &ClassDecl, rng: &mut SmallRng) -> Condition {
         let field = format!("f{}", rng.random_range(0..decl.fields.len() + 1));
         let member = |text: &str| Part::Member(text.into());
         Name {
-            parts: match rng.random_range(0..8) {
+            parts: match rng.random_range(0..9) {
                 0 => vec![member("event")],
+                8 => vec![member("level")],
                 1 => vec![member("fields"), member(&field)],
                 2 => vec![member(&field), Part::Index(rng.random_range(0..4))],
                 3 => vec![member(&format!("_{field}_length"))],
@@ -240,20 +253,22 @@ fn bound_rules_agree_with_their_conditions() {
             .map(|(index, labels)| (*index, LabelList::new(decl.fields[*index].1.kind, labels)))
             .collect();
         let rules: Vec<Rule> = (0..rng.random_range(1..4))
-            .map(|_| Rule { pattern: "p:*".into(), is_exclusion: false, condition: condition(&decl, &mut rng) })
+            .map(|_| {
+                let (levels, condition) = (levels(&mut rng), condition(&decl, &mut rng));
+                Rule { pattern: "p:*".into(), levels, is_exclusion: false, condition }
+            })
             .collect();
         let bound = Bound::new(&rules, &decl);
         for _ in 0..5 {
             let values = values(&decl, &mut rng);
             let expected = rules.iter().any(|rule| {
                 let names = &rule.condition.names;
-                rule.condition.holds(&mut Answers {
-                    names,
-                    decl: &decl,
-                    full_name: &full_name,
-                    values: &values,
-                    labels: &labels,
-                })
+                let is_within = match rule.levels {
+                    None => true,
+                    Some(LevelBound::AtMost(max)) => decl.level.is_some() && decl.level <= Some(max),
+                    Some(LevelBound::Only(only)) => decl.level == Some(only),
+                };
+                is_within && rule.condition.holds(&mut Answers { names, decl: &decl, full_name: &full_name, values: &values, labels: &labels })
             });
             let bytes = Bytes::new(&decl.fields, &values, &mut rng);
             let segments = bytes.segments();
@@ -274,11 +289,66 @@ fn bound_rules_agree_with_their_conditions() {
     assert!(kept > 10_000 && open > 10_000, "{kept} kept, {open} by tests");
 }
 
+/// Returns the class `p:e`, without fields.
+fn class_of_level(level: Option<Level>) -> ClassDecl {
+    ClassDecl { provider: "p".into(), name: "e".into(), fields: vec![], labels: BTreeMap::new(), level }
+}
+
+/// Returns a rule without a condition.
+fn rule_of_levels(pattern: &str, levels: Option<LevelBound>, is_exclusion: bool) -> Rule {
+    Rule { pattern: pattern.into(), levels, is_exclusion, condition: Condition::default() }
+}
+
+/// A rule does not match a class outside its bound, and a class without a level is outside every bound.
+#[test]
+fn levels_are_bounds_on_classes() {
+    let bound = |rules: &[Rule], level: Option<Level>| Bound::new(rules, &class_of_level(level));
+    let important = rule_of_levels("p:*", Some(LevelBound::AtMost(Level::Warning)), false);
+    let debugging = rule_of_levels("*", Some(LevelBound::Only(Level::Debug)), true);
+    let all = rule_of_levels("*", None, false);
+    for (level, by_important, by_all) in [
+        (None, Bound::Never, Bound::Always),
+        (Some(Level::Emerg), Bound::Always, Bound::Always),
+        (Some(Level::Warning), Bound::Always, Bound::Always),
+        (Some(Level::Notice), Bound::Never, Bound::Always),
+        (Some(Level::Debug), Bound::Never, Bound::Never),
+    ] {
+        assert_eq!(bound(&[important.clone()], level), by_important, "{level:?}");
+        assert_eq!(bound(&[all.clone(), debugging.clone()], level), by_all, "{level:?}");
+    }
+}
+
+/// A condition on the level is decided with the class; a field of that name goes before the level.
+#[test]
+fn a_level_is_a_name_in_conditions() {
+    let test = |operator, literal| Test {
+        question: Question::Compare(Operand::Name(0), operator, Operand::Literal(literal)),
+        wanted: true,
+        passed: Next::Accept,
+        failed: Next::Reject,
+    };
+    let rule = |operator, literal| {
+        let names = vec![Name { parts: vec![Part::Member("level".into())] }];
+        let condition = Condition { tests: vec![test(operator, literal)], names };
+        Rule { condition, ..rule_of_levels("*", None, false) }
+    };
+    let at_most = rule(Operator::LessOrEqual, Literal::Integer(4));
+    let named = rule(Operator::Equal, Literal::Text(b"ERR".into()));
+    let bound = |rule: &Rule, decl: &ClassDecl| Bound::new(std::slice::from_ref(rule), decl);
+    let (error, debug) = (class_of_level(Some(Level::Err)), class_of_level(Some(Level::Debug)));
+    for rule in [&at_most, &named] {
+        assert_eq!(bound(rule, &error), Bound::Always);
+        assert_eq!(bound(rule, &debug), Bound::Never);
+        assert_eq!(bound(rule, &class_of_level(None)), Bound::Never);
+    }
+    let fields = vec![("level".to_string(), FieldType::scalar(Kind::U8))];
+    assert!(matches!(bound(&at_most, &ClassDecl { fields, ..error }), Bound::If(_)));
+}
+
 #[test]
 fn an_exclusion_decides() {
-    let decl = ClassDecl { provider: "p".into(), name: "e".into(), fields: vec![], labels: BTreeMap::new() };
-    let rule =
-        |pattern: &str, is_exclusion| Rule { pattern: pattern.into(), is_exclusion, condition: Condition::default() };
+    let decl = class_of_level(None);
+    let rule = |pattern: &str, is_exclusion| rule_of_levels(pattern, None, is_exclusion);
     assert_eq!(Bound::new(&[rule("*", false)], &decl), Bound::Always);
     assert_eq!(Bound::new(&[rule("*", false), rule("p.e", true)], &decl), Bound::Never);
     assert_eq!(Bound::new(&[rule("*", false), rule("q:*", true)], &decl), Bound::Always);

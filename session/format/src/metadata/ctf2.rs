@@ -1,6 +1,6 @@
 //! Writer of CTF 2. The content equals that of [`tsdl`](super::tsdl).
 
-use dormouse_abi::class::{ClassDecl, FieldType, Kind, Label};
+use dormouse_abi::class::{ClassDecl, FieldType, Kind, Label, Level};
 use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
 use dormouse_abi::record::{COMPACT_TIMESTAMP_BITS, EXTENDED, RecordKind, TIMESTAMP_BITS};
 
@@ -127,13 +127,54 @@ pub fn event_fragment(stream_id: u32, id: u16, decl: &ClassDecl) -> Json {
         }
         members.push((name, class));
     }
-    object([
+    let payload = structure(members.iter().map(|(name, class)| (name.as_str(), class.clone())));
+    let mut fragment = vec![
         ("type", text("event-record-class")),
         ("id", Json::Number(id.into())),
         ("data-stream-class-id", Json::Number(stream_id.into())),
         ("name", text(&name)),
-        ("payload-field-class", structure(members.iter().map(|(name, class)| (name.as_str(), class.clone())))),
-    ])
+    ];
+    fragment.extend(decl.level.map(|level| ("attributes", attributes(level))));
+    fragment.push(("payload-field-class", payload));
+    object(fragment)
+}
+
+/// Namespaces of the attribute that is a class's level: those of babeltrace2 and LTTng.
+const LEVEL_NAMESPACES: [&str; 2] = ["babeltrace.org,2020", "lttng.org,2009"];
+/// Name of that attribute.
+const LEVEL_ATTRIBUTE: &str = "log-level";
+
+/// Value of that attribute.
+fn level_text(level: Level) -> &'static str {
+    match level {
+        Level::Emerg => "emergency",
+        Level::Alert => "alert",
+        Level::Crit => "critical",
+        Level::Err => "error",
+        Level::Warning => "warning",
+        Level::Notice => "notice",
+        Level::Info => "info",
+        Level::DebugSystem => "debug:system",
+        Level::DebugProgram => "debug:program",
+        Level::DebugProcess => "debug:process",
+        Level::DebugModule => "debug:module",
+        Level::DebugUnit => "debug:unit",
+        Level::DebugFunction => "debug:function",
+        Level::DebugLine => "debug:line",
+        Level::Debug => "debug",
+    }
+}
+
+/// Returns the attributes of an event record class of this level.
+pub fn attributes(level: Level) -> Json {
+    object([(LEVEL_NAMESPACES[0], object([(LEVEL_ATTRIBUTE, text(level_text(level)))]))])
+}
+
+/// Returns the level in the attributes of an event record class, of any tracer; `None` for a level that is not known.
+pub fn level_of(attributes: &Json) -> Option<Level> {
+    let of_namespace = |namespace: &&str| attributes.get(namespace)?.get(LEVEL_ATTRIBUTE)?.text();
+    let found = LEVEL_NAMESPACES.iter().find_map(of_namespace)?;
+    Level::ALL.into_iter().find(|level| level_text(*level) == found)
 }
 
 /// Name of a kind's field class.

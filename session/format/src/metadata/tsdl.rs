@@ -179,9 +179,13 @@ pub(super) fn event(stream_id: u32, id: u16, decl: &ClassDecl) -> String {
     put(
         &mut out,
         format_args!(
-            "\nevent {{\n\tname = \"{provider}:{name}\";\n\tid = {id};\n\tstream_id = {stream_id};\n\tfields := struct {{\n"
+            "\nevent {{\n\tname = \"{provider}:{name}\";\n\tid = {id};\n\tstream_id = {stream_id};\n"
         ),
     );
+    if let Some(level) = decl.level {
+        put(&mut out, format_args!("\tloglevel = {};\n", level as u8));
+    }
+    out += "\tfields := struct {\n";
     for (index, ((_, field_type), name)) in decl.fields.iter().zip(field_names(decl)).enumerate() {
         let FieldType { kind, sequence } = *field_type;
         if let Some(labels) = decl.labels.get(&index) {

@@ -7,7 +7,7 @@ use dormouse_abi::class::{CLASS_ID_MAX, ClassDecl, FIELD_COUNT_MAX, FieldType, K
 use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
 use dormouse_abi::record::RecordKind;
 
-use dormouse_format::metadata::ctf2::{alias, enumeration, event_fragment, layout};
+use dormouse_format::metadata::ctf2::{alias, enumeration, event_fragment, layout, level_of};
 use dormouse_format::metadata::json::Json;
 use dormouse_format::{Clock, Format, MetadataOptions, Totals};
 
@@ -133,7 +133,8 @@ fn event(fragment: &Json) -> Option<(u16, ClassDecl)> {
         };
         fields.push((name.into(), field_type));
     }
-    let decl = ClassDecl { provider: provider.into(), name: name.into(), fields, labels };
+    let level = fragment.get("attributes").and_then(level_of);
+    let decl = ClassDecl { provider: provider.into(), name: name.into(), fields, labels, level };
     let stream_id = if id <= CLASS_ID_MAX { STREAM_EVENTS } else { STREAM_STATE };
     let is_written = decl.fields.len() <= FIELD_COUNT_MAX && event_fragment(stream_id, id, &decl) == *fragment;
     is_written.then_some((id, decl))

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use super::fields::Fields;
 use super::node::{Checked, Node};
 use crate::model::{ClockClass, EnvValue, EventClass, Scope, StreamClass, Struct, TraceClass};
+use dormouse_format::metadata::ctf2::level_of;
 use dormouse_format::metadata::json::Json;
 
 /// Returns the model of a sequence.
@@ -201,7 +202,8 @@ impl<'j> Reader<'j> {
             let before = [before.as_slice(), &[(Scope::OwnContext, context.as_ref())]].concat();
             fields.root(class, Scope::Fields, stream.clock, &before)
         })?;
-        stream.events.push(EventClass { id, name, context, fields });
+        let level = node.with("attributes", |attributes| Ok(level_of(attributes.json)))?.flatten();
+        stream.events.push(EventClass { id, name, level, context, fields });
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 use super::super::{Described, Metadata, MetadataError};
 use crate::plan::Plan;
 use crate::testing::TraceBuilder;
-use dormouse_abi::class::{ClassDecl, FieldType, Kind, Label, Labels};
+use dormouse_abi::class::{ClassDecl, FieldType, Kind, Label, Labels, Level};
 use dormouse_abi::record::RecordKind;
 use dormouse_format::{Clock, Format, MetadataOptions, StateRecord, StreamTotals};
 
@@ -15,7 +15,7 @@ fn every_kind() -> ClassDecl {
     let label = |name: &str, bits| Label { name: name.into(), bits };
     let state = vec![label("READY", 0), label("event", -1), label("ALIAS", 0)];
     let labels = Labels::from([(fields.len() - 2, state), (fields.len() - 1, vec![label("ALL", -1)])]);
-    ClassDecl { provider: "p".into(), name: "every".into(), fields, labels }
+    ClassDecl { provider: "p".into(), name: "every".into(), fields, labels, level: Some(Level::Warning) }
 }
 
 fn text(kind: RecordKind, format: Format) -> String {

@@ -8,7 +8,7 @@ use crate::model::{
     Meaning, Option_, Range, Role, Roles, Scope, StreamClass, Struct, Text, TraceClass, shown_name,
 };
 use crate::plan::roles_of;
-use dormouse_format::metadata::ctf2::line;
+use dormouse_format::metadata::ctf2::{attributes, line};
 use dormouse_format::metadata::json::{Json, list, object, text};
 
 type Property = (&'static str, Json);
@@ -44,6 +44,7 @@ pub(in super::super) fn translate(trace: &TraceClass) -> Result<String, String> 
                 ("data-stream-class-id", Json::Number(stream.id.into())),
                 ("name", text(&event.name)),
             ];
+            class.extend(event.level.map(|level| ("attributes", attributes(level))));
             roots.add(&mut class, event.context.as_ref(), Scope::OwnContext)?;
             roots.add(&mut class, event.fields.as_ref(), Scope::Fields)?;
             fragments.push(object(class));
