@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use clap::Args;
-use dormouse_abi::class::{ClassDecl, FieldType, Label};
+use dormouse_abi::class::{ClassDecl, FieldType, Label, Level};
 use dormouse_abi::message::{ProgramToTool, ToolToProgram};
 use dormouse_abi::text::printable;
 use dormouse_control::process_name;
@@ -103,11 +103,11 @@ impl List {
             }
             let rows = classes.iter().map(|class| {
                 let state = if class.armed { "armed  " } else { "dormant" };
-                let mut fields = fields_text(&class.decl, |of| Some(*of));
+                let mut row = Row::new(state, &class.decl, class.site_count, |of| Some(*of));
                 if class.rejected > 0 {
-                    fields += &format!("; {} rejected by rules", class.rejected);
+                    row.fields += &format!("; {} rejected by rules", class.rejected);
                 }
-                (state, class.site_count, class.decl.full_name(), fields)
+                row
             });
             print_classes(out, &rows.collect::<Vec<_>>())?;
         }
@@ -124,10 +124,7 @@ impl List {
             return Ok(0);
         }
         writeln!(out, "{}", printable(&path.display().to_string()))?;
-        let rows = classes.iter().map(|FileClass { decl, site_count }| {
-            let fields = fields_text(decl, |of| *of);
-            ("", *site_count, decl.full_name(), fields)
-        });
+        let rows = classes.iter().map(|FileClass { decl, site_count }| Row::new("", decl, *site_count, |of| *of));
         print_classes(out, &rows.collect::<Vec<_>>())?;
         Ok(0)
     }
@@ -216,7 +213,11 @@ fn class_json<T>(decl: &ClassDecl<T>, site_count: u32, known: impl Fn(&T) -> Opt
         json
     };
     let fields: Vec<Value> = decl.fields.iter().enumerate().map(field).collect();
-    json!({ "name": decl.full_name(), "sites": site_count, "fields": fields })
+    let mut json = json!({ "name": decl.full_name(), "sites": site_count, "fields": fields });
+    if let Some(level) = decl.level {
+        json["level"] = level.name().into();
+    }
+    json
 }
 
 /// Number of labels of a field that are printed.
@@ -236,13 +237,39 @@ fn fields_text<T>(decl: &ClassDecl<T>, known: impl Fn(&T) -> Option<FieldType>) 
     decl.fields.iter().enumerate().map(field).collect::<Vec<_>>().join(", ")
 }
 
-/// Prints a line for each class: its state, number of tracepoints, name and fields.
-fn print_classes(out: &mut Output, classes: &[(&str, u32, String, String)]) -> std::io::Result<()> {
-    let width = classes.iter().map(|(.., name, _)| name.len()).max().unwrap_or(0);
-    for (state, site_count, name, fields) in classes {
+/// A class in a list.
+struct Row {
+    /// Whether it is armed; empty if that is not known.
+    state: &'static str,
+    name: String,
+    /// Name of its level; empty if it has none.
+    level: &'static str,
+    site_count: u32,
+    fields: String,
+}
+
+impl Row {
+    /// `known`: the type of a field; `None` if it is not known.
+    fn new<T>(
+        state: &'static str,
+        decl: &ClassDecl<T>,
+        site_count: u32,
+        known: impl Fn(&T) -> Option<FieldType>,
+    ) -> Row {
+        let level = decl.level.map_or("", Level::name);
+        Row { state, name: decl.full_name(), level, site_count, fields: fields_text(decl, known) }
+    }
+}
+
+/// Prints a line for each class: its state, name, number of tracepoints and fields, and its level if any class has one.
+fn print_classes(out: &mut Output, classes: &[Row]) -> std::io::Result<()> {
+    let width = classes.iter().map(|row| row.name.len()).max().unwrap_or(0);
+    let level_width = classes.iter().map(|row| row.level.len()).max().unwrap_or(0);
+    for Row { state, name, level, site_count, fields } in classes {
         let sites = format!("{site_count} site{}", if *site_count == 1 { "" } else { "s" });
         let state = if state.is_empty() { String::new() } else { format!("{state}  ") };
-        writeln!(out, "  {state}{name:width$}  {sites:>8}  {{ {fields} }}")?;
+        let level = if level_width == 0 { String::new() } else { format!("{level:level_width$}  ") };
+        writeln!(out, "  {state}{name:width$}  {level}{sites:>8}  {{ {fields} }}")?;
     }
     if classes.is_empty() {
         writeln!(out, "  no events")?;

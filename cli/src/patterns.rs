@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use dormouse_abi::class::{self, ClassDecl, FieldType, matches};
+use dormouse_abi::class::{self, ClassDecl, FieldType, Level, matches};
 use dormouse_filter::{FilterError, Kind, Part, RuleText};
 use dormouse_terminal::say;
 use dormouse_tools::{FileClass, classes_of_command, classes_of_file};
@@ -55,13 +55,14 @@ impl GivenRules {
         self.0.iter().filter(|rule| rule.is_exclusion).map(|rule| rule.pattern.as_str())
     }
 
-    /// Whether the rules are only patterns, without conditions and exclusions.
+    /// Whether the rules are only patterns, without levels, conditions and exclusions.
     pub(crate) fn is_plain(&self) -> bool {
-        self.0.iter().all(|rule| !rule.is_exclusion && rule.filter.is_none())
+        self.0.iter().all(|rule| !rule.is_exclusion && rule.levels.is_none() && rule.filter.is_none())
     }
 
     /// Returns the errors of conditions that are true for no event of these classes, because no class that the rule's
-    /// pattern matches has a field of the condition, or one of a kind that can be compared so.
+    /// pattern matches has a level within the rule's bound, a field of the condition, or one of a kind that can be
+    /// compared so.
     fn wrong_conditions(&self, classes: &[KnownClass]) -> Vec<FilterError> {
         self.0.iter().filter_map(|rule| wrong_condition(rule, classes)).collect()
     }
@@ -77,12 +78,21 @@ impl GivenRules {
 }
 
 fn wrong_condition(rule: &RuleText, classes: &[KnownClass]) -> Option<FilterError> {
-    let filter = rule.filter.as_ref()?;
     let matching = classes.iter().filter(|class| matches(&rule.pattern, &class.full_name()));
-    let matching: Vec<&KnownClass> = matching.collect();
+    let mut matching: Vec<&KnownClass> = matching.collect();
     if matching.is_empty() {
         return None;
     }
+    if let Some(bound) = rule.levels {
+        let known: Vec<Level> = matching.iter().filter_map(|class| class.level).collect();
+        matching.retain(|class| bound.admits(class.level));
+        if matching.is_empty() {
+            // Later classes may have what an exclusion excludes.
+            return (!rule.is_exclusion).then(|| rule.outside(known));
+        }
+    }
+    let filter = rule.filter.as_ref()?;
+    let has_level = matching.iter().any(|class| class.level.is_some());
     let fields: Vec<(&str, Option<FieldType>)> =
         matching.into_iter().flat_map(|class| class.fields.iter().map(|(name, of)| (name.as_str(), *of))).collect();
     let mut kinds: Vec<Vec<Kind>> = Vec::new();
@@ -98,10 +108,14 @@ fn wrong_condition(rule: &RuleText, classes: &[KnownClass]) -> Option<FilterErro
             true => Some(kind_of(*of)),
             false => Some(Kind::Any),
         };
-        let found: Vec<Kind> = match name.word() {
+        let mut found: Vec<Kind> = match name.word() {
             Some("event") => vec![Kind::Text],
             _ => fields.iter().filter_map(of_field).collect(),
         };
+        // The level of a class that has no field of this name.
+        if has_level && name.word() == Some("level") {
+            found.push(Kind::Enumeration);
+        }
         if found.is_empty() {
             return Some(filter.unknown(index, fields.iter().map(|(field, _)| *field)));
         }
@@ -221,7 +235,8 @@ mod tests {
     #[test]
     fn conditions_on_what_no_event_has_are_wrong() {
         let (text, number) = (FieldType::scalar(class::Kind::Str), FieldType::scalar(class::Kind::U64));
-        let classes = [class("begin", &[("path", text), ("bytes", number)]), class("end", &[("status", number)])];
+        let begin = KnownClass { level: Some(Level::Info), ..class("begin", &[("path", text), ("bytes", number)]) };
+        let classes = [begin, class("end", &[("status", number)])];
         let wrong = |rule: &str| {
             let error = GivenRules::parse(&[rule.to_string()]).unwrap().check(&classes).err();
             error.map(|error| error.to_string()).unwrap_or_default()
@@ -233,6 +248,10 @@ mod tests {
             "http:begin where path ~ \"/tmp/*\"",
             "http:* where event == \"http:end\" or fields.bytes > 5 or _path_length > 1",
             "http:end where status == \"OK\"",
+            "http:* level<=INFO where bytes > 5",
+            "http:* where level <= 4 or level == \"INFO\"",
+            "!http:* level==DEBUG",
+            "db:* level==DEBUG",
             // Its classes are not known.
             "db:* where rows > 5",
         ] {
@@ -241,6 +260,10 @@ mod tests {
         for (rule, part) in [
             ("http:* where byts > 5", "no event has byts; bytes is the nearest"),
             ("http:end where bytes > 5", "no event has bytes"),
+            ("http:* level<=WARNING", "no event that http:* matches has such a level; there are INFO"),
+            ("http:end level==INFO where status", "http:end matches has such a level; they have none"),
+            ("http:* level==INFO where status == 200", "no event has status"),
+            ("http:end where level == 4", "no event has level"),
             ("http:begin where path > 5", "text"),
         ] {
             assert!(wrong(rule).contains(part) && wrong(rule).contains('^'), "{rule}: {}", wrong(rule));
@@ -254,6 +277,7 @@ mod tests {
         assert_eq!(rules.patterns(), ["a:*", "a:b", "c:d"]);
         assert!(rules.included().eq(["a:*", "c:d"]) && rules.excluded().eq(["a:b"]) && !rules.is_plain());
         assert!(GivenRules::parse(&texts[2..]).unwrap().is_plain());
+        assert!(!GivenRules::parse(&["c:d level<=ERR".into()]).unwrap().is_plain());
         assert!(GivenRules::parse(&["a:* where".into()]).is_err());
     }
 

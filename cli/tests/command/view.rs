@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use dormouse_abi::class::{FieldType, Kind, Label, Labels};
+use dormouse_abi::class::{ClassDecl, FieldType, Kind, Label, Labels, Level};
 use dormouse_abi::page::CPU_UNKNOWN;
 use dormouse_ctf::{PacketHeader, StateRecord, Value};
 use dormouse_traces::TraceBuilder;
@@ -302,6 +302,11 @@ fn trace_of_values() -> tempfile::TempDir {
         let parts = dormouse_ctf::Sequence::new(Kind::F32, &bytes).expect("a sequence");
         trace.event(stream, time * MS, 7, 8, class, &[Value::U8(state), Value::F32(x), Value::Sequence(parts)]);
     }
+    in_dir(trace)
+}
+
+/// Writes a trace of one event stream.
+fn in_dir(trace: TraceBuilder) -> tempfile::TempDir {
     let trace = trace.finish();
     let dir = tempfile::tempdir().expect("a directory");
     std::fs::write(dir.path().join("metadata"), &trace.metadata).expect("metadata");
@@ -309,6 +314,55 @@ fn trace_of_values() -> tempfile::TempDir {
         std::fs::write(dir.path().join(name), bytes).expect("a stream");
     }
     dir
+}
+
+/// The level of an event's class is a name in conditions, and the colour of the event's name.
+#[test]
+fn levels_select_events_and_colour_them() {
+    let mut trace = TraceBuilder::new();
+    let class = |name: &str, field: &str, level: Option<Level>| ClassDecl {
+        provider: "log".into(),
+        name: name.into(),
+        fields: vec![(field.into(), FieldType::scalar(Kind::U8))],
+        labels: Labels::new(),
+        level,
+    };
+    let classes = [
+        class("error", "n", Some(Level::Err)),
+        class("warning", "n", Some(Level::Warning)),
+        class("info", "n", Some(Level::Info)),
+        class("debug", "n", Some(Level::DebugLine)),
+        class("plain", "n", None),
+        // A field of this name goes before the level.
+        class("field", "level", Some(Level::Err)),
+    ];
+    let ids = classes.each_ref().map(|class| trace.declare(class));
+    trace.state(0, &StateRecord::Process { process: 1, pid: 7, vpid: 7, name: "app", program: "", command_line: "" });
+    let stream = trace.stream(0);
+    for (number, id) in (0u8..).zip(ids) {
+        trace.event(stream, (u64::from(number) + 1) * MS, 7, 7, id, &[Value::U8(number)]);
+    }
+    let dir = in_dir(trace);
+    let dir = dir.path();
+    for (filter, wanted) in [
+        ("level <= 4", &["log:error", "log:warning"][..]),
+        ("level == \"ERR\"", &["log:error"]),
+        ("level ~ \"DEBUG*\"", &["log:debug"]),
+        ("level == 5", &["log:field"]),
+        ("not level < 6", &["log:info", "log:debug"]),
+        ("level >= 0 and n >= 0", &["log:error", "log:warning", "log:info", "log:debug"]),
+    ] {
+        let found: Vec<String> = lines(dir, &["--format", "json", "--where", filter])
+            .iter()
+            .map(|line| serde_json::from_str::<Json>(line).expect("JSON")["event"].as_str().expect("a name").into())
+            .collect();
+        assert_eq!(found, wanted, "{filter}");
+    }
+    let people = view(dir, &["--format", "people", "--color", "always"]);
+    let people = String::from_utf8_lossy(&people.stdout);
+    for (colour, name) in [("1;31", "error"), ("1;33", "warning"), ("1", "info"), ("2", "debug"), ("1", "plain")] {
+        assert!(people.contains(&format!("\x1b[{colour}mlog:{name}")), "{name}: {people}");
+    }
 }
 
 #[test]

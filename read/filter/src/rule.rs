@@ -1,7 +1,8 @@
 //! Rules: a filter as the list of tests that programs evaluate, and the text of a rule.
 //!
 //! ```text
-//!   shop:* where bytes > 4K ──▶ RuleText (pattern, Filter) ──▶ Rule (pattern, Condition) ──▶ to_bytes, of `abi`
+//!   shop:* level<=INFO where bytes > 4K ──▶ RuleText (pattern, levels, Filter)
+//!                                              └──▶ Rule (pattern, levels, Condition) ──▶ to_bytes, of `abi`
 //! ```
 //! A condition accepts an event if the expression is *true*, and asks of each part either whether it is true or whether
 //! it is false: `not` swaps the two, and an unknown part is neither. So each comparison becomes one test:
@@ -12,8 +13,11 @@
 //!   true(not a)       false(a)                        false(not a)       true(a)
 //! ```
 
+use dormouse_abi::class::Level;
 use dormouse_abi::rule;
-use dormouse_abi::rule::{Condition, NAME_COUNT_MAX, Name, Next, PART_COUNT_MAX, Part, Question, Rule, TEST_COUNT_MAX};
+use dormouse_abi::rule::{
+    Condition, LevelBound, NAME_COUNT_MAX, Name, Next, PART_COUNT_MAX, Part, Question, Rule, TEST_COUNT_MAX,
+};
 
 use crate::error::FilterError;
 use crate::grammar::is_word_char;
@@ -23,11 +27,18 @@ use crate::syntax::{Comparison, Expression, Operand};
 /// Names of the parts of a record other than its fields.
 const OTHER_PARTS: [&str; 10] = ["time", "cpu", "pid", "tid", "process", "comm", "cpu_id", "vpid", "vtid", "procname"];
 
-/// Text of a rule, `PATTERN`, `PATTERN where EXPR` or `!PATTERN`, taken apart.
+/// Text of a rule, `PATTERN [level<=LEVEL] [where EXPR]` or `!PATTERN [level<=LEVEL]`, taken apart. `level==LEVEL` is
+/// that level only.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RuleText {
+    /// The whole text.
+    text: String,
+    /// Position of the bound on levels, or of what comes in its place.
+    levels_at: usize,
     /// Pattern of the names of event classes; see [`matches`](dormouse_abi::class::matches).
     pub pattern: String,
+    /// Levels of the event classes; `None`: any, or no level.
+    pub levels: Option<LevelBound>,
     /// Whether classes that match are not recorded.
     pub is_exclusion: bool,
     /// Condition on events; an exclusion has none.
@@ -46,13 +57,17 @@ impl RuleText {
             Some(named) => (true, named),
             None => (false, trimmed),
         };
-        let (pattern, rest) = named.split_at(named.find(char::is_whitespace).unwrap_or(named.len()));
-        let rest = rest.trim_start();
+        let (pattern, behind) = named.split_at(named.find(char::is_whitespace).unwrap_or(named.len()));
+        let behind = behind.trim_start();
+        let no_pattern = || wrong(named, "expected a pattern of event classes, such as `shop:*`");
+        // A class may be named `level` or `where`; but in front of an expression the word begins what follows a pattern.
+        if pattern.is_empty() || named.strip_prefix("level").is_some_and(|rest| starts_bound(rest.trim_start())) {
+            return no_pattern();
+        }
+        let (levels, rest) = take_levels(text, behind)?;
         let condition = rest.strip_prefix("where").filter(|condition| !condition.starts_with(is_word_char));
-        // A class may be named `where`; but in front of an expression the word begins the condition.
-        let lacks_pattern = pattern == "where" && !rest.is_empty() && condition.is_none();
-        if pattern.is_empty() || lacks_pattern {
-            return wrong(named, "expected a pattern of event classes, such as `shop:*`");
+        if pattern == "where" && !behind.is_empty() && condition.is_none() {
+            return no_pattern();
         }
         if is_exclusion && !rest.is_empty() {
             let what = "an exclusion has no condition; write the condition with the pattern that it excludes from, \
@@ -62,9 +77,27 @@ impl RuleText {
         let filter = match condition {
             Some(condition) => Some(Filter::parse_from(text, text.len() - condition.len())?),
             None if rest.is_empty() => None,
-            None => return wrong(rest, "expected `where` and a condition"),
+            None if levels.is_some() => return wrong(rest, "expected `where` and a condition"),
+            None => return wrong(rest, "expected `where` and a condition, or `level<=LEVEL`"),
         };
-        Ok(RuleText { pattern: pattern.to_string(), is_exclusion, filter })
+        let levels_at = text.len() - behind.len();
+        let (text, pattern) = (text.to_string(), pattern.to_string());
+        Ok(RuleText { text, levels_at, pattern, levels, is_exclusion, filter })
+    }
+
+    /// Returns the error that no class that the pattern matches has a level within the bound. `known`: the levels that
+    /// these classes have.
+    pub fn outside(&self, known: impl IntoIterator<Item = Level>) -> FilterError {
+        let mut known: Vec<Level> = known.into_iter().collect();
+        known.sort();
+        known.dedup();
+        let names: Vec<&str> = known.into_iter().map(Level::name).collect();
+        let there = match names.as_slice() {
+            [] => "they have none".to_string(),
+            names => format!("there are {}", names.join(", ")),
+        };
+        let what = format!("no event that {} matches has such a level; {there}", self.pattern);
+        FilterError::at(&self.text, self.levels_at, what)
     }
 
     /// Returns the rule that programs evaluate.
@@ -73,7 +106,37 @@ impl RuleText {
     /// The filter is larger than the condition of a rule; see [`Filter::condition`].
     pub fn to_rule(&self) -> Result<Rule, FilterError> {
         let condition = self.filter.as_ref().map(Filter::condition).transpose()?.unwrap_or_default();
-        Ok(Rule { pattern: self.pattern.clone(), is_exclusion: self.is_exclusion, condition })
+        let (pattern, levels) = (self.pattern.clone(), self.levels);
+        Ok(Rule { pattern, levels, is_exclusion: self.is_exclusion, condition })
+    }
+}
+
+/// Relations in a bound on levels.
+const BOUNDS: [(&str, fn(Level) -> LevelBound); 2] = [("<=", LevelBound::AtMost), ("==", LevelBound::Only)];
+
+/// Whether a text begins with a relation, right or wrong.
+fn starts_bound(text: &str) -> bool {
+    text.starts_with(['<', '=', '>'])
+}
+
+/// Parses the bound on levels at the beginning of `rest`, the end of `text`. Returns the bound, if there is one, and
+/// what follows.
+fn take_levels<'t>(text: &str, rest: &'t str) -> Result<(Option<LevelBound>, &'t str), FilterError> {
+    let wrong = |rest: &str, what: String| Err(FilterError::at(text, text.len() - rest.len(), what));
+    let Some(relation) = rest.strip_prefix("level").filter(|behind| !behind.starts_with(is_word_char)) else {
+        return Ok((None, rest));
+    };
+    let relation = relation.trim_start();
+    let found = BOUNDS.into_iter().find_map(|(written, bound)| Some((bound, relation.strip_prefix(written)?)));
+    let Some((bound, name)) = found else {
+        return wrong(relation, "expected `<=` or `==`, such as `level<=WARNING`".into());
+    };
+    let name = name.trim_start();
+    let (word, behind) = name.split_at(name.find(|c: char| !is_word_char(c)).unwrap_or(name.len()));
+    match Level::parse(word) {
+        Some(level) => Ok((Some(bound(level)), behind.trim_start())),
+        None if word.is_empty() => wrong(name, format!("expected a level; there are {}", Level::LIST)),
+        None => wrong(name, format!("there is no level {word}; there are {}", Level::LIST)),
     }
 }
 

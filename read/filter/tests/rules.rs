@@ -1,8 +1,9 @@
 //! Tests of rules: their texts, their errors, and conditions compared with the filters that they are made of.
 
+use dormouse_abi::class::Level;
 use dormouse_abi::rule::value::Operator;
 use dormouse_abi::rule::{
-    Condition, Literal, NAME_COUNT_MAX, Next, Operand, PART_COUNT_MAX, Question, TEST_COUNT_MAX, Test, from_bytes,
+    Condition, LevelBound, Literal, NAME_COUNT_MAX, Next, Operand, PART_COUNT_MAX, Question, TEST_COUNT_MAX, Test, from_bytes,
     to_bytes,
 };
 use dormouse_filter::{Binding, Fields, Filter, Kind, Labels, RuleText, Value, parse_name};
@@ -34,10 +35,71 @@ fn rules_have_a_pattern_and_may_have_a_condition() {
 }
 
 #[test]
+fn rules_may_have_a_bound_on_levels() {
+    use Level::{Debug, Emerg, Err, Info, Warning};
+    use LevelBound::{AtMost, Only};
+    for (text, pattern, levels, filter) in [
+        ("shop:* level<=WARNING", "shop:*", AtMost(Warning), None),
+        ("shop:* level<=warn where n > 3", "shop:*", AtMost(Warning), Some("n > 3")),
+        (" !shop:* \tlevel  ==\n Debug ", "shop:*", Only(Debug), None),
+        ("shop:* level==6 where(n)", "shop:*", Only(Info), Some("(n)")),
+        ("shop:* level<=0 where!n", "shop:*", AtMost(Emerg), Some("!n")),
+        ("shop:* level <= ERROR where level == 3", "shop:*", AtMost(Err), Some("level == 3")),
+        ("level level<=Err", "level", AtMost(Err), None),
+        ("level:where level<=Err where where", "level:where", AtMost(Err), Some("where")),
+    ] {
+        let rule = RuleText::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        assert_eq!((rule.pattern.as_str(), rule.levels), (pattern, Some(levels)), "{text}");
+        assert_eq!(rule.is_exclusion, text.contains('!') && filter.is_none(), "{text}");
+        let rule = rule.to_rule().unwrap();
+        let expected = filter.map(|filter| Filter::parse(filter).unwrap().condition().unwrap()).unwrap_or_default();
+        assert_eq!((rule.levels, &rule.condition), (Some(levels), &expected), "{text}");
+        assert_eq!(from_bytes(&to_bytes(std::slice::from_ref(&rule))), Some(vec![rule]), "{text}");
+    }
+    for text in ["level", "level:*", "levels level<=3 where levels", "shop:* where level <= 3", "level where level"] {
+        let levels = RuleText::parse(text).unwrap().levels;
+        assert_eq!(levels.is_some(), text.starts_with("levels "), "{text}");
+    }
+}
+
+#[test]
+fn wrong_bounds_on_levels_have_their_position() {
+    let relation = "expected `<=` or `==`, such as `level<=WARNING`".to_string();
+    let pattern = "expected a pattern of event classes, such as `shop:*`".to_string();
+    let condition = "expected `where` and a condition".to_string();
+    for (text, column, what) in [
+        ("shop:* level<=LOUD", 15, format!("there is no level LOUD; there are {}", Level::LIST)),
+        ("shop:* level<=15", 15, format!("there is no level 15; there are {}", Level::LIST)),
+        ("shop:* level<=", 15, format!("expected a level; there are {}", Level::LIST)),
+        ("größe:* level== ,", 17, format!("expected a level; there are {}", Level::LIST)),
+        ("shop:* level", 13, relation.clone()),
+        ("shop:* level>=3", 13, relation.clone()),
+        ("shop:* level <3", 14, relation.clone()),
+        ("shop:* level where n", 14, relation),
+        ("level<=WARNING", 1, pattern.clone()),
+        (" level <= WARNING", 2, pattern.clone()),
+        ("! level<=WARNING", 2, pattern.clone()),
+        ("!level==WARNING", 2, pattern.clone()),
+        ("where level<=WARNING", 1, pattern),
+        ("shop:* level<=3 n > 3", 17, condition.clone()),
+        ("shop:* level<=3 level<=4", 17, condition),
+    ] {
+        let error = RuleText::parse(text).expect_err(text);
+        assert_eq!((error.line, error.column, error.what), (1, column, what), "{text}");
+    }
+    let rule = RuleText::parse(" shop:*  level==DEBUG where n").unwrap();
+    let error = rule.outside([Level::Info, Level::Err, Level::Info]);
+    let told = "no event that shop:* matches has such a level; there are ERR, INFO";
+    assert_eq!((error.column, error.what.as_str()), (10, told));
+    assert!(rule.outside([]).what.ends_with("has such a level; they have none"));
+}
+
+#[test]
 fn errors_in_rules_have_their_position_in_the_whole_text() {
     let pattern = "expected a pattern of event classes, such as `shop:*`";
     let exclusion =
         "an exclusion has no condition; write the condition with the pattern that it excludes from, and `not`";
+    let where_or_level = || "expected `where` and a condition, or `level<=LEVEL`".to_string();
     let comparison = "expected a comparison (`==` `!=` `<` `<=` `>` `>=` `~`)";
     for (text, line, column, what) in [
         ("", 1, 1, pattern.to_string()),
@@ -45,10 +107,11 @@ fn errors_in_rules_have_their_position_in_the_whole_text() {
         ("!", 1, 2, pattern.to_string()),
         ("! shop:*", 1, 2, pattern.to_string()),
         ("where n > 3", 1, 1, pattern.to_string()),
-        ("shop:* when n > 3", 1, 8, "expected `where` and a condition".to_string()),
-        ("shop:* n > 3", 1, 8, "expected `where` and a condition".to_string()),
-        ("shop:* wheren > 3", 1, 8, "expected `where` and a condition".to_string()),
-        ("größe:*  , shop:*", 1, 10, "expected `where` and a condition".to_string()),
+        ("shop:* when n > 3", 1, 8, where_or_level()),
+        ("shop:* n > 3", 1, 8, where_or_level()),
+        ("shop:* wheren > 3", 1, 8, where_or_level()),
+        ("shop:* levels<=3", 1, 8, where_or_level()),
+        ("größe:*  , shop:*", 1, 10, where_or_level()),
         ("!shop:* where n > 3", 1, 9, exclusion.to_string()),
         ("!shop:* shop:*", 1, 9, exclusion.to_string()),
         ("shop:* where", 1, 13, "expected a field or a value, the filter ends".to_string()),
@@ -63,7 +126,7 @@ fn errors_in_rules_have_their_position_in_the_whole_text() {
     let shown = |text: &str| RuleText::parse(text).unwrap_err().to_string();
     assert_eq!(
         shown("shop:* when n > 3"),
-        "line 1, column 8: expected `where` and a condition\n  shop:* when n > 3\n         ^"
+        "line 1, column 8: expected `where` and a condition, or `level<=LEVEL`\n  shop:* when n > 3\n         ^"
     );
     assert_eq!(shown("!"), format!("line 1, column 2: {pattern}\n  !\n   ^"));
     assert_eq!(
@@ -267,7 +330,9 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_a_rule_or_refused(text in "[!a-z0-9:* \"~=<>()]{0,12}( where )?[a-z0-9 \"~=<>!&|().`]{0,20}") {
+    fn any_text_is_a_rule_or_refused(
+        text in "[!a-z0-9:* \"~=<>()]{0,12}( level ?(<=|==)[a-z0-9]{0,7})?( where )?[a-z0-9 \"~=<>!&|().`]{0,20}",
+    ) {
         match RuleText::parse(&text) {
             Ok(rule) => {
                 prop_assert!(!rule.pattern.is_empty());

@@ -34,7 +34,8 @@ impl RuleSet {
         let mut rules = texts.iter().map(|text| parse_one(text)).collect::<Result<Vec<Rule>, Error>>()?;
         if rules.iter().all(|rule| rule.is_exclusion) {
             texts.insert(0, ALL);
-            rules.insert(0, Rule { pattern: ALL.into(), is_exclusion: false, condition: Condition::default() });
+            let (pattern, condition) = (ALL.into(), Condition::default());
+            rules.insert(0, Rule { pattern, levels: None, is_exclusion: false, condition });
         }
         if rules.len() > RULE_COUNT_MAX {
             let text = format!(
@@ -84,6 +85,9 @@ fn parse_one(text: &str) -> Result<Rule, Error> {
 
 #[cfg(test)]
 mod tests {
+    use dormouse_abi::class::Level;
+    use dormouse_abi::rule::LevelBound;
+
     use super::*;
 
     fn parse(texts: &[&str]) -> Result<RuleSet, String> {
@@ -107,6 +111,15 @@ mod tests {
         assert_eq!(set.text(), "*\n!libc:free\n!libc:malloc");
         assert_eq!(set.rules()[0], parse(&["*"]).unwrap().rules()[0]);
         assert!(parse(&[]).unwrap().is_all());
+    }
+
+    #[test]
+    fn rules_may_have_a_bound_on_levels() {
+        let set = parse(&["http:* level<=warn where bytes > 4K", "!http:* level==DEBUG"]).unwrap();
+        let levels = [LevelBound::AtMost(Level::Warning), LevelBound::Only(Level::Debug)];
+        assert_eq!(set.rules().iter().map(|rule| rule.levels).collect::<Vec<_>>(), levels.map(Some));
+        let error = parse(&["http:* level<=LOUD"]).unwrap_err();
+        assert!(error.contains("there is no level LOUD; there are EMERG, ") && error.contains('^'), "{error}");
     }
 
     #[test]

@@ -120,10 +120,14 @@ impl TraceBuilder {
     /// Declares a class with enumerations and returns its id.
     pub fn labelled_class(&mut self, provider: &str, name: &str, fields: &[(&str, FieldType)], labels: Labels) -> u16 {
         let fields = fields.iter().map(|(name, field_type)| (name.to_string(), *field_type)).collect();
+        self.declare(&ClassDecl { provider: provider.into(), name: name.into(), fields, labels, level: None })
+    }
+
+    /// Declares a class and returns its id.
+    pub fn declare(&mut self, decl: &ClassDecl) -> u16 {
         let id = self.class_count;
         self.class_count += 1;
-        let decl = ClassDecl { provider: provider.into(), name: name.into(), fields, labels };
-        self.metadata += &self.format.class(id, &decl);
+        self.metadata += &self.format.class(id, decl);
         id
     }
 

@@ -18,6 +18,7 @@ pub use writers::{Writer, Writers};
 
 use std::borrow::Cow;
 
+use dormouse_abi::class::Level;
 use dormouse_abi::page::CPU_UNKNOWN;
 use dormouse_filter::{Binding, Fields, Filter, FilterError, Kind, Labels, Name, Test, Value};
 
@@ -38,6 +39,8 @@ enum Place {
     Pid,
     Tid,
     Process,
+    /// Level of the class.
+    Level(Level),
     Field(Pick),
 }
 
@@ -81,6 +84,7 @@ impl ClassRef<'_> {
                 "pid" | "vpid" => (writer.has_pid(), Place::Pid, Kind::Number),
                 "tid" | "vtid" => (writer.has_tid(), Place::Tid, Kind::Number),
                 "process" | "comm" | "procname" => (writer.has_name(), Place::Process, Kind::Text),
+                "level" => return self.class.level.map(|level| (Place::Level(level), Kind::Enumeration)),
                 _ => return None,
             };
             is_there.then_some((place, kind))
@@ -102,6 +106,7 @@ impl ClassRef<'_> {
             let binding = |place: &Option<(Place, Kind)>| match place {
                 None => Binding::Missing,
                 Some((Place::Event, _)) => Binding::Constant(Value::Text(self.class.full_name.as_bytes().into())),
+                Some((Place::Level(level), _)) => Binding::Constant((*level).into()),
                 Some((_, kind)) => Binding::Field(*kind),
             };
             let bindings: Vec<_> = places.iter().map(binding).collect();
@@ -232,6 +237,7 @@ impl<'a> Fields<'a> for Values<'a, '_> {
             Place::Pid => self.writer.pid.map(number),
             Place::Tid => self.writer.tid.map(number),
             Place::Process => self.writer.name.clone().map(Value::Text),
+            Place::Level(level) => Some((*level).into()),
             Place::Field(pick) => Some(match self.event.pick(pick, self.scratch)? {
                 Picked::Integer(value, class) if class.meaning == Meaning::Boolean => Value::Boolean(value != 0),
                 Picked::Integer(value, class) => {

@@ -8,7 +8,7 @@
 //! their own have it behind the thread id. An event of a slice ([`Within`]) is indented by its depth, behind the duration of what
 //! it ends.
 
-use dormouse_abi::class::matches;
+use dormouse_abi::class::{Level, matches};
 use dormouse_abi::page::CPU_UNKNOWN;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
@@ -34,7 +34,8 @@ enum Ink {
     Time,
     Process,
     Cpu,
-    Event,
+    /// The name of an event, by its level.
+    Event(Option<Level>),
     Name,
     Text,
     Plain,
@@ -46,7 +47,11 @@ impl Ink {
         match self {
             Ink::Time | Ink::Cpu => "\x1b[2m",
             Ink::Process => "\x1b[36m",
-            Ink::Event => "\x1b[1m",
+            // Bold: red, yellow, or the terminal's own colour; dim for debugging.
+            Ink::Event(Some(Level::Emerg | Level::Alert | Level::Crit | Level::Err)) => "\x1b[1;31m",
+            Ink::Event(Some(Level::Warning)) => "\x1b[1;33m",
+            Ink::Event(None | Some(Level::Notice | Level::Info)) => "\x1b[1m",
+            Ink::Event(Some(_)) => "\x1b[2m",
             Ink::Name => "\x1b[34m",
             Ink::Text => "\x1b[32m",
             Ink::Plain => "",
@@ -180,7 +185,7 @@ impl<'a> People<'a> {
         if within.is_some() {
             line.put(Ink::Time, &format!("{took:>w_took$} ", w_took = *w_took));
         }
-        line.put(Ink::Event, &padded(&name, *w_event));
+        line.put(Ink::Event(event.class.level), &padded(&name, *w_event));
         self.cells.take(event);
         put_fields(&self.cells, &mut line, width);
         let of_event = event.class.full_name.as_str();
