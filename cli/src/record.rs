@@ -40,6 +40,8 @@ Examples:
   dormouse record -- ./server                     all events of an instrumented program
   dormouse record -e 'http:*' -e db:query -- ./server
   dormouse record -e 'http:* where bytes > 64K or status >= 500' -e '!http:ping' -- ./server
+  dormouse record -e '* level<=WARNING' -- ./server
+                                                  warnings, errors and what is more important
   dormouse record --libc -o trace -- make -j2     malloc, open, read, … in a whole build
   dormouse record --context none -- ./server      smaller events, without process and thread id
   dormouse record --mode overwrite --snapshot-on crash,USR2 -- ./server
@@ -48,7 +50,8 @@ Examples:
   dormouse record --attach server                 all running programs called server, into one trace
 
 A rule (-e) is a PATTERN, `PATTERN where EXPR`, or `!PATTERN`. An event is recorded if a PATTERN matches its name, EXPR is true (if there is one), and \
-no `!PATTERN` matches its name. If all rules are `!PATTERN`, all other events are recorded. EXPR compares the event's fields, in the language of \
+no `!PATTERN` matches its name. If all rules are `!PATTERN`, all other events are recorded. `level<=LEVEL` after a pattern limits it to events of this level and \
+more important ones, `level==LEVEL` to those of this level; an event without a level does not match. EXPR compares the event's fields, in the language of \
 `dormouse view --where`; the program evaluates it before it writes anything. `dormouse rule` changes the rules of a live session.
 
 An event can trigger a snapshot (--snapshot-on):

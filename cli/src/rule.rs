@@ -28,7 +28,8 @@ Examples:
   dormouse rule trace '*'                            all events, in the session that is recorded into the directory trace
 
 An event is recorded if one of the PATTERNs matches its name, the condition after it is true (if there is one), and no `!PATTERN` matches its name. If all \
-rules are `!PATTERN`, all other events are recorded. A condition compares the event's fields:
+rules are `!PATTERN`, all other events are recorded. `level<=WARNING` after a PATTERN limits it to events of this level and more important ones, \
+`level==DEBUG` to those of this level; an event without a level does not match. A condition compares the event's fields:
   bytes > 64K and not ok          == != < <= > >=, and, or, not, parentheses
   path ~ \"/tmp/*\"                 a pattern; `*` and `?` are wildcards
   took >= 1.5ms                   a field in nanoseconds

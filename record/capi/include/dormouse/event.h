@@ -29,8 +29,7 @@
  *     #define STATE(name) DORMOUSE_ENUM(name, READY, RUNNING, ("FINISHED", DONE))
  *     DORMOUSE_EVENT(job, moved, (id, job->id), (STATE(from), job->state), (STATE(to), state));
  *
- * An event can have a level, one of EMERG, ALERT, CRIT, ERR, WARNING, NOTICE, INFO, DEBUG_SYSTEM, DEBUG_PROGRAM,
- * DEBUG_PROCESS, DEBUG_MODULE, DEBUG_UNIT, DEBUG_FUNCTION, DEBUG_LINE and DEBUG, by which rules and tools select:
+ * An event can have a level (EMERG to DEBUG, listed in dormouse/abi/class.h), by which rules and tools select:
  *
  *     DORMOUSE_EVENT_LEVEL(WARNING, db, slow, (sql, text));
  *
