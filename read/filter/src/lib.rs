@@ -33,10 +33,10 @@
 //! is.
 //!
 //! # Rules
-//! A rule selects what a session records: `shop:* where bytes > 4K`, `shop:* level<=WARNING` by the level of classes, or
-//! `!shop:internal_*` for classes that are left out ([`RuleText`]). Programs that record have no parser. They get the filter as a
-//! [`Condition`](dormouse_abi::rule::Condition): a list of tests, of which each answer decides the event, or what is
-//! tested next.
+//! A rule selects what a session records: `shop:* where bytes > 4K`, `shop:* level<=WARNING` by the level of classes,
+//! or `!shop:internal_*` for classes that are left out ([`RuleText`]). Programs that record have no parser. They get
+//! the filter as a [`Condition`](dormouse_abi::rule::Condition): a list of tests, of which each answer decides the
+//! event, or what is tested next.
 //!
 //! # Cost
 //! Evaluation allocates nothing. A comparison costs reading the two values and comparing them. Whole numbers are

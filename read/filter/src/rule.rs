@@ -60,7 +60,7 @@ impl RuleText {
         let (pattern, behind) = named.split_at(named.find(char::is_whitespace).unwrap_or(named.len()));
         let behind = behind.trim_start();
         let no_pattern = || wrong(named, "expected a pattern of event classes, such as `shop:*`");
-        // A class may be named `level` or `where`; but in front of an expression the word begins what follows a pattern.
+        // A class may be named `level` or `where`; but in front of an expression the word is no pattern.
         if pattern.is_empty() || named.strip_prefix("level").is_some_and(|rest| starts_bound(rest.trim_start())) {
             return no_pattern();
         }

@@ -3,8 +3,8 @@
 use dormouse_abi::class::Level;
 use dormouse_abi::rule::value::Operator;
 use dormouse_abi::rule::{
-    Condition, LevelBound, Literal, NAME_COUNT_MAX, Next, Operand, PART_COUNT_MAX, Question, TEST_COUNT_MAX, Test, from_bytes,
-    to_bytes,
+    Condition, LevelBound, Literal, NAME_COUNT_MAX, Next, Operand, PART_COUNT_MAX, Question, TEST_COUNT_MAX, Test,
+    from_bytes, to_bytes,
 };
 use dormouse_filter::{Binding, Fields, Filter, Kind, Labels, RuleText, Value, parse_name};
 use proptest::prelude::*;

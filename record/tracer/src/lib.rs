@@ -189,8 +189,8 @@ pub mod pages {
 ///
 /// A level says how important an event is: `EMERG`, `ALERT`, `CRIT`, `ERR`, `WARNING`, `NOTICE`, `INFO`,
 /// `DEBUG_SYSTEM`, `DEBUG_PROGRAM`, `DEBUG_PROCESS`, `DEBUG_MODULE`, `DEBUG_UNIT`, `DEBUG_FUNCTION`, `DEBUG_LINE` or
-/// `DEBUG`, as in LTTng-UST. Rules and tools select by it; it changes nothing in the program's code. Any other word does
-/// not compile:
+/// `DEBUG`, as in LTTng-UST. Rules and tools select by it; it changes nothing in the program's code. Any other word
+/// does not compile:
 ///
 /// ```
 /// let (id, attempts) = (7u64, 3u32);
@@ -211,8 +211,8 @@ macro_rules! event {
     };
 }
 
-/// [`event!`] with a given function of the fields and the key that records the event, of which the lab compares several,
-/// and calls that complete the key.
+/// [`event!`] with a given function of the fields and the key that records the event, of which the lab compares
+/// several, and calls that complete the key.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __event {

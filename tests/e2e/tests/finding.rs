@@ -131,6 +131,15 @@ fn labels_in_file(file: &Path) -> Vec<(String, Value)> {
     labels.map(|(name, field)| (name.as_str().unwrap().into(), field["labels"].clone())).collect()
 }
 
+/// Returns the names of the classes in a file that have a level, each with that level.
+fn levels_in_file(file: &Path) -> BTreeSet<(String, String)> {
+    let output = Command::new(dormouse()).arg("list").arg(file).arg("--json").output().unwrap();
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let classes = json["classes"].as_array().unwrap().iter();
+    let level = |class: &Value| Some((class["name"].as_str()?.to_string(), class["level"].as_str()?.to_string()));
+    classes.filter_map(level).collect()
+}
+
 fn classes_in(classes: &Value) -> BTreeSet<(String, u64, String)> {
     let text = |value: &Value| value.as_str().unwrap_or("?").to_string();
     let field = |field: &Value| format!("{}: {}", text(&field["name"]), text(&field["type"]));
@@ -261,6 +270,13 @@ fn the_events_of_a_file_are_those_of_the_program() {
     let values = list_file(Path::new(VALUES));
     let recording = Record::new().run(&[VALUES]).succeeded();
     let metadata = std::fs::read_to_string(recording.dir.join("metadata")).unwrap();
+    let trace = Trace::read(&recording.dir);
+    let levels = trace.metadata.classes.events().filter_map(|class| {
+        let level = class.level?;
+        Some((class.full_name.clone(), level.name().to_string()))
+    });
+    let levels: BTreeSet<(String, String)> = levels.collect();
+    assert_eq!((levels_in_file(Path::new(VALUES)), levels.len()), (levels, 3));
     assert!(values.len() > 3 && values.iter().all(|(_, _, fields)| !fields.contains('?')), "{values:?}");
     for (name, _, fields) in &values {
         assert!(metadata.contains(&format!("name = \"{name}\"")), "{name}");

@@ -2,8 +2,8 @@
 //!
 //! A name is looked up in this order: `event`, `time`, `cpu`, `pid`, `tid`, `process` (or `comm`); the event's fields;
 //! its contexts; then `vpid`, `vtid`, `procname` and `cpu_id`, which are synonyms of `pid`, `tid`, `process` and `cpu`
-//! if the trace has no fields with these names, and `level`, if the class has one. `fields.x` and `context.x` are looked up
-//! only there.
+//! if the trace has no fields with these names, and `level`, if the class has one. `fields.x` and `context.x` are
+//! looked up only there.
 
 use dormouse_abi::class::CLASS_ID_MAX;
 use dormouse_filter::{Kind, Name, Part};

@@ -305,7 +305,8 @@ mod tests {
 
     #[test]
     fn a_bound_admits_levels_that_are_as_important() {
-        let rule = |levels| Rule { pattern: "p:*".into(), levels, is_exclusion: false, condition: Condition::default() };
+        let condition = Condition::default;
+        let rule = |levels| Rule { pattern: "p:*".into(), levels, is_exclusion: false, condition: condition() };
         let admitted = |levels: Option<LevelBound>| -> Vec<u8> {
             let is_in = |number: &u8| rule(levels).matches("p:e", Level::from_number(*number));
             // The last number is that of no level.

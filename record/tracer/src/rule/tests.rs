@@ -268,7 +268,8 @@ fn bound_rules_agree_with_their_conditions() {
                     Some(LevelBound::AtMost(max)) => decl.level.is_some() && decl.level <= Some(max),
                     Some(LevelBound::Only(only)) => decl.level == Some(only),
                 };
-                is_within && rule.condition.holds(&mut Answers { names, decl: &decl, full_name: &full_name, values: &values, labels: &labels })
+                let (decl, full_name, values, labels) = (&decl, full_name.as_str(), &values[..], &labels);
+                is_within && rule.condition.holds(&mut Answers { names, decl, full_name, values, labels })
             });
             let bytes = Bytes::new(&decl.fields, &values, &mut rng);
             let segments = bytes.segments();

@@ -16,6 +16,7 @@ fn main() {
     awaited();
     places();
     enumerations();
+    levels();
 }
 
 fn integers() {
@@ -209,6 +210,13 @@ fn enumerations() {
     }
     [Light::Red, Light::Green].into_iter().for_each(seen);
     [&Door::Open, &Door::Shut].into_iter().for_each(seen);
+}
+
+/// Events with levels, one of which has a field that is called so.
+fn levels() {
+    event!(level: ERR, values.failed, code = -5i32);
+    event!(level: INFO, values.told);
+    event!(level: DEBUG, values.level, level = 3u8);
 }
 
 /// One site with several classes.

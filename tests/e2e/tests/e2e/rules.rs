@@ -84,6 +84,32 @@ fn one_of_several_conditions_is_enough() {
     assert_eq!(trace.values("e2e:ping").len(), 100);
 }
 
+/// Classes without a level are in no rule with a bound on levels.
+#[test]
+fn a_bound_on_levels_selects_classes() {
+    let (failed, told, field) = (("failed", "code=i32 -5"), ("told", ""), ("level", "level=u8 3"));
+    for (rule, wanted) in [
+        ("values:* level<=INFO", &[failed, told][..]),
+        ("values:* level==err", &[failed]),
+        // A field of this name goes before the level.
+        ("values:* level<=14 where level == 3", &[failed, field]),
+    ] {
+        let recording = Record::new().option("-e").option(rule).run(&[VALUES]).succeeded();
+        let (trace, events, _) = check(&recording);
+        assert_eq!(events, wanted.len() as u64, "{rule}");
+        for (name, values) in wanted {
+            assert_eq!(trace.values(&format!("values:{name}")), [*values], "{rule}");
+        }
+    }
+    let recording = Record::new().option("-e").option("!values:* level==DEBUG").run(&[VALUES]).succeeded();
+    let (trace, _, _) = check(&recording);
+    assert_eq!(trace.values("values:level"), [""; 0]);
+    assert_eq!((trace.values("values:failed").len(), trace.values("values:nothing").len()), (1, 1));
+    let recording = Record::new().option("-e").option("values:* level<=ALERT").run(&[VALUES]).succeeded();
+    let told = "no event that values:* matches has such a level; there are ERR, INFO, DEBUG";
+    assert!(recording.stderr.contains(told), "{}", recording.stderr);
+}
+
 #[test]
 fn an_exclusion_goes_before_all_other_rules() {
     for rules in [&["!e2e:ping"][..], &["e2e:ping", "e2e:request", "!e2e:p*"]] {
@@ -271,6 +297,10 @@ fn rules_select_what_view_selects() {
         "a == 1 or b == 2 or c == 3",
         "a == b",
         "a < b",
+        "level <= 3",
+        "level == \"INFO\" or code < 0",
+        "not level < 6",
+        "level ~ \"DEBUG*\"",
     ] {
         let rule = format!("values:* where {condition}");
         let recording = Record::new().option("-e").option(&rule).run(&[VALUES]).succeeded();

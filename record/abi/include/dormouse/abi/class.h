@@ -29,7 +29,7 @@
 /* Added to a kind of integers: an enumeration, whose labels the description contains. */
 #define DORMOUSE_KIND_LABELLED 0x40
 
-/* Levels of event classes, the most important first: the numbers of LTTng-UST, of which the first seven are syslog's. */
+/* Levels of event classes, the most important first. The numbers are LTTng-UST's, and the first seven syslog's. */
 #define DORMOUSE_LEVEL_EMERG 0
 #define DORMOUSE_LEVEL_ALERT 1
 #define DORMOUSE_LEVEL_CRIT 2
