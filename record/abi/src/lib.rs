@@ -17,7 +17,7 @@
 //!
 //! * [`site`]: the 16-byte record of a patchable site, and the section names.
 //! * [`tunable`]: names and values that a tunable may have.
-//! * [`class`]: event classes in the layout of C programs, and the kinds of a field.
+//! * [`class`]: event classes in the layout of C programs, their levels, and the kinds of a field.
 //! * [`register`]: the entries of programs and their classes, after the pages.
 //! * [`rule`]: which events a session records, and the values that its conditions compare.
 //! * [`session`]: header, state word, owner word, control block of a stream.
