@@ -1,16 +1,16 @@
 //! Engine `tracing-filter`: events of the tracing crate behind an `EnvFilter` that asks for a value.
 //!
 //! # Configuration
-//! That of the engine `tracing`, with the filter `[request{number=5}]=info` in place of a level. The filter asks for a
-//! field of the spans that an event is in: of an event's own fields it knows the names, but not the values. While it
-//! asks for a value, it is called for every event that no other directive enables, also for those of lower levels.
+//! As the engine `tracing`, with the filter `[request{number=5}]=info` in place of a level. The filter asks for a field
+//! of the spans that an event is in: of an event's own fields it knows the names, but not the values. Since it asks for
+//! a value, it is called for every event that no other directive enables, also for those of lower levels.
 //!
 //! # Cases
 //! Events at level INFO in one span `request`, which is entered before the loop: `accepted_span` with the number 5,
 //! `rejected_span` with another one. Dormant: events at level DEBUG, in no span.
 //!
 //! # Counts
-//! Those of the engine `tracing`.
+//! As in the engine `tracing`.
 //!
 //! Source: documentation of tracing_subscriber::filter::EnvFilter.
 
