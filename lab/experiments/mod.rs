@@ -3,6 +3,7 @@
 
 mod compile_job;
 mod event;
+mod filter;
 mod flight_recorder;
 mod imv;
 mod percpu;
@@ -32,7 +33,7 @@ pub struct Known {
 }
 
 /// All experiments.
-pub const EXPERIMENTS: [Known; 10] = [
+pub const EXPERIMENTS: [Known; 11] = [
     Known::new("event", event::run_event, None)
         .of("cost of a dormant and of an armed event, beside the tracers that people use"),
     Known::new("flight-recorder", flight_recorder::run_flight_recorder, None)
@@ -53,6 +54,8 @@ pub const EXPERIMENTS: [Known; 10] = [
         .of("time and memory of reading a trace, of LTTng-UST's and of ours, beside babeltrace2 and cat"),
     Known::new("query", query::run_query, Some(include_str!("query/paper.toml")))
         .of("time of questions straight to a trace, beside DuckDB over Parquet, and of exports"),
+    Known::new("filter", filter::run_filter, Some(include_str!("filter/paper.toml")))
+        .of("cost of an event that a rule rejects or accepts, beside LTTng-UST's filters and EnvFilter"),
 ];
 
 impl Known {

@@ -220,25 +220,46 @@ pub struct Peer {
     pub experiment: &'static str,
     /// Whether its engine counts the last events, which a ring holds, instead of every event.
     is_ring: bool,
+    /// Events of its session with LTTng-UST: patterns, each with its filter or an empty text. Other peers have none.
+    pub(crate) events: &'static [(&'static str, &'static str)],
 }
 
 const fn peer(name: &'static str, experiment: &'static str) -> Peer {
-    Peer { name, experiment, is_ring: false }
+    Peer { name, experiment, is_ring: false, events: &[] }
 }
 
 const fn ring(name: &'static str) -> Peer {
-    Peer { name, experiment: "event", is_ring: true }
+    Peer { is_ring: true, ..peer(name, "event") }
 }
 
 /// LTTng-UST, whose events babeltrace2 counts in the trace of a session.
-pub const LTTNG_UST: Peer = peer("lttng-ust", "event");
+pub const LTTNG_UST: Peer = Peer { events: &[("lab:armed_*", "")], ..peer("lttng-ust", "event") };
+
+/// LTTng-UST with filters: those of the conditions in `experiments/filter`.
+pub const LTTNG_UST_FILTER: Peer = Peer {
+    events: &[
+        ("lab:armed_*", ""),
+        ("lab:rejected_u64", "number >= 1000000000000"),
+        ("lab:accepted_u64", "number < 1000000000000"),
+        (
+            "lab:rejected_u64_10",
+            "number != 1000000000001 && number != 1000000000002 && number != 1000000000003 && \
+             number != 1000000000004 && number != 1000000000005 && number != 1000000000006 && \
+             number != 1000000000007 && number != 1000000000008 && number != 1000000000009 && \
+             number >= 1000000000010",
+        ),
+        ("lab:rejected_path", r#"path == "/tmp/*""#),
+        ("lab:accepted_path", r#"path == "/var/*""#),
+    ],
+    ..peer("lttng-ust-filter", "filter")
+};
 
 /// Daemon of a peer's sessions, which come one after another: `None` if it has no daemon, or the reason why it cannot
 /// be started.
 type Daemon = Option<Result<Rc<LttngDaemon>, String>>;
 
 /// All peers, built or not.
-pub const PEERS: [Peer; 14] = [
+pub const PEERS: [Peer; 16] = [
     LTTNG_UST,
     peer("tracy", "event"),
     peer("fastrace", "event"),
@@ -249,6 +270,8 @@ pub const PEERS: [Peer; 14] = [
     ring("perfetto-recorder"),
     ring("uprobe"),
     peer("usdt", "event"),
+    LTTNG_UST_FILTER,
+    peer("tracing-filter", "filter"),
     peer("static-keys", "imv"),
     peer("thread-local-crate", "percpu"),
     peer("fast-counter", "percpu"),
@@ -266,7 +289,7 @@ pub fn directory() -> PathBuf {
 
 impl Peer {
     fn is_lttng(&self) -> bool {
-        self.name == LTTNG_UST.name
+        !self.events.is_empty()
     }
 
     /// Returns the path of its program in the directory `programs`, or the reason why it is missing.
@@ -304,9 +327,9 @@ impl Peer {
     /// Starts its session, with a daemon that has no other session.
     fn start_of(&self, daemon: &Daemon, mode: Mode, programs: &Path, dir: &Path) -> Result<Start, LabError> {
         let program = self.program(programs)?;
-        // Patterns of the armed events of its engine.
-        let (channel, patterns) = (format!("--{} {BUFFERS}", mode.name()), ["lab:armed_*"]);
-        let session = daemon.clone().map(|daemon| LttngSession::of(daemon?, &channel, &patterns, &[], dir)).transpose();
+        let channel = format!("--{} {BUFFERS}", mode.name());
+        let session =
+            daemon.clone().map(|daemon| LttngSession::of(daemon?, &channel, self.events, &[], dir)).transpose();
         let is_ring = self.is_ring || self.is_lttng() && mode == Mode::Overwrite;
         Ok(start(&program, session.map_err(LabError::Peer)?, is_ring, dir))
     }

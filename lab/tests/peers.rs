@@ -16,7 +16,7 @@ use dormouse_testing::{Lack, skip, skip_part, write_script};
 const ITERATIONS: u64 = 1000;
 
 /// Prefixes of cases without events.
-const SILENT: [&str; 3] = ["empty", "dormant", "branch"];
+const SILENT: [&str; 4] = ["empty", "dormant", "rejected", "branch"];
 
 /// Drives a peer's engine through each of its cases. Panics if it does not answer correctly, or if an event is not
 /// accounted for.

@@ -20,7 +20,7 @@ use crate::run::{self, cargo, line, succeed};
 use crate::system::{self, BABELTRACE2, CC, CPP, LTTNG, LTTNG_UST, SDT};
 
 /// Engines in Rust, cheapest to build first. Their programs are named `dormouse-lab-peer-NAME`.
-const RUST: [&str; 12] = [
+const RUST: [&str; 13] = [
     "static-keys",
     "thread-local-crate",
     "fast-counter",
@@ -30,14 +30,18 @@ const RUST: [&str; 12] = [
     "tracing",
     "tracing-ring",
     "tracing-flight-recorder",
+    "tracing-filter",
     "perfetto-recorder",
     "tracy",
     "perfetto",
 ];
 
 /// Engines in C: name, source, Debian package with their version, libraries.
-const C: [(&str, &str, &str, &[&str]); 2] =
-    [("lttng-ust", "lttng_ust.c", "lttng-ust", &["-llttng-ust"]), ("usdt", "usdt.c", "systemtap-sdt", &[])];
+const C: [(&str, &str, &str, &[&str]); 3] = [
+    ("lttng-ust", "lttng_ust.c", "lttng-ust", &["-llttng-ust"]),
+    ("lttng-ust-filter", "lttng_ust_filter.c", "lttng-ust", &["-llttng-ust"]),
+    ("usdt", "usdt.c", "systemtap-sdt", &[]),
+];
 
 /// Manifest of the workspace of the engines in Rust.
 pub(crate) const MANIFEST: &str = "lab/peers/Cargo.toml";

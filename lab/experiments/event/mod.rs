@@ -177,10 +177,10 @@ pub(crate) fn session_options(dir: &Path, mode: Mode, budget_bytes: u64) -> Opti
     Options { budget_bytes, mode, rules, command_line, ..Options::new(dir.join("trace")) }
 }
 
-/// Starts our engine in a session, whose trace is removed at the end. It is an error if not all events are accounted
-/// for.
+/// Starts the engine that the options name as the command, in their session, whose trace is removed at the end. It is
+/// an error if not all events are accounted for.
 pub(crate) fn in_session(session: Session, options: Options) -> Result<Start, LabError> {
-    let mut command = Command::new(engine_path(ENGINE)?);
+    let mut command = Command::new(engine_path(&options.command_line)?);
     command.envs(session.environment()?);
     let count = move |engine: Engine| {
         let (emitted, is_ring) = (engine.emitted, options.mode == Mode::Overwrite);
@@ -196,6 +196,16 @@ pub(crate) fn in_session(session: Session, options: Options) -> Result<Start, La
         Ok(found)
     };
     Ok((command, Box::new(count)))
+}
+
+/// Returns notes on the events of our first two engines, which are in sessions in overwrite and in discard mode.
+pub(crate) fn counts(found: &[Verification]) -> [String; 2] {
+    let [(emitted, last, _), (all, arrived, lost)] =
+        [0, 1].map(|engine| (found[engine].emitted, found[engine].arrived.unwrap_or(0), found[engine].lost));
+    [
+        format!("dormouse, overwrite: {emitted} events emitted, the last {last} are in the trace"),
+        format!("dormouse, discard: {all} events emitted, {arrived} in the trace, {lost} lost"),
+    ]
 }
 
 /// Runs the experiment. A peer that is not installed is a note, not an error.
@@ -219,10 +229,7 @@ pub(super) fn run_event(options: &RunOptions, host: &Host) -> Result<Experiment,
     let faults = record_path_faults(&mut engines)?;
 
     let found = engines.finish(host, &mut notes)?;
-    let [(emitted, last, _), (all, arrived, lost)] =
-        [0, 1].map(|engine| (found[engine].emitted, found[engine].arrived.unwrap_or(0), found[engine].lost));
-    notes.push(format!("dormouse, overwrite: {emitted} events emitted, the last {last} are in the trace"));
-    notes.push(format!("dormouse, discard: {all} events emitted, {arrived} in the trace, {lost} lost"));
+    notes.extend(counts(&found));
     notes.push(format!(
         "record_path_faults: the kernel's count (getrusage) amid {FAULTS_OF} events of each kind{}",
         if options.is_quick { ", a tenth of that by atomics" } else { "" }

@@ -3,6 +3,7 @@
 mod common;
 mod compare;
 mod doctor;
+mod filter;
 mod flight_recorder;
 mod install;
 mod merge;

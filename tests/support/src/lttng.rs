@@ -119,19 +119,20 @@ impl LttngSession {
     /// # Errors
     /// One line with the reason.
     pub fn start(options: &str, patterns: &[&str], contexts: &[&str], dir: &Path) -> Result<LttngSession, String> {
-        LttngSession::of(LttngDaemon::start()?, options, patterns, contexts, dir)
+        let events: Vec<_> = patterns.iter().map(|pattern| (*pattern, "")).collect();
+        LttngSession::of(LttngDaemon::start()?, options, &events, contexts, dir)
     }
 
-    /// Starts a session of a daemon that has no other. Enables `patterns`, such as `lab:armed_*`, with `options` for
-    /// its channel, such as [`BUFFERS`]. Its trace goes to a new directory in `dir`; with `--overwrite` among the
-    /// options, it is written as a snapshot at the end.
+    /// Starts a session of a daemon that has no other. Enables `events`, which are patterns such as `lab:armed_*`, each
+    /// with its filter or an empty text, with `options` for its channel, such as [`BUFFERS`]. Its trace goes to a new
+    /// directory in `dir`; with `--overwrite` among the options, it is written as a snapshot at the end.
     ///
     /// # Errors
     /// One line with the reason.
     pub fn of(
         daemon: Rc<LttngDaemon>,
         options: &str,
-        patterns: &[&str],
+        events: &[(&str, &str)],
         contexts: &[&str],
         dir: &Path,
     ) -> Result<LttngSession, String> {
@@ -145,8 +146,9 @@ impl LttngSession {
         lttng(&format!("create {SESSION}{kind}"), &[&output])?;
         let in_session = format!("--userspace --session={SESSION}");
         lttng(&format!("enable-channel {in_session} {options} {CHANNEL}"), &[])?;
-        for pattern in patterns {
-            lttng(&format!("enable-event {in_session} --channel={CHANNEL}"), &[pattern])?;
+        for &(pattern, filter) in events {
+            let filter: &[&str] = if filter.is_empty() { &[] } else { &["--filter", filter] };
+            lttng(&format!("enable-event {in_session} --channel={CHANNEL}"), &[&[pattern][..], filter].concat())?;
         }
         for context in contexts {
             lttng(&format!("add-context {in_session} --channel={CHANNEL} --type={context}"), &[])?;

@@ -57,8 +57,9 @@ const LAB: &str = "dormouse-lab";
 /// Programs that answer SQL queries, alone or as a cluster, and that put traces into stores.
 const QUERY: [&str; 3] = ["dormouse-query", "dormouse-cluster", "dormouse-ship"];
 /// Programs that the lab runs, and the library that it preloads.
-const LAB_PARTS: [&str; 12] = [
+const LAB_PARTS: [&str; 13] = [
     "dormouse-lab-engine",
+    "dormouse-lab-engine-filter",
     "dormouse-lab-engine-imv",
     "dormouse-lab-engine-imv-c",
     "dormouse-lab-engine-pages",

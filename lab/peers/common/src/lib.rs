@@ -124,9 +124,11 @@ extern "C" fn empty_sites_1000(iterations: u64, first: u64) {
     each_site::<1000>(iterations, first, flat(&EMPTY_SITES));
 }
 
-/// Makes a case of an engine of `event`: one event for each iteration if its name starts with `armed`, otherwise none.
+/// Makes a case of an engine of `event` or `filter`: one event for each iteration if its name starts with `armed` or
+/// `accepted`, otherwise none.
 pub fn case(name: &'static str, run: Loop) -> Case {
-    Case { name, run, events_per_iteration: name.starts_with("armed").into() }
+    let is_recorded = name.starts_with("armed") || name.starts_with("accepted");
+    Case { name, run, events_per_iteration: is_recorded.into() }
 }
 
 /// Makes cases with the names of their functions: `cases![armed_u64, dormant_u64]`.

@@ -13,52 +13,18 @@
 //!
 //! Source: documentation of tracing_subscriber::fmt and tracing_appender::non_blocking.
 
-use std::io::{self, Write};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock};
 
 use cases::{LEVEL, cases};
 use dormouse_lab_harness::Engine;
-use dormouse_lab_peer::{report, settled, version};
-use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, WorkerGuard};
+use dormouse_lab_peer::version;
+use lines::{arrived, writer};
 
 mod cases;
-
-static LINES: AtomicU64 = AtomicU64::new(0);
-static GUARD: Mutex<Option<WorkerGuard>> = Mutex::new(None);
-static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
-
-/// A writer that counts lines and drops them.
-struct Sink;
-
-impl Write for Sink {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let lines = bytes.iter().filter(|byte| **byte == b'\n').count();
-        LINES.fetch_add(lines as u64, Ordering::Relaxed);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-fn arrived() -> Result<u64, String> {
-    // Dropping the guard makes the thread write the lines that it was sent; the drop waits a second at most.
-    drop(GUARD.lock().map_err(|error| error.to_string())?.take());
-    let lines = settled(|| LINES.load(Ordering::Relaxed));
-    let dropped = DROPPED.get().map_or(0, ErrorCounter::dropped_lines) as u64;
-    report(lines, dropped, "lines; lost as the writer's channel was full")
-}
+mod lines;
 
 fn main() -> ExitCode {
-    let (writer, guard) = NonBlocking::new(Sink);
-    let _ = DROPPED.set(writer.error_counter());
-    if let Ok(mut slot) = GUARD.lock() {
-        *slot = Some(guard);
-    }
-    tracing_subscriber::fmt().with_max_level(LEVEL).with_ansi(false).with_writer(writer).init();
+    tracing_subscriber::fmt().with_max_level(LEVEL).with_ansi(false).with_writer(writer()).init();
     dormouse_lab_harness::main(&Engine {
         name: "tracing",
         version: version("tracing"),
