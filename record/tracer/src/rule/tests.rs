@@ -360,7 +360,7 @@ fn an_exclusion_decides() {
 #[test]
 fn the_worst_rule_costs_a_bounded_number_of_steps() {
     let field = ("text".to_string(), FieldType::scalar(Kind::Str));
-    let decl = ClassDecl { provider: "p".into(), name: "e".into(), fields: vec![field], labels: BTreeMap::new() };
+    let decl = ClassDecl { fields: vec![field], ..class_of_level(None) };
     let text = vec![b'a'; 60_000];
     let segments = [Segment::exact(text.as_ptr(), text.len()), Segment::exact([0].as_ptr(), 1)];
     // SAFETY: the sources are alive.
@@ -372,7 +372,7 @@ fn the_worst_rule_costs_a_bounded_number_of_steps() {
             Test { question: question.clone(), wanted: true, passed: next, failed: next }
         };
         let condition = Condition { tests: (0..count).map(test).collect(), names: vec![name.clone()] };
-        let rules = [Rule { pattern: "*".into(), is_exclusion: false, condition }];
+        let rules = [Rule { condition, ..rule_of_levels("*", None, false) }];
         let Bound::If(tests) = Bound::new(&rules, &decl) else { panic!("the event decides") };
         tests.accept(&event)
     };
