@@ -105,12 +105,8 @@ impl Level {
 
     /// Parses what a person writes: a name in upper or lower case, the longer or shorter form of some, or a number.
     pub fn parse(text: &str) -> Option<Level> {
-        const OTHER_NAMES: [(&str, Level); 4] = [
-            ("EMERGENCY", Level::Emerg),
-            ("CRITICAL", Level::Crit),
-            ("ERROR", Level::Err),
-            ("WARN", Level::Warning),
-        ];
+        const OTHER_NAMES: [(&str, Level); 4] =
+            [("EMERGENCY", Level::Emerg), ("CRITICAL", Level::Crit), ("ERROR", Level::Err), ("WARN", Level::Warning)];
         let of_number = || Level::from_number(text.parse().ok()?);
         let other = || OTHER_NAMES.iter().find(|(name, _)| name.eq_ignore_ascii_case(text)).map(|(_, level)| *level);
         let of_name = Level::ALL.into_iter().find(|level| level.name().eq_ignore_ascii_case(text));

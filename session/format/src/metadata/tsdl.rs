@@ -178,9 +178,7 @@ pub(super) fn event(stream_id: u32, id: u16, decl: &ClassDecl) -> String {
     let (provider, name) = (identifier(&decl.provider), identifier(&decl.name));
     put(
         &mut out,
-        format_args!(
-            "\nevent {{\n\tname = \"{provider}:{name}\";\n\tid = {id};\n\tstream_id = {stream_id};\n"
-        ),
+        format_args!("\nevent {{\n\tname = \"{provider}:{name}\";\n\tid = {id};\n\tstream_id = {stream_id};\n"),
     );
     if let Some(level) = decl.level {
         put(&mut out, format_args!("\tloglevel = {};\n", level as u8));
