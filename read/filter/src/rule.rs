@@ -111,8 +111,11 @@ impl RuleText {
     }
 }
 
+/// Makes a bound of a level.
+type BoundOf = fn(Level) -> LevelBound;
+
 /// Relations in a bound on levels.
-const BOUNDS: [(&str, fn(Level) -> LevelBound); 2] = [("<=", LevelBound::AtMost), ("==", LevelBound::Only)];
+const BOUNDS: [(&str, BoundOf); 2] = [("<=", LevelBound::AtMost), ("==", LevelBound::Only)];
 
 /// Whether a text begins with a relation, right or wrong.
 fn starts_bound(text: &str) -> bool {
