@@ -50,22 +50,31 @@ impl<'a> ParserError<Input<'a>> for Wrong {
     }
 }
 
-/// Parses the filter that begins at a byte of a text. Returns the expression, and its names with the positions of their
-/// first occurrences. Positions are those in the whole text.
-pub(crate) fn parse(text: &str, start: usize) -> Result<(Expression, Vec<(Name, usize)>), FilterError> {
+/// A parsed filter.
+pub(crate) struct Found {
+    pub(crate) expression: Expression,
+    /// The names, with the positions of their first occurrences.
+    pub(crate) names: Vec<(Name, usize)>,
+    /// Position of what follows the filter.
+    pub(crate) end: usize,
+}
+
+/// Parses the filter that begins at a byte of a text. It ends with the text, or where `ends` says that something else
+/// begins. Positions are those in the whole text.
+pub(crate) fn parse(text: &str, start: usize, ends: impl Fn(&str) -> bool) -> Result<Found, FilterError> {
     if text.len() - start > SIZE_BYTES_MAX {
         return Err(FilterError::at(text, start, format!("the filter is longer than {SIZE_BYTES_MAX} bytes")));
     }
     let mut input = Input { input: LocatingSlice::new(text), state: State::default() };
     input.next_slice(start);
     let parsed = blank(&mut input).and_then(|()| disjunction(&mut input)).and_then(|expression| {
-        if opt(peek(any)).parse_next(&mut input)?.is_some() {
+        if opt(peek(any)).parse_next(&mut input)?.is_some() && !ends(input.input.as_ref()) {
             return expected(&input, "`and`, `or` or the end");
         }
         Ok(expression)
     });
     match parsed {
-        Ok(expression) => Ok((expression, input.state.names)),
+        Ok(expression) => Ok(Found { expression, end: input.current_token_start(), names: input.state.names }),
         Err(error) => {
             let Wrong { offset, what } = error.into_inner().unwrap_or_default();
             Err(FilterError::at(text, offset, what))

@@ -60,13 +60,18 @@ impl Filter {
     /// # Errors
     /// The text is not a filter; the error has its position.
     pub fn parse(text: &str) -> Result<Filter, FilterError> {
-        Filter::parse_from(text, 0)
+        Ok(Filter::parse_from(text, 0, |_| false)?.0)
     }
 
-    /// Parses the filter that begins at a byte of a text. Positions in its errors are those in the whole text.
-    pub(crate) fn parse_from(text: &str, start: usize) -> Result<Filter, FilterError> {
-        let (expression, names) = grammar::parse(text, start)?;
-        Ok(Filter { text: text.to_string(), expression, names })
+    /// Parses the filter that begins at a byte of a text, and ends where `ends` says that something else begins.
+    /// Returns the position of that too. Positions in its errors are those in the whole text.
+    pub(crate) fn parse_from(
+        text: &str,
+        start: usize,
+        ends: impl Fn(&str) -> bool,
+    ) -> Result<(Filter, usize), FilterError> {
+        let grammar::Found { expression, names, end } = grammar::parse(text, start, ends)?;
+        Ok((Filter { text: text.to_string(), expression, names }, end))
     }
 
     /// Returns the names in the filter, each once.

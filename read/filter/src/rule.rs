@@ -1,8 +1,9 @@
 //! Rules: a filter as the list of tests that programs evaluate, and the text of a rule.
 //!
 //! ```text
-//!   shop:* level<=INFO where bytes > 4K ──▶ RuleText (pattern, levels, Filter)
-//!                                              └──▶ Rule (pattern, levels, Condition) ──▶ to_bytes, of `abi`
+//!   shop:* level<=INFO where bytes > 4K sample 1/10 ──▶ RuleText (pattern, levels, Filter, sample)
+//!                                      ┌──────────────────────┘
+//!                                      └──▶ Rule (pattern, levels, Condition, sample) ──▶ to_bytes, of `abi`
 //! ```
 //! A condition accepts an event if the expression is *true*, and asks of each part either whether it is true or whether
 //! it is false: `not` swaps the two, and an unknown part is neither. So each comparison becomes one test:
@@ -16,25 +17,29 @@
 use dormouse_abi::class::Level;
 use dormouse_abi::rule;
 use dormouse_abi::rule::{
-    Condition, LevelBound, NAME_COUNT_MAX, Name, Next, PART_COUNT_MAX, Part, Question, Rule, TEST_COUNT_MAX,
+    Condition, LevelBound, NAME_COUNT_MAX, Name, Next, PART_COUNT_MAX, Part, Question, Rule, SAMPLE_MAX, Sample,
+    TEST_COUNT_MAX,
 };
 
 use crate::error::FilterError;
-use crate::grammar::is_word_char;
+use crate::grammar::{is_word_char, parse_name};
 use crate::program::{Binding, Filter, Kind, simplify};
 use crate::syntax::{Comparison, Expression, Operand};
 
 /// Names of the parts of a record other than its fields.
 const OTHER_PARTS: [&str; 10] = ["time", "cpu", "pid", "tid", "process", "comm", "cpu_id", "vpid", "vtid", "procname"];
 
-/// Text of a rule, `PATTERN [level<=LEVEL] [where EXPR]` or `!PATTERN [level<=LEVEL]`, taken apart. `level==LEVEL` is
-/// that level only.
+/// Text of a rule, taken apart: `PATTERN`, or `!PATTERN` for an exclusion, and clauses in any order, each at most once:
+/// `level<=LEVEL` (`level==LEVEL` is that level only), `where EXPR`, and `sample 1/N`, `sample N/s` or
+/// `sample by FIELD 1/N`. An exclusion has the first one only.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RuleText {
     /// The whole text.
     text: String,
-    /// Position of the bound on levels, or of what comes in its place.
+    /// Position of the bound on levels.
     levels_at: usize,
+    /// Position of the sample.
+    sample_at: usize,
     /// Pattern of the names of event classes; see [`matches`](dormouse_abi::class::matches).
     pub pattern: String,
     /// Levels of the event classes; `None`: any, or no level.
@@ -43,6 +48,21 @@ pub struct RuleText {
     pub is_exclusion: bool,
     /// Condition on events; an exclusion has none.
     pub filter: Option<Filter>,
+    /// Sample of the events that the condition selects; an exclusion has none.
+    pub sample: Option<Sample>,
+}
+
+/// The clauses of a rule.
+const CLAUSES: &str = "`where CONDITION`, `level<=LEVEL` or `sample 1/N`";
+
+/// Returns the rest of a text that begins with a word.
+fn after_word<'t>(text: &'t str, word: &str) -> Option<&'t str> {
+    text.strip_prefix(word).filter(|rest| !rest.starts_with(is_word_char))
+}
+
+/// Whether a text behind a complete condition begins another clause.
+fn begins_clause(text: &str) -> bool {
+    ["level", "sample", "where"].iter().any(|word| after_word(text, word).is_some())
 }
 
 impl RuleText {
@@ -58,31 +78,64 @@ impl RuleText {
             None => (false, trimmed),
         };
         let (pattern, behind) = named.split_at(named.find(char::is_whitespace).unwrap_or(named.len()));
-        let behind = behind.trim_start();
-        let no_pattern = || wrong(named, "expected a pattern of event classes, such as `shop:*`");
-        // A class may be named `level` or `where`; but in front of an expression the word is no pattern.
-        if pattern.is_empty() || named.strip_prefix("level").is_some_and(|rest| starts_bound(rest.trim_start())) {
-            return no_pattern();
+        let mut rest = behind.trim_start();
+        // A class may be named `level` or `where`; but in front of an expression the word begins what follows a pattern.
+        let is_level = named.strip_prefix("level").is_some_and(|rest| starts_bound(rest.trim_start()));
+        let is_where = pattern == "where" && !rest.is_empty() && !begins_clause(rest);
+        if pattern.is_empty() || is_level || is_where {
+            return wrong(named, "expected a pattern of event classes, such as `shop:*`");
         }
-        let (levels, rest) = take_levels(text, behind)?;
-        let condition = rest.strip_prefix("where").filter(|condition| !condition.starts_with(is_word_char));
-        if pattern == "where" && !behind.is_empty() && condition.is_none() {
-            return no_pattern();
-        }
-        if is_exclusion && !rest.is_empty() {
-            let what = "an exclusion has no condition; write the condition with the pattern that it excludes from, \
-                        and `not`";
-            return wrong(rest, what);
-        }
-        let filter = match condition {
-            Some(condition) => Some(Filter::parse_from(text, text.len() - condition.len())?),
-            None if rest.is_empty() => None,
-            None if levels.is_some() => return wrong(rest, "expected `where` and a condition"),
-            None => return wrong(rest, "expected `where` and a condition, or `level<=LEVEL`"),
+        let mut rule = RuleText {
+            text: text.to_string(),
+            levels_at: 0,
+            sample_at: 0,
+            pattern: pattern.to_string(),
+            levels: None,
+            is_exclusion,
+            filter: None,
+            sample: None,
         };
-        let levels_at = text.len() - behind.len();
-        let (text, pattern) = (text.to_string(), pattern.to_string());
-        Ok(RuleText { text, levels_at, pattern, levels, is_exclusion, filter })
+        while !rest.is_empty() {
+            let at = text.len() - rest.len();
+            let is_again = if let Some(behind) = after_word(rest, "level") {
+                rule.levels_at = at;
+                let (levels, behind) = take_levels(text, behind.trim_start())?;
+                rest = behind;
+                rule.levels.replace(levels).is_some()
+            } else if is_exclusion {
+                let what = "an exclusion has no condition and no sample; write the condition with the pattern that it \
+                            excludes from, and `not`";
+                return wrong(rest, what);
+            } else if let Some(behind) = after_word(rest, "where") {
+                let (filter, end) = Filter::parse_from(text, text.len() - behind.len(), begins_clause)?;
+                rest = &text[end..];
+                rule.filter.replace(filter).is_some()
+            } else if let Some(behind) = after_word(rest, "sample") {
+                rule.sample_at = at;
+                let (sample, behind) = take_sample(text, behind.trim_start())?;
+                rest = behind;
+                rule.sample.replace(sample).is_some()
+            } else {
+                return wrong(rest, &format!("expected {CLAUSES}"));
+            };
+            if is_again {
+                return Err(FilterError::at(text, at, "a rule has at most one clause of this kind"));
+            }
+        }
+        Ok(rule)
+    }
+
+    /// Returns the error that the events have no field by which the rule samples. `known`: the fields that they have.
+    pub fn no_key<'k>(&self, known: impl IntoIterator<Item = &'k str>) -> FilterError {
+        let mut known: Vec<&str> = known.into_iter().collect();
+        known.sort_unstable();
+        known.dedup();
+        let there = match known.as_slice() {
+            [] => "they have none".to_string(),
+            names => format!("there are {}", names.join(", ")),
+        };
+        let what = format!("no event that {} matches has the field of this sample; {there}", self.pattern);
+        FilterError::at(&self.text, self.sample_at, what)
     }
 
     /// Returns the error that no class that the pattern matches has a level within the bound. `known`: the levels that
@@ -106,8 +159,8 @@ impl RuleText {
     /// The filter is larger than the condition of a rule; see [`Filter::condition`].
     pub fn to_rule(&self) -> Result<Rule, FilterError> {
         let condition = self.filter.as_ref().map(Filter::condition).transpose()?.unwrap_or_default();
-        let (pattern, levels) = (self.pattern.clone(), self.levels);
-        Ok(Rule { pattern, levels, is_exclusion: self.is_exclusion, condition })
+        let (pattern, sample) = (self.pattern.clone(), self.sample.clone());
+        Ok(Rule { pattern, levels: self.levels, is_exclusion: self.is_exclusion, condition, sample })
     }
 }
 
@@ -122,24 +175,55 @@ fn starts_bound(text: &str) -> bool {
     text.starts_with(['<', '=', '>'])
 }
 
-/// Parses the bound on levels at the beginning of `rest`, the end of `text`. Returns the bound, if there is one, and
-/// what follows.
-fn take_levels<'t>(text: &str, rest: &'t str) -> Result<(Option<LevelBound>, &'t str), FilterError> {
+/// Parses a bound on levels behind `level`. `rest` is the end of `text`. Returns what follows too.
+fn take_levels<'t>(text: &str, rest: &'t str) -> Result<(LevelBound, &'t str), FilterError> {
     let wrong = |rest: &str, what: String| Err(FilterError::at(text, text.len() - rest.len(), what));
-    let Some(relation) = rest.strip_prefix("level").filter(|behind| !behind.starts_with(is_word_char)) else {
-        return Ok((None, rest));
-    };
-    let relation = relation.trim_start();
-    let found = BOUNDS.into_iter().find_map(|(written, bound)| Some((bound, relation.strip_prefix(written)?)));
+    let found = BOUNDS.into_iter().find_map(|(written, bound)| Some((bound, rest.strip_prefix(written)?)));
     let Some((bound, name)) = found else {
-        return wrong(relation, "expected `<=` or `==`, such as `level<=WARNING`".into());
+        return wrong(rest, "expected `<=` or `==`, such as `level<=WARNING`".into());
     };
     let name = name.trim_start();
     let (word, behind) = name.split_at(name.find(|c: char| !is_word_char(c)).unwrap_or(name.len()));
     match Level::parse(word) {
-        Some(level) => Ok((Some(bound(level)), behind.trim_start())),
+        Some(level) => Ok((bound(level), behind.trim_start())),
         None if word.is_empty() => wrong(name, format!("expected a level; there are {}", Level::LIST)),
         None => wrong(name, format!("there is no level {word}; there are {}", Level::LIST)),
+    }
+}
+
+/// Parses a sample behind `sample`. `rest` is the end of `text`. Returns what follows too.
+fn take_sample<'t>(text: &str, rest: &'t str) -> Result<(Sample, &'t str), FilterError> {
+    let wrong = |rest: &str, what: &str| Err(FilterError::at(text, text.len() - rest.len(), what));
+    let word = |rest: &'t str| rest.split_at(rest.find(char::is_whitespace).unwrap_or(rest.len()));
+    let (name, written) = match after_word(rest, "by").map(str::trim_start) {
+        Some(behind) => {
+            let (name, behind) = word(behind);
+            if !name.starts_with(is_word_char) {
+                return wrong(
+                    &rest[rest.len() - name.len() - behind.len()..],
+                    "expected a field, such as `by user 1/100`",
+                );
+            }
+            (Some(parse_name(name)), behind.trim_start())
+        }
+        None => (None, rest),
+    };
+    let (fraction, behind) = word(written);
+    let expected = if name.is_some() { "`1/N`" } else { "`1/N`, `N/s` or `by FIELD 1/N`" };
+    let count = |digits: &str| {
+        let is_number = !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit());
+        is_number.then(|| digits.parse().ok().filter(|count| (1..=SAMPLE_MAX).contains(count)))
+    };
+    let found = match (fraction.split_once('/'), name) {
+        (Some(("1", digits)), Some(name)) => count(digits).map(|count| count.map(|count| Sample::By(name, count))),
+        (Some((digits, "s")), None) => count(digits).map(|count| count.map(Sample::PerSecond)),
+        (Some(("1", digits)), None) => count(digits).map(|count| count.map(Sample::OneIn)),
+        _ => None,
+    };
+    match found {
+        Some(Some(sample)) => Ok((sample, behind.trim_start())),
+        Some(None) => wrong(written, &format!("the number of a sample is from 1 to {SAMPLE_MAX}")),
+        None => wrong(written, &format!("expected {expected}, such as `sample 1/100`")),
     }
 }
 

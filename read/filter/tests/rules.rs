@@ -3,8 +3,8 @@
 use dormouse_abi::class::Level;
 use dormouse_abi::rule::value::Operator;
 use dormouse_abi::rule::{
-    Condition, LevelBound, Literal, NAME_COUNT_MAX, Next, Operand, PART_COUNT_MAX, Question, TEST_COUNT_MAX, Test,
-    from_bytes, to_bytes,
+    Condition, LevelBound, Literal, NAME_COUNT_MAX, Next, Operand, PART_COUNT_MAX, Question, Sample, TEST_COUNT_MAX,
+    Test, from_bytes, to_bytes,
 };
 use dormouse_filter::{Binding, Fields, Filter, Kind, Labels, RuleText, Value, parse_name};
 use proptest::prelude::*;
@@ -66,7 +66,8 @@ fn rules_may_have_a_bound_on_levels() {
 fn wrong_bounds_on_levels_have_their_position() {
     let relation = "expected `<=` or `==`, such as `level<=WARNING`".to_string();
     let pattern = "expected a pattern of event classes, such as `shop:*`".to_string();
-    let condition = "expected `where` and a condition".to_string();
+    let condition = "expected `where CONDITION`, `level<=LEVEL` or `sample 1/N`".to_string();
+    let again = "a rule has at most one clause of this kind".to_string();
     for (text, column, what) in [
         ("shop:* level<=LOUD", 15, format!("there is no level LOUD; there are {}", Level::LIST)),
         ("shop:* level<=15", 15, format!("there is no level 15; there are {}", Level::LIST)),
@@ -80,9 +81,11 @@ fn wrong_bounds_on_levels_have_their_position() {
         (" level <= WARNING", 2, pattern.clone()),
         ("! level<=WARNING", 2, pattern.clone()),
         ("!level==WARNING", 2, pattern.clone()),
-        ("where level<=WARNING", 1, pattern),
+        ("where n<=WARNING", 1, pattern),
         ("shop:* level<=3 n > 3", 17, condition.clone()),
-        ("shop:* level<=3 level<=4", 17, condition),
+        ("shop:* level<=3 level<=4", 17, again.clone()),
+        ("shop:* where n where n", 16, again.clone()),
+        ("shop:* sample 1/2 where n sample 1/3", 27, again),
     ] {
         let error = RuleText::parse(text).expect_err(text);
         assert_eq!((error.line, error.column, error.what), (1, column, what), "{text}");
@@ -95,11 +98,70 @@ fn wrong_bounds_on_levels_have_their_position() {
 }
 
 #[test]
+fn rules_may_have_a_sample() {
+    let by = |name: &str, count| Sample::By(parse_name(name), count);
+    for (text, sample) in [
+        ("shop:* sample 1/100", Sample::OneIn(100)),
+        (" shop:*\tsample  1/1\n", Sample::OneIn(1)),
+        ("shop:* sample 50/s", Sample::PerSecond(50)),
+        ("shop:* sample 1/s", Sample::PerSecond(1)),
+        ("shop:* sample by user 1/1000000000", by("user", 1_000_000_000)),
+        ("shop:* sample by  ids[3]  1/7", by("ids[3]", 7)),
+        ("sample sample by sample 1/2", by("sample", 2)),
+    ] {
+        let parsed = RuleText::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        assert_eq!(parsed.sample, Some(sample), "{text}");
+        let rule = parsed.to_rule().unwrap();
+        assert_eq!(from_bytes(&to_bytes(std::slice::from_ref(&rule))), Some(vec![rule]), "{text}");
+    }
+    let number = "the number of a sample is from 1 to 1000000000";
+    let any = "expected `1/N`, `N/s` or `by FIELD 1/N`, such as `sample 1/100`";
+    let fraction = "expected `1/N`, such as `sample 1/100`";
+    let field = "expected a field, such as `by user 1/100`";
+    for (text, column, what) in [
+        ("shop:* sample", 14, any),
+        ("shop:* sample 100", 15, any),
+        ("shop:* sample 2/100", 15, any),
+        ("shop:* sample 1/", 15, any),
+        ("shop:* sample 1/+5", 15, any),
+        ("shop:* sample 0.01", 15, any),
+        ("shop:* sample 1/0", 15, number),
+        ("shop:* sample 1/1000000001", 15, number),
+        ("shop:* sample 99999999999999999999/s", 15, number),
+        ("shop:* sample by", 17, field),
+        ("shop:* sample by /s", 18, field),
+        ("shop:* sample by user", 22, fraction),
+        ("shop:* sample by user 10/s", 23, fraction),
+    ] {
+        let error = RuleText::parse(text).expect_err(text);
+        assert_eq!((error.column, error.what.as_str()), (column, what), "{text}");
+    }
+    let error = RuleText::parse("shop:* sample by user 1/10").unwrap().no_key(["n", "id", "n"]);
+    let told = "no event that shop:* matches has the field of this sample; there are id, n";
+    assert_eq!((error.column, error.what.as_str()), (8, told));
+}
+
+/// Clauses come in any order.
+#[test]
+fn clauses_have_no_order() {
+    let clauses = ["level<=WARNING", "where n > 3 and (level == 4 or sample)", "sample by user 1/10"];
+    let parsed = |order: [usize; 3]| {
+        let text = format!("shop:* {}", order.map(|at| clauses[at]).join(" "));
+        RuleText::parse(&text).and_then(|rule| rule.to_rule()).unwrap_or_else(|error| panic!("{text}: {error}"))
+    };
+    let first = parsed([0, 1, 2]);
+    assert!(first.levels.is_some() && first.sample.is_some() && first.condition.tests.len() == 3);
+    for order in [[0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+        assert_eq!(parsed(order), first, "{order:?}");
+    }
+}
+
+#[test]
 fn errors_in_rules_have_their_position_in_the_whole_text() {
     let pattern = "expected a pattern of event classes, such as `shop:*`";
-    let exclusion =
-        "an exclusion has no condition; write the condition with the pattern that it excludes from, and `not`";
-    let where_or_level = || "expected `where` and a condition, or `level<=LEVEL`".to_string();
+    let exclusion = "an exclusion has no condition and no sample; write the condition with the pattern that it excludes \
+                     from, and `not`";
+    let clause = || "expected `where CONDITION`, `level<=LEVEL` or `sample 1/N`".to_string();
     let comparison = "expected a comparison (`==` `!=` `<` `<=` `>` `>=` `~`)";
     for (text, line, column, what) in [
         ("", 1, 1, pattern.to_string()),
@@ -107,13 +169,14 @@ fn errors_in_rules_have_their_position_in_the_whole_text() {
         ("!", 1, 2, pattern.to_string()),
         ("! shop:*", 1, 2, pattern.to_string()),
         ("where n > 3", 1, 1, pattern.to_string()),
-        ("shop:* when n > 3", 1, 8, where_or_level()),
-        ("shop:* n > 3", 1, 8, where_or_level()),
-        ("shop:* wheren > 3", 1, 8, where_or_level()),
-        ("shop:* levels<=3", 1, 8, where_or_level()),
-        ("größe:*  , shop:*", 1, 10, where_or_level()),
+        ("shop:* when n > 3", 1, 8, clause()),
+        ("shop:* n > 3", 1, 8, clause()),
+        ("shop:* wheren > 3", 1, 8, clause()),
+        ("shop:* levels<=3", 1, 8, clause()),
+        ("größe:*  , shop:*", 1, 10, clause()),
         ("!shop:* where n > 3", 1, 9, exclusion.to_string()),
         ("!shop:* shop:*", 1, 9, exclusion.to_string()),
+        ("!shop:* level<=3 sample 1/10", 1, 18, exclusion.to_string()),
         ("shop:* where", 1, 13, "expected a field or a value, the filter ends".to_string()),
         ("shop:* where ", 1, 14, "expected a field or a value, the filter ends".to_string()),
         ("shop:* where n = 3", 1, 16, format!("{comparison}, found `=`, which is written `==`")),
@@ -126,7 +189,7 @@ fn errors_in_rules_have_their_position_in_the_whole_text() {
     let shown = |text: &str| RuleText::parse(text).unwrap_err().to_string();
     assert_eq!(
         shown("shop:* when n > 3"),
-        "line 1, column 8: expected `where` and a condition, or `level<=LEVEL`\n  shop:* when n > 3\n         ^"
+        "line 1, column 8: expected `where CONDITION`, `level<=LEVEL` or `sample 1/N`\n  shop:* when n > 3\n         ^"
     );
     assert_eq!(shown("!"), format!("line 1, column 2: {pattern}\n  !\n   ^"));
     assert_eq!(

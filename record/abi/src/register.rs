@@ -576,7 +576,7 @@ mod model;
 mod tests {
     use super::*;
     use crate::class::Level;
-    use crate::rule::{Condition, LevelBound};
+    use crate::rule::LevelBound;
     use alloc::boxed::Box;
     use alloc::format;
     use alloc::vec;
@@ -715,12 +715,7 @@ mod tests {
     fn rules_are_read_back() {
         let register = register();
         assert_eq!(register.rules(), (0, Vec::new()));
-        let rule = |pattern: &str| Rule {
-            pattern: pattern.into(),
-            levels: None,
-            is_exclusion: false,
-            condition: Condition::default(),
-        };
+        let rule = |pattern: &str| Rule::all(pattern);
         let levels = Some(LevelBound::AtMost(Level::Info));
         let rules = [Rule { levels, ..rule("http:*") }, Rule { is_exclusion: true, ..rule("db:?") }];
         assert!(register.set_rules(&rules, "http:*\n!db:?"));

@@ -14,16 +14,21 @@
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
 
+use dormouse_abi::rule::mixed;
 use dormouse_abi::session::Line;
 use dormouse_percpu::Rseq;
 
+use crate::clock::{coarse_ns, monotonic_ns};
 use crate::membarrier;
+use crate::rule::Circumstances;
 
 /// Counters of one CPU: begun and ended uses, by phase.
 #[derive(Debug, Default)]
 struct Counters {
     begun: [AtomicU64; 2],
     ended: [AtomicU64; 2],
+    /// Place in the sequence of the CPU's random numbers.
+    random: AtomicU64,
 }
 
 impl Counters {
@@ -40,6 +45,16 @@ impl Counters {
 #[derive(Debug)]
 struct AllCounters(Vec<Line<Counters>>);
 
+impl AllCounters {
+    /// Begins a sequence of random numbers for each CPU that no other process has.
+    fn seed(&self) {
+        let seed = mixed(monotonic_ns() ^ u64::from(std::process::id()) << 32);
+        for (index, line) in self.0.iter().enumerate() {
+            line.0.random.store(mixed(seed ^ index as u64), Ordering::Relaxed);
+        }
+    }
+}
+
 /// Null until there is a plan.
 static COUNTERS: AtomicPtr<AllCounters> = AtomicPtr::new(core::ptr::null_mut());
 /// Number of times that a writer has looked; its lowest bit is the phase in which readers begin.
@@ -55,6 +70,7 @@ fn counters() -> Option<&'static AllCounters> {
 pub(crate) fn prepare(cpu_count: u32) {
     if counters().is_none() {
         let all = AllCounters((0..=cpu_count).map(|_| Line::default()).collect());
+        all.seed();
         // (Q') Release pairs with (Q).
         COUNTERS.store(Box::into_raw(Box::new(all)), Ordering::Release);
     }
@@ -174,6 +190,25 @@ impl Using {
     }
 }
 
+impl Circumstances for Using {
+    #[inline(always)]
+    fn random(&self) -> u64 {
+        let OfThread(all, rseq) = &self.words;
+        let cpu = rseq.and_then(|rseq| rseq.cpu_id()).map_or(usize::MAX, |cpu| cpu as usize);
+        let Some((last, cpus)) = all.0.split_last() else { return 0 };
+        let place = &cpus.get(cpu).unwrap_or(last).0.random;
+        // SplitMix64. Two threads that meet here draw the same number, which does no harm.
+        let next = place.load(Ordering::Relaxed).wrapping_add(0x9E37_79B9_7F4A_7C15);
+        place.store(next, Ordering::Relaxed);
+        mixed(next)
+    }
+
+    #[inline(always)]
+    fn now_ns(&self) -> u64 {
+        coarse_ns()
+    }
+}
+
 impl Drop for Using {
     #[inline(always)]
     fn drop(&mut self) {
@@ -192,6 +227,8 @@ const LOOKS_MAX: u32 = 1_000;
 
 /// Resets the counts in a forked child, which has no other thread.
 pub(crate) fn after_fork() {
+    // Siblings must not draw the numbers of each other.
+    counters().into_iter().for_each(AllCounters::seed);
     let all = counters().into_iter().flat_map(|counters| &counters.0);
     for counter in all.flat_map(|line| line.0.begun.iter().chain(&line.0.ended)) {
         counter.store(0, Ordering::Relaxed);

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use dormouse_abi::message::{Message, OwnerToProgram, Preamble, ProgramToTool, Snapshot, ToolToOwner, ToolToProgram};
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::register::Entrant;
-use dormouse_abi::rule::{Condition, Rule};
+use dormouse_abi::rule::Rule;
 use dormouse_abi::session::{CLOCK_MONOTONIC, CLOCK_TSC, Geometry, MODE_DISCARD, MODE_OVERWRITE};
 use dormouse_backing::{MemoryOptions, Pool};
 use dormouse_relay::{Memory, Setup};
@@ -146,7 +146,7 @@ fn wrong_files(place: &Path) -> Vec<OwnedFd> {
 
 /// Returns the rules of a session that records all events.
 fn everything() -> [Rule; 1] {
-    [Rule { pattern: "*".into(), levels: None, is_exclusion: false, condition: Condition::default() }]
+    [Rule::all("*")]
 }
 
 /// A session's memory, laid out like an owner's. Any of its words may be changed.

@@ -6,7 +6,7 @@
 //!                                      └─▶ a line that says what is wrong, and nothing has changed
 //! ```
 
-use dormouse_abi::rule::{Condition, RULE_COUNT_MAX, RULES_SIZE_BYTES_MAX, Rule, to_bytes};
+use dormouse_abi::rule::{RULE_COUNT_MAX, RULES_SIZE_BYTES_MAX, Rule, to_bytes};
 use dormouse_abi::text::is_printable;
 use dormouse_filter::RuleText;
 
@@ -34,8 +34,7 @@ impl RuleSet {
         let mut rules = texts.iter().map(|text| parse_one(text)).collect::<Result<Vec<Rule>, Error>>()?;
         if rules.iter().all(|rule| rule.is_exclusion) {
             texts.insert(0, ALL);
-            let (pattern, condition) = (ALL.into(), Condition::default());
-            rules.insert(0, Rule { pattern, levels: None, is_exclusion: false, condition });
+            rules.insert(0, Rule::all(ALL));
         }
         if rules.len() > RULE_COUNT_MAX {
             let text = format!(

@@ -2,8 +2,9 @@
 //!
 //! ```text
 //!   rules     count of rules, then each:
-//!     rule      0, or 1 for an exclusion, plus 2 for a greatest level or 4 for a single one; that level, if there is
-//!               one (1 byte); text of the pattern; names; tests
+//!     rule      0, or 1 for an exclusion, plus 2 for a greatest level or 4 for a single one, plus 8, 16 or 24 for a
+//!               sample by chance, by time or by a field; that level, if there is one (1 byte); text of the pattern;
+//!               names; tests; of a sample the number, and after it the field's name (1 name)
 //!     names     count of names, then each: count of parts, then each: 0 and a text, or 1 and a number
 //!     tests     count of tests, then each:
 //!       test      number of the question, with the highest bit for a wanted answer of true
@@ -31,7 +32,7 @@ use alloc::vec::Vec;
 use super::value::Operator;
 use super::{
     Condition, LevelBound, Literal, NAME_COUNT_MAX, Name, Next, Operand, PART_COUNT_MAX, Part, Question,
-    RULE_COUNT_MAX, RULES_SIZE_BYTES_MAX, Rule, TEST_COUNT_MAX, Test,
+    RULE_COUNT_MAX, RULES_SIZE_BYTES_MAX, Rule, SAMPLE_MAX, Sample, TEST_COUNT_MAX, Test,
 };
 use crate::class::Level;
 
@@ -39,6 +40,11 @@ use crate::class::Level;
 const EXCLUSION: u8 = 1;
 const AT_MOST: u8 = 2;
 const ONLY: u8 = 4;
+const LEVELS: u8 = AT_MOST | ONLY;
+const ONE_IN: u8 = 8;
+const PER_SECOND: u8 = 16;
+const BY: u8 = 24;
+const SAMPLE: u8 = ONE_IN | PER_SECOND;
 
 const MEMBER: u8 = 0;
 const INDEX: u8 = 1;
@@ -65,18 +71,33 @@ const FIRST_TEST: usize = 2;
 pub fn to_bytes(rules: &[Rule]) -> Vec<u8> {
     let mut bytes = Vec::new();
     put_count(&mut bytes, rules.len());
-    for Rule { pattern, levels, is_exclusion, condition } in rules {
+    for Rule { pattern, levels, is_exclusion, condition, sample } in rules {
         let exclusion = if *is_exclusion { EXCLUSION } else { 0 };
+        let head = exclusion
+            | match sample {
+                None => 0,
+                Some(Sample::OneIn(_)) => ONE_IN,
+                Some(Sample::PerSecond(_)) => PER_SECOND,
+                Some(Sample::By(..)) => BY,
+            };
         match levels {
-            None => bytes.push(exclusion),
-            Some(LevelBound::AtMost(level)) => bytes.extend([exclusion | AT_MOST, *level as u8]),
-            Some(LevelBound::Only(level)) => bytes.extend([exclusion | ONLY, *level as u8]),
+            None => bytes.push(head),
+            Some(LevelBound::AtMost(level)) => bytes.extend([head | AT_MOST, *level as u8]),
+            Some(LevelBound::Only(level)) => bytes.extend([head | ONLY, *level as u8]),
         }
         put_text(&mut bytes, pattern.as_bytes());
         put_count(&mut bytes, condition.names.len());
         condition.names.iter().for_each(|name| put_name(&mut bytes, name));
         put_count(&mut bytes, condition.tests.len());
         condition.tests.iter().for_each(|test| put_test(&mut bytes, test));
+        match sample {
+            None => {}
+            Some(Sample::OneIn(count) | Sample::PerSecond(count)) => put_number(&mut bytes, (*count).into()),
+            Some(Sample::By(name, count)) => {
+                put_number(&mut bytes, (*count).into());
+                put_name(&mut bytes, name);
+            }
+        }
     }
     bytes
 }
@@ -177,7 +198,10 @@ pub fn from_bytes(bytes: &[u8]) -> Option<Vec<Rule>> {
 fn take_rule(rest: &mut Rest<'_>) -> Option<Rule> {
     let head = rest.byte()?;
     let is_exclusion = head & EXCLUSION != 0;
-    let levels = match head & !EXCLUSION {
+    if head & !(EXCLUSION | LEVELS | SAMPLE) != 0 {
+        return None;
+    }
+    let levels = match head & LEVELS {
         0 => None,
         AT_MOST => Some(LevelBound::AtMost(Level::from_number(rest.byte()?)?)),
         ONLY => Some(LevelBound::Only(Level::from_number(rest.byte()?)?)),
@@ -190,9 +214,23 @@ fn take_rule(rest: &mut Rest<'_>) -> Option<Rule> {
     for index in 0..test_count {
         tests.push(take_test(rest, index, test_count, names.len())?);
     }
-    let has_condition = !tests.is_empty() || !names.is_empty();
+    let sample = take_sample(rest, head & SAMPLE)?;
+    let is_plain = tests.is_empty() && names.is_empty() && sample.is_none();
     let condition = Condition { tests, names };
-    (!is_exclusion || !has_condition).then_some(Rule { pattern, levels, is_exclusion, condition })
+    (!is_exclusion || is_plain).then_some(Rule { pattern, levels, is_exclusion, condition, sample })
+}
+
+/// Decodes a sample of this kind, or none.
+fn take_sample(rest: &mut Rest<'_>, kind: u8) -> Option<Option<Sample>> {
+    if kind == 0 {
+        return Some(None);
+    }
+    let count = u32::try_from(rest.number()?).ok().filter(|count| (1..=SAMPLE_MAX).contains(count))?;
+    Some(Some(match kind {
+        ONE_IN => Sample::OneIn(count),
+        PER_SECOND => Sample::PerSecond(count),
+        _ => Sample::By(take_name(rest)?, count),
+    }))
 }
 
 fn take_name(rest: &mut Rest<'_>) -> Option<Name> {
@@ -399,13 +437,21 @@ mod tests {
         ]
     }
 
+    fn sample() -> impl Strategy<Value = Option<Sample>> {
+        let count = 1..=SAMPLE_MAX;
+        prop_oneof![
+            2 => Just(None),
+            1 => count.clone().prop_map(|count| Some(Sample::OneIn(count))),
+            1 => count.clone().prop_map(|count| Some(Sample::PerSecond(count))),
+            1 => (name(), count).prop_map(|(name, count)| Some(Sample::By(name, count))),
+        ]
+    }
+
     fn rules() -> impl Strategy<Value = Vec<Rule>> {
-        let drawn = (any::<bool>(), "[a-zß*?:]{0,12}", levels(), condition());
-        let rule = drawn.prop_map(|(is_exclusion, pattern, levels, condition)| Rule {
-            pattern,
-            levels,
-            is_exclusion,
-            condition: if is_exclusion { Condition::default() } else { condition },
+        let drawn = (any::<bool>(), "[a-zß*?:]{0,12}", levels(), condition(), sample());
+        let rule = drawn.prop_map(|(is_exclusion, pattern, levels, condition, sample)| match is_exclusion {
+            true => Rule { levels, is_exclusion, ..Rule::all(pattern) },
+            false => Rule { pattern, levels, is_exclusion, condition, sample },
         });
         list(rule, 0..6)
     }
@@ -481,7 +527,7 @@ mod tests {
     }
 
     fn rule(tests: Vec<Test>, names: Vec<Name>) -> Rule {
-        Rule { pattern: "shop:*".into(), levels: None, is_exclusion: false, condition: Condition { tests, names } }
+        Rule { condition: Condition { tests, names }, ..Rule::all("shop:*") }
     }
 
     fn test(passed: Next, failed: Next) -> Test {
@@ -546,7 +592,7 @@ mod tests {
                     let bytes = to_bytes(core::slice::from_ref(&rule));
                     assert_eq!(bytes[..3], [1, head | bit, level as u8]);
                     assert_eq!(from_bytes(&bytes), Some(vec![rule]));
-                    for (index, byte) in [(1, 6), (1, 8), (2, 15), (2, 0xFF)] {
+                    for (index, byte) in [(1, 6), (1, 32), (2, 15), (2, 0xFF)] {
                         let mut changed = bytes.clone();
                         changed[index] = byte;
                         assert_eq!(from_bytes(&changed), None, "{changed:?}");
@@ -554,6 +600,23 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn samples_are_those_that_there_are() {
+        let plain = rule(Vec::new(), Vec::new());
+        let name = |len: usize| Name { parts: vec![Part::Member("a".into()); len] };
+        let sampled = |sample: Sample| Rule { sample: Some(sample), ..plain.clone() };
+        for count in [1, 100, SAMPLE_MAX] {
+            for sample in [Sample::OneIn(count), Sample::PerSecond(count), Sample::By(name(2), count)] {
+                assert!(is_decoded(&[sampled(sample.clone())]), "{sample:?}");
+                assert!(!is_decoded(&[Rule { is_exclusion: true, ..sampled(sample) }]));
+            }
+        }
+        for count in [0, SAMPLE_MAX + 1, u32::MAX] {
+            assert!(!is_decoded(&[sampled(Sample::OneIn(count))]), "{count}");
+        }
+        assert!(!is_decoded(&[sampled(Sample::By(name(0), 100))]));
     }
 
     #[test]
@@ -581,7 +644,7 @@ mod tests {
             [&[0xFFu8; 18][..], &[0x04]].concat(),
             vec![0xFF; 40],
             // Unknown numbers.
-            with(1, 8),
+            with(1, 32),
             with(6, WANTED | 3),
             with(7, 6),
             // A relation, a pattern that is not UTF-8, and its length.

@@ -21,9 +21,11 @@
 
 mod code;
 pub mod published;
+mod sample;
 pub mod value;
 
 pub use code::{from_bytes, to_bytes};
+pub use sample::{SAMPLE_MAX, Sample, hash, is_in_sample, mixed};
 
 use alloc::string::String;
 use alloc::vec;
@@ -45,7 +47,7 @@ pub const PART_COUNT_MAX: usize = 8;
 pub const RULES_SIZE_BYTES_MAX: usize = 32 << 10;
 
 /// A rule. A class is armed if a rule that is no exclusion matches it, and no exclusion does. One of its events is
-/// recorded if the condition of one of these rules is true.
+/// recorded if one of these rules selects it: its condition is true, and the event is in its sample.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rule {
     /// Pattern of `provider:name`; see [`matches`].
@@ -56,9 +58,17 @@ pub struct Rule {
     pub is_exclusion: bool,
     /// Condition on events; [`Condition::default`] is true for all. An exclusion has no other.
     pub condition: Condition,
+    /// Sample of the events for which the condition is true; `None`: all of them. An exclusion has none.
+    pub sample: Option<Sample>,
 }
 
 impl Rule {
+    /// Returns a rule that selects all events of the classes that match `pattern`.
+    pub fn all(pattern: impl Into<String>) -> Rule {
+        let (pattern, condition) = (pattern.into(), Condition::default());
+        Rule { pattern, levels: None, is_exclusion: false, condition, sample: None }
+    }
+
     /// Whether the rule matches a class with this `provider:name` and level.
     pub fn matches(&self, full_name: &str, level: Option<Level>) -> bool {
         matches(&self.pattern, full_name) && self.levels.is_none_or(|levels| levels.admits(level))
@@ -305,8 +315,7 @@ mod tests {
 
     #[test]
     fn a_bound_admits_levels_that_are_as_important() {
-        let condition = Condition::default;
-        let rule = |levels| Rule { pattern: "p:*".into(), levels, is_exclusion: false, condition: condition() };
+        let rule = |levels| Rule { levels, ..Rule::all("p:*") };
         let admitted = |levels: Option<LevelBound>| -> Vec<u8> {
             let is_in = |number: &u8| rule(levels).matches("p:e", Level::from_number(*number));
             // The last number is that of no level.

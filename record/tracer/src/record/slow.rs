@@ -18,7 +18,7 @@ use dormouse_vring::split::PlannedDriver;
 
 use crate::plan::{self, Again, Plan};
 use crate::readers::Using;
-use crate::rule::Event;
+use crate::rule::{Answer, Event};
 use crate::session::{Attached, Guard, count_apart, current_before_id};
 use crate::thread::{self, Writer};
 
@@ -100,7 +100,7 @@ unsafe fn record_by_plan(number: u32, segments: &[Segment], again: impl FnOnce(&
     if let Some(tests) = &plan.tests {
         // SAFETY: the caller guarantees that the sources are readable.
         let event = unsafe { Event::new(segments) };
-        if tests.accept(&event) != Some(true) {
+        if tests.ask(&event, &using) != Answer::Accepted {
             return plan::count_rejected(number, rseq);
         }
     }

@@ -7,18 +7,25 @@
 //!               a rule without condition ──────┼──▶ Bound::Always   recorded as if there were no rules
 //!                                              └──▶ Bound::If       the tests, for each event
 //! ```
+//! A sample is a test like others, behind those of its rule's condition; if it leaves an event out, the next rule follows.
+//! All samples by chance look at one random number, so that one in 100 events is also one of one in 10.
+//!
 //! An event costs at most [`COST_MAX`] units, whatever the rules and its fields are: another process wrote the rules.
 
 mod event;
+mod rate;
 
 use std::cmp::Ordering;
 
 use dormouse_abi::class::{ClassDecl, Kind, Level};
 use dormouse_abi::rule::value::{Operator, Value, matches_within};
-use dormouse_abi::rule::{Condition, Literal, Name, Next, Operand, Part, Question, Rule, Test};
+use dormouse_abi::rule::{
+    Condition, Literal, Name, Next, Operand, Part, Question, Rule, Sample, Test, hash, is_in_sample,
+};
 
 pub(crate) use event::Event;
 use event::{Place, extended, is_signed};
+use rate::Rate;
 
 /// The rules of a session, as they concern a class.
 #[derive(Debug, PartialEq)]
@@ -64,6 +71,32 @@ enum Ask {
     Matches(Place, Pattern),
     /// The answer for an event that has this element.
     Given(Place, bool),
+    /// Whether the event is one in this many, by chance.
+    Chance(u32),
+    /// Whether a value is one in this many, by its hash.
+    Hash(Place, u32),
+    /// Whether there were not too many events before.
+    Rate(Rate),
+}
+
+/// Circumstances of an event on which samples depend.
+pub(crate) trait Circumstances {
+    /// Returns a random number of 64 bits.
+    fn random(&self) -> u64;
+    /// Returns the time, in nanoseconds. A resolution of milliseconds is enough.
+    fn now_ns(&self) -> u64;
+}
+
+/// The answer of rules to an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Accepted,
+    /// No condition is true.
+    Rejected,
+    /// A condition is true, and the rule's sample leaves the event out.
+    SampledOut,
+    /// It would cost too much to find out.
+    TooDear,
 }
 
 /// A pattern of text. The first two need no search, however long a text is.
@@ -127,23 +160,56 @@ impl Bound {
         for rule in matching {
             // The first steps of the next rule follow where this one rejects.
             let first = steps.len() as u32;
-            match bind_condition(&rule.condition, decl, &name, first, &mut left) {
+            match bind_rule(rule, decl, &name, first, &mut left) {
                 Bound::Always => return Bound::Always,
                 Bound::Never => {}
                 Bound::If(Tests(more)) => {
-                    for step in &mut steps {
-                        let Step { passed, failed, .. }: &mut Step = step;
-                        for next in [passed, failed] {
-                            if *next == REJECT {
-                                *next = first;
-                            }
-                        }
-                    }
+                    redirect(&mut steps, REJECT, first);
                     steps.extend(more);
                 }
             }
         }
         if steps.is_empty() { Bound::Never } else { Bound::If(Tests(steps)) }
+    }
+}
+
+/// Binds a rule, whose pattern matches, to a class. The index of its first step is `first`.
+fn bind_rule(rule: &Rule, decl: &ClassDecl, full_name: &str, first: u32, left: &mut u32) -> Bound {
+    let sample = match rule.sample.as_ref().map(|sample| bind_sample(sample, decl, full_name)) {
+        None | Some(Asked::Known(Some(true))) => None,
+        Some(Asked::Known(_)) => return Bound::Never,
+        Some(Asked::Open(ask)) => Some(Step { ask: *ask, wanted: true, passed: ACCEPT, failed: REJECT }),
+    };
+    match (bind_condition(&rule.condition, decl, full_name, first, left), sample) {
+        (Bound::Always, Some(sample)) => Bound::If(Tests(vec![sample])),
+        (Bound::If(Tests(mut steps)), Some(sample)) => {
+            let behind = first + steps.len() as u32;
+            redirect(&mut steps, ACCEPT, behind);
+            steps.push(sample);
+            Bound::If(Tests(steps))
+        }
+        (bound, _) => bound,
+    }
+}
+
+/// Makes steps that lead to `from` lead to `to`.
+fn redirect(steps: &mut [Step], from: u32, to: u32) {
+    for next in steps.iter_mut().flat_map(|step| [&mut step.passed, &mut step.failed]) {
+        if *next == from {
+            *next = to;
+        }
+    }
+}
+
+fn bind_sample(sample: &Sample, decl: &ClassDecl, full_name: &str) -> Asked {
+    match sample {
+        Sample::OneIn(count) => Asked::open(Ask::Chance(*count)),
+        Sample::PerSecond(count) => Asked::open(Ask::Rate(Rate::new(*count))),
+        Sample::By(name, count) => match find_name(name, decl, full_name) {
+            Found::Missing => Asked::Known(None),
+            Found::Place(place) => Asked::open(Ask::Hash(place, *count)),
+            constant => Asked::Known(constant.constant().map(|value| is_in_sample(hash(&value), *count))),
+        },
     }
 }
 
@@ -337,13 +403,19 @@ fn compare_integers(place: &Place, operator: Operator, constant: i128) -> Option
     Some(Asked::open(Ask::Integer { offset, kind, operator, constant: constant as i64 }))
 }
 
-/// Finds the meaning of a name in a class.
+/// Finds the meaning of an operand in a class.
 fn find<'a>(operand: &'a Operand, condition: &'a Condition, decl: &ClassDecl, full_name: &'a str) -> Found<'a> {
-    let index = match operand {
-        Operand::Literal(literal) => return Found::Literal(literal),
-        Operand::Name(index) => usize::from(*index),
-    };
-    let Some(Name { parts }) = condition.names.get(index) else { return Found::Missing };
+    match operand {
+        Operand::Literal(literal) => Found::Literal(literal),
+        Operand::Name(index) => match condition.names.get(usize::from(*index)) {
+            Some(name) => find_name(name, decl, full_name),
+            None => Found::Missing,
+        },
+    }
+}
+
+/// Finds the meaning of a name in a class.
+fn find_name<'a>(Name { parts }: &Name, decl: &ClassDecl, full_name: &'a str) -> Found<'a> {
     // A field of this name goes before the class's level.
     let is_level = matches!(parts.as_slice(), [Part::Member(word)] if word == "level");
     let parts = match parts.as_slice() {
@@ -377,16 +449,34 @@ fn find<'a>(operand: &'a Operand, condition: &'a Condition, decl: &ClassDecl, fu
 }
 
 impl Tests {
-    /// Whether an event is recorded. `None`: it would cost too much to find out. Wait-free; async-signal-safe; allocates
-    /// nothing.
+    /// Returns the answer to an event. Wait-free; async-signal-safe; allocates nothing.
     #[inline]
-    pub(crate) fn accept(&self, event: &Event<'_>) -> Option<bool> {
-        let (mut next, mut cost) = (0, COST_MAX);
+    pub(crate) fn ask(&self, event: &Event<'_>, circumstances: &impl Circumstances) -> Answer {
+        self.within(event, circumstances, COST_MAX).unwrap_or(Answer::TooDear)
+    }
+
+    /// Returns the answer to an event; `None` if it costs more than `cost`.
+    #[inline(always)]
+    fn within(&self, event: &Event<'_>, circumstances: &impl Circumstances, mut cost: u32) -> Option<Answer> {
+        let (mut next, mut random, mut otherwise) = (0, None, Answer::Rejected);
         loop {
             // Steps only lead to later ones.
-            let Some(step) = self.0.get(next as usize) else { return Some(next == ACCEPT) };
+            let Some(step) = self.0.get(next as usize) else {
+                return Some(if next == ACCEPT { Answer::Accepted } else { otherwise });
+            };
             cost = cost.checked_sub(1)?;
-            let is_passed = step.ask.answer(event, &mut cost)? == Some(step.wanted);
+            let answer = match &step.ask {
+                Ask::Chance(count) => {
+                    let number = *random.get_or_insert_with(|| circumstances.random());
+                    Some(is_in_sample(number, *count))
+                }
+                Ask::Rate(rate) => Some(rate.has_room(circumstances.now_ns())),
+                ask => ask.answer(event, &mut cost)?,
+            };
+            let is_passed = answer == Some(step.wanted);
+            if !is_passed && matches!(step.ask, Ask::Chance(_) | Ask::Rate(_) | Ask::Hash(..)) {
+                otherwise = Answer::SampledOut;
+            }
             next = if is_passed { step.passed } else { step.failed };
         }
     }
@@ -415,6 +505,15 @@ impl Ask {
                 _ => None,
             },
             Ask::Given(place, answer) => event.value(place).map(|_| *answer),
+            Ask::Hash(place, count) => {
+                let value = event.value(place);
+                if let Some(Value::Text(text)) = &value {
+                    *cost = cost.checked_sub((text.len() / 8).min(u32::MAX as usize) as u32)?;
+                }
+                value.map(|value| is_in_sample(hash(&value), *count))
+            }
+            // Samples that ask nothing of the event.
+            Ask::Chance(_) | Ask::Rate(_) => None,
             Ask::Matches(place, pattern) => match event.value(place) {
                 Some(Value::Text(text)) => Some(pattern.matches(&text, cost)?),
                 _ => None,

@@ -171,6 +171,33 @@ fn levels(rng: &mut SmallRng) -> Option<LevelBound> {
     }
 }
 
+/// Returns a sample that one rule in two has.
+fn sample(decl: &ClassDecl, rng: &mut SmallRng) -> Option<Sample> {
+    let count = rng.random_range(1..4);
+    let member = |text: String| Part::Member(text);
+    let field = format!("f{}", rng.random_range(0..decl.fields.len() + 1));
+    match rng.random_range(0..12) {
+        0..3 => Some(Sample::OneIn(count)),
+        3 => Some(Sample::By(Name { parts: vec![member("event".into())] }, count)),
+        4 => Some(Sample::By(Name { parts: vec![member(field), Part::Index(rng.random_range(0..4))] }, count)),
+        5 => Some(Sample::By(Name { parts: vec![member(field)] }, count)),
+        _ => None,
+    }
+}
+
+/// A random number that was drawn before, and a time.
+struct Fixed(u64, u64);
+
+impl Circumstances for Fixed {
+    fn random(&self) -> u64 {
+        self.0
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.1
+    }
+}
+
 fn values(decl: &ClassDecl, rng: &mut SmallRng) -> Vec<Given> {
     let value = |(_, field_type): &(String, FieldType)| match field_type {
         FieldType { sequence: true, kind } | FieldType { kind: kind @ Kind::Bytes, .. } => {
@@ -243,7 +270,7 @@ fn bound_rules_agree_with_their_conditions() {
     println!("seed {seed}");
     let mut rng = SmallRng::seed_from_u64(seed);
     const { assert!(TEST_COUNT_MAX >= 6 && NAME_COUNT_MAX >= 8) };
-    let (mut kept, mut open) = (0, 0);
+    let (mut kept, mut open, mut left_out) = (0, 0, 0);
     for _ in 0..20_000 {
         let decl = class(&mut rng);
         let full_name = decl.full_name();
@@ -254,40 +281,107 @@ fn bound_rules_agree_with_their_conditions() {
             .collect();
         let rules: Vec<Rule> = (0..rng.random_range(1..4))
             .map(|_| {
-                let (levels, condition) = (levels(&mut rng), condition(&decl, &mut rng));
-                Rule { pattern: "p:*".into(), levels, is_exclusion: false, condition }
+                let (levels, sample) = (levels(&mut rng), sample(&decl, &mut rng));
+                let condition =
+                    if rng.random_range(0..8) == 0 { Condition::default() } else { condition(&decl, &mut rng) };
+                Rule { levels, condition, sample, ..Rule::all("p:*") }
             })
             .collect();
         let bound = Bound::new(&rules, &decl);
         for _ in 0..5 {
             let values = values(&decl, &mut rng);
-            let expected = rules.iter().any(|rule| {
-                let names = &rule.condition.names;
+            let random: u64 = rng.random();
+            let answers = rules.iter().map(|rule| {
                 let is_within = match rule.levels {
                     None => true,
                     Some(LevelBound::AtMost(max)) => decl.level.is_some() && decl.level <= Some(max),
                     Some(LevelBound::Only(only)) => decl.level == Some(only),
                 };
                 let (decl, full_name, values, labels) = (&decl, full_name.as_str(), &values[..], &labels);
-                is_within && rule.condition.holds(&mut Answers { names, decl, full_name, values, labels })
+                let answers = |names| Answers { names, decl, full_name, values, labels };
+                if !is_within || !rule.condition.holds(&mut answers(&rule.condition.names)) {
+                    return Answer::Rejected;
+                }
+                let is_in = match &rule.sample {
+                    None => true,
+                    Some(Sample::OneIn(count)) => (random as f64) < 2f64.powi(64) / f64::from(*count),
+                    Some(Sample::By(name, count)) => {
+                        let value = answers(std::slice::from_ref(name)).value(0);
+                        let is_in =
+                            value.is_some_and(|value| (hash(&value) as f64) < 2f64.powi(64) / f64::from(*count));
+                        // The class decides, and is not armed.
+                        if !is_in && !matches!(find_name(name, decl, full_name), Found::Place(_)) {
+                            return Answer::Rejected;
+                        }
+                        is_in
+                    }
+                    Some(Sample::PerSecond(_)) => unreachable!("no rule has such a sample"),
+                };
+                if is_in { Answer::Accepted } else { Answer::SampledOut }
             });
+            let answers: Vec<Answer> = answers.collect();
+            let first = |wanted| answers.contains(&wanted).then_some(wanted);
+            let expected = first(Answer::Accepted).or(first(Answer::SampledOut)).unwrap_or(Answer::Rejected);
             let bytes = Bytes::new(&decl.fields, &values, &mut rng);
             let segments = bytes.segments();
             let found = match &bound {
-                Bound::Always => true,
-                Bound::Never => false,
+                Bound::Always => Answer::Accepted,
+                // Nobody counts events of a class that is not armed.
+                Bound::Never if expected == Answer::SampledOut => expected,
+                Bound::Never => Answer::Rejected,
                 Bound::If(tests) => {
                     open += 1;
                     // SAFETY: the sources live in `bytes`.
                     let event = unsafe { Event::new(&segments) };
-                    tests.accept(&event).unwrap()
+                    tests.ask(&event, &Fixed(random, 0))
                 }
             };
             assert_eq!(found, expected, "{rules:?}\n{decl:?}\n{values:?}\n{bound:?}");
-            kept += u32::from(found);
+            kept += u32::from(found == Answer::Accepted);
+            left_out += u32::from(found == Answer::SampledOut);
         }
     }
-    assert!(kept > 10_000 && open > 10_000, "{kept} kept, {open} by tests");
+    let counts = format!("{kept} kept, {open} by tests, {left_out} not in a sample");
+    assert!(kept > 10_000 && open > 10_000 && left_out > 2_000, "{counts}");
+}
+
+#[test]
+fn an_event_of_a_smaller_sample_is_one_of_a_larger_sample() {
+    let decl = class_of_level(None);
+    let sampled = |count| Rule { sample: Some(Sample::OneIn(count)), ..Rule::all("p:*") };
+    let ask = |counts: &[u32], random| {
+        let rules: Vec<Rule> = counts.iter().map(|count| sampled(*count)).collect();
+        let Bound::If(tests) = Bound::new(&rules, &decl) else { panic!("chance decides") };
+        // SAFETY: there is no source.
+        let event = unsafe { Event::new(&[]) };
+        tests.ask(&event, &Fixed(random, 0))
+    };
+    let last_of = |count: u64| u64::MAX / count;
+    for (random, of_10, of_100) in [
+        (0, Answer::Accepted, Answer::Accepted),
+        (last_of(100), Answer::Accepted, Answer::Accepted),
+        (last_of(100) + 1, Answer::Accepted, Answer::SampledOut),
+        (last_of(10), Answer::Accepted, Answer::SampledOut),
+        (last_of(10) + 1, Answer::SampledOut, Answer::SampledOut),
+        (u64::MAX, Answer::SampledOut, Answer::SampledOut),
+    ] {
+        assert_eq!((ask(&[10], random), ask(&[100], random)), (of_10, of_100), "{random}");
+        // Both together are the larger one, in either order.
+        assert_eq!((ask(&[10, 100], random), ask(&[100, 10], random)), (of_10, of_10), "{random}");
+    }
+    let rules = [sampled(10), Rule::all("p:e")];
+    assert_eq!(Bound::new(&rules, &decl), Bound::Always);
+}
+
+#[test]
+fn a_rate_is_of_all_events_of_a_class() {
+    let rules = [Rule { sample: Some(Sample::PerSecond(2)), ..Rule::all("p:*") }];
+    let Bound::If(tests) = Bound::new(&rules, &class_of_level(None)) else { panic!("the time decides") };
+    // SAFETY: there is no source.
+    let event = unsafe { Event::new(&[]) };
+    let answers = [0, 0, 0, 500_000_000, 500_000_000].map(|now_ns| tests.ask(&event, &Fixed(0, now_ns)));
+    let (accepted, out) = (Answer::Accepted, Answer::SampledOut);
+    assert_eq!(answers, [accepted, accepted, out, accepted, out]);
 }
 
 /// Returns the class `p:e`, without fields.
@@ -297,7 +391,7 @@ fn class_of_level(level: Option<Level>) -> ClassDecl {
 
 /// Returns a rule without a condition.
 fn rule_of_levels(pattern: &str, levels: Option<LevelBound>, is_exclusion: bool) -> Rule {
-    Rule { pattern: pattern.into(), levels, is_exclusion, condition: Condition::default() }
+    Rule { levels, is_exclusion, ..Rule::all(pattern) }
 }
 
 /// A rule does not match a class outside its bound, and a class without a level is outside every bound.
@@ -374,12 +468,12 @@ fn the_worst_rule_costs_a_bounded_number_of_steps() {
         let condition = Condition { tests: (0..count).map(test).collect(), names: vec![name.clone()] };
         let rules = [Rule { condition, ..rule_of_levels("*", None, false) }];
         let Bound::If(tests) = Bound::new(&rules, &decl) else { panic!("the event decides") };
-        tests.accept(&event)
+        tests.ask(&event, &Fixed(0, 0))
     };
     let long = Operand::Literal(Literal::Text(vec![b'a'; 30_000]));
-    assert_eq!(ask(Question::Matches(Operand::Name(0), b"*a*a*a*b".into()), 1), None);
-    assert_eq!(ask(Question::Compare(Operand::Name(0), Operator::Less, long.clone()), 1), Some(true));
-    assert_eq!(ask(Question::Compare(Operand::Name(0), Operator::Less, long), 256), None);
-    assert_eq!(ask(Question::Compare(Operand::Name(0), Operator::Less, Operand::Name(0)), 1), None);
-    assert_eq!(ask(Question::Matches(Operand::Name(0), b"*a".into()), 256), Some(true));
+    assert_eq!(ask(Question::Matches(Operand::Name(0), b"*a*a*a*b".into()), 1), Answer::TooDear);
+    assert_eq!(ask(Question::Compare(Operand::Name(0), Operator::Less, long.clone()), 1), Answer::Accepted);
+    assert_eq!(ask(Question::Compare(Operand::Name(0), Operator::Less, long), 256), Answer::TooDear);
+    assert_eq!(ask(Question::Compare(Operand::Name(0), Operator::Less, Operand::Name(0)), 1), Answer::TooDear);
+    assert_eq!(ask(Question::Matches(Operand::Name(0), b"*a".into()), 256), Answer::Accepted);
 }
