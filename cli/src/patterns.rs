@@ -6,7 +6,8 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use dormouse_abi::class::{self, ClassDecl, FieldType, Level, matches};
-use dormouse_filter::{FilterError, Kind, Part, RuleText};
+use dormouse_abi::rule::Sample;
+use dormouse_filter::{FilterError, Kind, Name, Part, RuleText};
 use dormouse_terminal::say;
 use dormouse_tools::{FileClass, classes_of_command, classes_of_file};
 
@@ -55,9 +56,10 @@ impl GivenRules {
         self.0.iter().filter(|rule| rule.is_exclusion).map(|rule| rule.pattern.as_str())
     }
 
-    /// Whether the rules are only patterns, without levels, conditions and exclusions.
+    /// Whether the rules are only patterns, without levels, conditions, samples and exclusions.
     pub(crate) fn is_plain(&self) -> bool {
-        self.0.iter().all(|rule| !rule.is_exclusion && rule.levels.is_none() && rule.filter.is_none())
+        let is_plain = |rule: &RuleText| rule.levels.is_none() && rule.filter.is_none() && rule.sample.is_none();
+        self.0.iter().all(|rule| !rule.is_exclusion && is_plain(rule))
     }
 
     /// Returns the errors of conditions that are true for no event of these classes, because no class that the rule's
@@ -91,37 +93,47 @@ fn wrong_condition(rule: &RuleText, classes: &[KnownClass]) -> Option<FilterErro
             return (!rule.is_exclusion).then(|| rule.outside(known));
         }
     }
+    if let Some(Sample::By(name, _)) = &rule.sample
+        && kinds_of(name, &matching).is_empty()
+    {
+        return Some(rule.no_key(field_names(&matching)));
+    }
     let filter = rule.filter.as_ref()?;
-    let has_level = matching.iter().any(|class| class.level.is_some());
-    let fields: Vec<(&str, Option<FieldType>)> =
-        matching.into_iter().flat_map(|class| class.fields.iter().map(|(name, of)| (name.as_str(), *of))).collect();
-    let mut kinds: Vec<Vec<Kind>> = Vec::new();
-    for (index, name) in filter.names().enumerate() {
-        let (first, is_whole) = match name.parts.as_slice() {
-            [Part::Member(scope), Part::Member(first), rest @ ..] if scope == "fields" => (first, rest.is_empty()),
-            [Part::Member(first), rest @ ..] => (first, rest.is_empty()),
-            _ => return None,
-        };
-        let of_field = |(field, of): &(&str, Option<FieldType>)| match is_whole {
-            true if *first == format!("_{field}_length") => Some(Kind::Number),
-            _ if *field != first.as_str() => None,
-            true => Some(kind_of(*of)),
-            false => Some(Kind::Any),
-        };
-        let mut found: Vec<Kind> = match name.word() {
-            Some("event") => vec![Kind::Text],
-            _ => fields.iter().filter_map(of_field).collect(),
-        };
-        // The level of a class that has no field of this name.
-        if has_level && name.word() == Some("level") {
-            found.push(Kind::Enumeration);
-        }
-        if found.is_empty() {
-            return Some(filter.unknown(index, fields.iter().map(|(field, _)| *field)));
-        }
-        kinds.push(found);
+    let kinds: Vec<Vec<Kind>> = filter.names().map(|name| kinds_of(name, &matching)).collect();
+    if let Some(unknown) = kinds.iter().position(Vec::is_empty) {
+        return Some(filter.unknown(unknown, field_names(&matching)));
     }
     filter.mismatch(|name| kinds.get(name).cloned().unwrap_or_default())
+}
+
+/// Returns the names of the fields of classes.
+fn field_names<'c>(classes: &[&'c KnownClass]) -> impl Iterator<Item = &'c str> {
+    classes.iter().flat_map(|class| class.fields.iter().map(|(name, _)| name.as_str()))
+}
+
+/// Returns the kinds of values that a name has in events of these classes.
+fn kinds_of(name: &Name, classes: &[&KnownClass]) -> Vec<Kind> {
+    let (first, is_whole) = match name.parts.as_slice() {
+        [Part::Member(scope), Part::Member(first), rest @ ..] if scope == "fields" => (first, rest.is_empty()),
+        [Part::Member(first), rest @ ..] => (first, rest.is_empty()),
+        // Elsewhere such a name is an error.
+        _ => return vec![Kind::Any],
+    };
+    let of_field = |(field, of): &(String, Option<FieldType>)| match is_whole {
+        true if *first == format!("_{field}_length") => Some(Kind::Number),
+        _ if field != first => None,
+        true => Some(kind_of(*of)),
+        false => Some(Kind::Any),
+    };
+    let mut found: Vec<Kind> = match name.word() {
+        Some("event") => vec![Kind::Text],
+        _ => classes.iter().flat_map(|class| class.fields.iter().filter_map(of_field)).collect(),
+    };
+    // The level of a class that has no field of this name.
+    if name.word() == Some("level") && classes.iter().any(|class| class.level.is_some()) {
+        found.push(Kind::Enumeration);
+    }
+    found
 }
 
 /// Returns the kind of a field's values, as far as its type says it: an integer may be an enumeration, which is
@@ -251,6 +263,9 @@ mod tests {
             "http:* level<=INFO where bytes > 5",
             "http:* where level <= 4 or level == \"INFO\"",
             "!http:* level==DEBUG",
+            "http:* sample 1/100 where status >= 500",
+            "http:* sample by bytes 1/100",
+            "db:* sample by rows 1/100",
             "db:* level==DEBUG",
             // Its classes are not known.
             "db:* where rows > 5",
@@ -265,6 +280,8 @@ mod tests {
             ("http:* level==INFO where status == 200", "no event has status"),
             ("http:end where level == 4", "no event has level"),
             ("http:begin where path > 5", "text"),
+            ("http:* sample by user 1/100", "has the field of this sample; there are bytes, path, status"),
+            ("http:end sample by bytes 1/100", "has the field of this sample; there are status"),
         ] {
             assert!(wrong(rule).contains(part) && wrong(rule).contains('^'), "{rule}: {}", wrong(rule));
         }
@@ -277,7 +294,9 @@ mod tests {
         assert_eq!(rules.patterns(), ["a:*", "a:b", "c:d"]);
         assert!(rules.included().eq(["a:*", "c:d"]) && rules.excluded().eq(["a:b"]) && !rules.is_plain());
         assert!(GivenRules::parse(&texts[2..]).unwrap().is_plain());
-        assert!(!GivenRules::parse(&["c:d level<=ERR".into()]).unwrap().is_plain());
+        for text in ["c:d level<=ERR", "c:d where x", "c:d sample 1/10", "!c:d"] {
+            assert!(!GivenRules::parse(&[text.into()]).unwrap().is_plain(), "{text}");
+        }
         assert!(GivenRules::parse(&["a:* where".into()]).is_err());
     }
 

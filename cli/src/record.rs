@@ -42,6 +42,8 @@ Examples:
   dormouse record -e 'http:* where bytes > 64K or status >= 500' -e '!http:ping' -- ./server
   dormouse record -e '* level<=WARNING' -- ./server
                                                   warnings, errors and what is more important
+  dormouse record -e 'http:* where status >= 500' -e 'http:* sample 1/100' -- ./server
+                                                  all failed requests, and one in a hundred of the others
   dormouse record --libc -o trace -- make -j2     malloc, open, read, … in a whole build
   dormouse record --context none -- ./server      smaller events, without process and thread id
   dormouse record --mode overwrite --snapshot-on crash,USR2 -- ./server
@@ -49,10 +51,14 @@ Examples:
   dormouse record --attach 1234 -e 'http:*'       a running program; Ctrl-C ends the recording
   dormouse record --attach server                 all running programs called server, into one trace
 
-A rule (-e) is a PATTERN, `PATTERN where EXPR`, or `!PATTERN`. An event is recorded if a PATTERN matches its name, EXPR is true (if there is one), and \
-no `!PATTERN` matches its name. If all rules are `!PATTERN`, all other events are recorded. `level<=LEVEL` after a pattern limits it to events of this level and \
-more important ones, `level==LEVEL` to those of this level; an event without a level does not match. EXPR compares the event's fields, in the language of \
-`dormouse view --where`; the program evaluates it before it writes anything. `dormouse rule` changes the rules of a live session.
+A rule (-e) is a PATTERN, and after it `where EXPR`, `level<=LEVEL` or `sample 1/N`, each of them or none; or `!PATTERN`. An event is recorded if a PATTERN matches its name, EXPR is true, and \
+no `!PATTERN` matches its name. If all rules are `!PATTERN`, all other events are recorded. EXPR compares the event's fields, in the language of \
+`dormouse view --where`; the program evaluates it before it writes anything. `level<=LEVEL` limits the rule to events of this level and \
+more important ones, `level==LEVEL` to those of this level; an event without a level does not match. `sample` records a part of these events:
+  sample 1/100                                    one in a hundred, by chance
+  sample by user 1/100                            all events of one in a hundred users, the same ones in all programs and on all machines
+  sample 50/s                                     at most 50 a second of each event class in each process, and 50 at the start
+`dormouse rule` changes the rules of a live session.
 
 An event can trigger a snapshot (--snapshot-on):
   event:shop:order_failed                         an event of this class; `*` and `?` are wildcards
@@ -84,8 +90,8 @@ pub(crate) struct Record {
     /// Directory of the trace, new or empty [default: dormouse-TIME]
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
-    /// Record the events that match `provider:name`; `*` and `?` are wildcards. With `where EXPR` after it, those for which EXPR is true; with `!`
-    /// before it, none of these (see below). May be given several times [default: all]
+    /// Record the events that match `provider:name`; `*` and `?` are wildcards. With `where EXPR` after it, those for which EXPR is true; with `sample
+    /// 1/N`, a part of them; with `!` before it, none of these (see below). May be given several times [default: all]
     #[arg(short, long = "event", value_name = "RULE")]
     events: Vec<String>,
     /// Also trace malloc, open, read, write, close, dup, mutexes … of unmodified programs (events libc:*)

@@ -24,12 +24,18 @@ use crate::programs::session_of;
 Examples:
   dormouse rule                                      show the rules of the only live session
   dormouse rule server 'http:* where bytes > 64K'    large requests only
+  dormouse rule server 'http:* where status >= 500' 'http:* sample 1/100'
   dormouse rule 1234 'http:*' 'db:query where rows > 1000 or failed' '!http:ping'
   dormouse rule trace '*'                            all events, in the session that is recorded into the directory trace
 
 An event is recorded if one of the PATTERNs matches its name, the condition after it is true (if there is one), and no `!PATTERN` matches its name. If all \
-rules are `!PATTERN`, all other events are recorded. `level<=WARNING` after a PATTERN limits it to events of this level and more important ones, \
-`level==DEBUG` to those of this level; an event without a level does not match. A condition compares the event's fields:
+rules are `!PATTERN`, all other events are recorded. After a PATTERN, in any order:
+  where bytes > 64K               a condition
+  level<=WARNING                  events of this level and more important ones; level==DEBUG is this level; an event without a level does not match
+  sample 1/100                    one event in a hundred, by chance
+  sample by user 1/100            all events of one in a hundred users, the same ones in all programs and on all machines
+  sample 50/s                     at most 50 a second of each event class in each process, and 50 at the start
+A condition compares the event's fields:
   bytes > 64K and not ok          == != < <= > >=, and, or, not, parentheses
   path ~ \"/tmp/*\"                 a pattern; `*` and `?` are wildcards
   took >= 1.5ms                   a field in nanoseconds
@@ -43,7 +49,7 @@ pub(crate) struct Rule {
     /// [default: the only live session]
     #[arg(value_name = "PID|NAME|SESSION")]
     target: Option<String>,
-    /// The new rules: PATTERN, `PATTERN where EXPR` or `!PATTERN`; none: show the present ones
+    /// The new rules: PATTERN, `PATTERN where EXPR`, `PATTERN sample 1/N` or `!PATTERN`; none: show the present ones
     #[arg(value_name = "RULE")]
     rules: Vec<String>,
     /// Print JSON

@@ -4,6 +4,7 @@
 //!   empty            the loop alone                     empty_path        … which also chooses a text
 //!   armed_FIELDS     an event without a condition       accepted_FIELDS   … whose condition is true
 //!   rejected_FIELDS  … whose condition is false         rejected_u64_10   … the last of whose ten comparisons is false
+//!   sampled_u64      … of which one in 100 is recorded, by chance
 //!   dormant_u64      … whose condition is false for every event of its class
 //! ```
 //! `FIELDS` is `u64`, or `path`: a number and a text of 32 bytes. Each case has a class of its own, with the case's
@@ -35,6 +36,7 @@ repeat!(armed_u64, number => dormouse::event!(lab.armed_u64, number));
 repeat!(rejected_u64, number => dormouse::event!(lab.rejected_u64, number));
 repeat!(accepted_u64, number => dormouse::event!(lab.accepted_u64, number));
 repeat!(rejected_u64_10, number => dormouse::event!(lab.rejected_u64_10, number));
+repeat!(sampled_u64, number => dormouse::event!(lab.sampled_u64, number));
 repeat!(dormant_u64, number => dormouse::event!(lab.dormant_u64, number));
 repeat!(armed_path, number => dormouse::event!(lab.armed_path, number, path = text(number)));
 repeat!(rejected_path, number => dormouse::event!(lab.rejected_path, number, path = text(number)));
@@ -63,6 +65,7 @@ fn main() -> ExitCode {
         ("rejected_u64", rejected_u64),
         ("accepted_u64", accepted_u64),
         ("rejected_u64_10", rejected_u64_10),
+        ("sampled_u64", sampled_u64),
         ("dormant_u64", dormant_u64),
         ("armed_path", armed_path),
         ("rejected_path", rejected_path),
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
         ("rejected_u64", is_armed!(rejected_u64), true),
         ("rejected_u64_10", is_armed!(rejected_u64_10), true),
         ("rejected_path", is_armed!(rejected_path, path = ""), true),
+        ("sampled_u64", is_armed!(sampled_u64), true),
         ("dormant_u64", is_armed!(dormant_u64), false),
     ] {
         if is_armed != is_wanted {

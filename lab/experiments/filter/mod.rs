@@ -3,8 +3,8 @@
 //! ```text
 //!   engines       dormouse, lttng-ust-filter (each overwrite, and discard with a live consumer), perfetto, tracing,
 //!                 tracing-filter (tool `env-filter`)
-//!   state         armed: no condition     rejected, accepted: by a condition     dormant: ours by a condition that is
-//!                 false for every event of the class, others' not enabled
+//!   state         armed: no condition     rejected, accepted: by a condition     sampled: one in 100 is recorded (ours)
+//!                 dormant: ours by a condition that is false for every event of the class, others' not enabled
 //!   fields        u64     path: a u64, and the text that is asked for     span: a field of the span (EnvFilter)
 //!   comparisons   1, or 10 joined by `and`, of which the last one rejects
 //!   pressure      hot; with one u64 also L2, for ours and LTTng-UST
@@ -14,7 +14,8 @@
 //! conditions differ.
 //!
 //! Verified in discard mode: accepted events arrive or are lost, and rejected ones do neither. The engines check that
-//! the classes of rejected events are armed.
+//! the classes of rejected events are armed. Sampled events are measured in overwrite mode only, because chance decides
+//! how many arrive.
 
 use std::time::Duration;
 
@@ -29,23 +30,24 @@ use crate::{Experiment, Host, LabError, RunOptions};
 const NAME: &str = "filter";
 const ENGINE: &str = "dormouse-lab-engine-filter";
 
-/// Rules of our sessions: patterns, each with its condition or an empty text. LTTng-UST's filters are the same
-/// conditions in its language ([`crate::engines::LTTNG_UST_FILTER`]). Numbers of events begin at 0 and stay far below
-/// all constants; texts begin with `/var/`.
-const RULES: [(&str, &str); 7] = [
+/// Rules of our sessions: patterns, each with the rest of its rule. LTTng-UST's filters are the same conditions in its
+/// language ([`crate::engines::LTTNG_UST_FILTER`]). Numbers of events begin at 0 and stay far below all constants; texts
+/// begin with `/var/`.
+const RULES: [(&str, &str); 8] = [
     ("lab:armed_*", ""),
-    ("lab:rejected_u64", "number >= 1000000000000"),
-    ("lab:accepted_u64", "number < 1000000000000"),
+    ("lab:rejected_u64", "where number >= 1000000000000"),
+    ("lab:accepted_u64", "where number < 1000000000000"),
     (
         "lab:rejected_u64_10",
-        "number != 1000000000001 and number != 1000000000002 and number != 1000000000003 and \
+        "where number != 1000000000001 and number != 1000000000002 and number != 1000000000003 and \
          number != 1000000000004 and number != 1000000000005 and number != 1000000000006 and \
          number != 1000000000007 and number != 1000000000008 and number != 1000000000009 and \
          number >= 1000000000010",
     ),
-    ("lab:rejected_path", r#"path ~ "/tmp/*""#),
-    ("lab:accepted_path", r#"path ~ "/var/*""#),
-    ("lab:dormant_u64", r#"event == "lab:none""#),
+    ("lab:rejected_path", r#"where path ~ "/tmp/*""#),
+    ("lab:accepted_path", r#"where path ~ "/var/*""#),
+    ("lab:dormant_u64", r#"where event == "lab:none""#),
+    ("lab:sampled_u64", "sample 1/100"),
 ];
 
 /// Our sessions, in the order in which the engines are added: the mode, and the budget in bytes.
@@ -132,7 +134,10 @@ fn slots(engines: &Engines, walks: &[(&'static str, Walk)]) -> Plan {
             };
             let turn = Turn::Lasting(Duration::from_micros(lasting_us));
             for name in &engine.description().cases {
-                let case = parse(name).filter(|[_, fields, _]| is_wanted(tool, fields, pressure));
+                let case = parse(name).filter(|[state, fields, _]| {
+                    let is_verified = *state != "sampled" || tool.mode != Some(Mode::Discard);
+                    is_verified && is_wanted(tool, fields, pressure)
+                });
                 let Some(case) = case else { continue };
                 let mut add = |name: &str, case: Case<'_>, base| {
                     let slot = slot(tool.engine, name, *walk, turn);
@@ -157,10 +162,7 @@ pub(super) fn run_filter(options: &RunOptions, host: &Host) -> Result<Experiment
     let mut engines = Engines::new(options)?;
     for (mode, budget_bytes) in SESSIONS {
         engines.add(move |dir| {
-            let rule = |(pattern, condition): (&str, &str)| match condition {
-                "" => pattern.to_string(),
-                _ => format!("{pattern} where {condition}"),
-            };
+            let rule = |(pattern, rest): (&str, &str)| format!("{pattern} {rest}").trim_end().to_string();
             let (rules, command_line) = (RULES.map(rule).into(), ENGINE.into());
             let of_session = Options { rules, command_line, ..session_options(dir, mode, budget_bytes) };
             in_session(Session::create(&of_session)?, of_session)
@@ -179,7 +181,7 @@ pub(super) fn run_filter(options: &RunOptions, host: &Host) -> Result<Experiment
 }
 
 /// Name, numerator and denominator of each ratio.
-const RATIOS: [(&str, &str, &str); 23] = [
+const RATIOS: [(&str, &str, &str); 25] = [
     ("rejected_vs_lttng_ust", "dormouse.rejected.u64", "lttng-ust.rejected.u64"),
     ("accepted_vs_lttng_ust", "dormouse.accepted.u64", "lttng-ust.accepted.u64"),
     ("rejected_prefix_vs_lttng_ust", "dormouse.rejected.path", "lttng-ust.rejected.path"),
@@ -195,6 +197,8 @@ const RATIOS: [(&str, &str, &str); 23] = [
     ("dormant_vs_lttng_ust", "dormouse.dormant.u64", "lttng-ust.dormant.u64"),
     ("rejected_vs_armed", "dormouse.rejected.u64", "dormouse.armed.u64"),
     ("accepted_vs_armed", "dormouse.accepted.u64", "dormouse.armed.u64"),
+    ("sampled_vs_armed", "dormouse.sampled.u64", "dormouse.armed.u64"),
+    ("sampled_vs_lttng_ust_armed", "dormouse.sampled.u64", "lttng-ust.armed.u64"),
     ("rejected_prefix_vs_armed", "dormouse.rejected.path", "dormouse.armed.path"),
     ("accepted_prefix_vs_armed", "dormouse.accepted.path", "dormouse.armed.path"),
     ("rejected_10_comparisons_vs_1", "dormouse.rejected.u64.10-comparisons", "dormouse.rejected.u64"),
@@ -240,21 +244,25 @@ mod tests {
 
     #[test]
     fn lttng_is_asked_the_same() {
-        let of_lttng = |condition: &str| condition.replace(" and ", " && ").replace(" ~ ", " == ");
-        let asked = RULES.iter().filter(|(pattern, _)| *pattern != "lab:dormant_u64");
-        let asked: Vec<_> = asked.map(|(pattern, condition)| (*pattern, of_lttng(condition))).collect();
+        let of_lttng = |rest: &str| rest.trim_start_matches("where ").replace(" and ", " && ").replace(" ~ ", " == ");
+        let ours = ["lab:dormant_u64", "lab:sampled_u64"];
+        let asked = RULES.iter().filter(|(pattern, _)| !ours.contains(pattern));
+        let asked: Vec<_> = asked.map(|(pattern, rest)| (*pattern, of_lttng(rest))).collect();
         let theirs = LTTNG_UST_FILTER.events.iter().map(|(pattern, filter)| (*pattern, filter.to_string()));
         assert_eq!(asked, theirs.collect::<Vec<_>>());
     }
 
     #[test]
-    fn every_case_with_a_condition_has_a_rule() {
-        for engine in ["engines/src/filter.rs", "peers/c/lttng_ust_filter.c"] {
+    fn every_rule_has_a_case() {
+        for (engine, has_samples) in [("engines/src/filter.rs", true), ("peers/c/lttng_ust_filter.c", false)] {
             let path = format!("{}/{engine}", env!("CARGO_MANIFEST_DIR"));
             let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
-            for (pattern, condition) in RULES.iter().filter(|(pattern, _)| !pattern.ends_with('*')) {
+            let rules = RULES
+                .iter()
+                .filter(|(pattern, rest)| !pattern.ends_with('*') && (has_samples || !rest.starts_with("sample")));
+            for (pattern, rest) in rules {
                 let case = pattern.strip_prefix("lab:").expect("the provider");
-                assert!(text.contains(&format!("\"{case}\"")), "{path}: {case} where {condition}");
+                assert!(text.contains(&format!("\"{case}\"")), "{path}: {case} {rest}");
             }
         }
     }

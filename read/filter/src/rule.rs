@@ -156,9 +156,15 @@ impl RuleText {
     /// Returns the rule that programs evaluate.
     ///
     /// # Errors
-    /// The filter is larger than the condition of a rule; see [`Filter::condition`].
+    /// The filter is larger than the condition of a rule; see [`Filter::condition`]. Or the sample is by a part of the
+    /// record that is no field.
     pub fn to_rule(&self) -> Result<Rule, FilterError> {
         let condition = self.filter.as_ref().map(Filter::condition).transpose()?.unwrap_or_default();
+        if let Some(Sample::By(name, _)) = &self.sample
+            && is_other_part(name)
+        {
+            return Err(other_part(&self.text, self.sample_at, name));
+        }
         let (pattern, sample) = (self.pattern.clone(), self.sample.clone());
         Ok(Rule { pattern, levels: self.levels, is_exclusion: self.is_exclusion, condition, sample })
     }
@@ -227,6 +233,24 @@ fn take_sample<'t>(text: &str, rest: &'t str) -> Result<(Sample, &'t str), Filte
     }
 }
 
+/// Whether a name is that of a part of a record which is no field.
+fn is_other_part(name: &Name) -> bool {
+    match name.parts.as_slice() {
+        [Part::Member(word)] => OTHER_PARTS.contains(&word.as_str()),
+        [Part::Member(scope), ..] => scope == "context",
+        _ => false,
+    }
+}
+
+/// Returns the error that a rule does not know such a part.
+fn other_part(text: &str, offset: usize, name: &Name) -> FilterError {
+    let what = format!(
+        "a rule is asked before there is a record, so it knows fields and `event`, but not {name}; \
+         a field of that name is fields.{name}"
+    );
+    FilterError::at(text, offset, what)
+}
+
 impl Filter {
     /// Returns the condition that is true for the events that the filter selects, in any class. It has the filter's
     /// names, unless it is the same for all events.
@@ -241,17 +265,8 @@ impl Filter {
         if self.names.iter().any(|(name, _)| name.parts.len() > PART_COUNT_MAX) {
             return limit(format!("a name in a rule has at most {PART_COUNT_MAX} parts"));
         }
-        let is_other = |name: &Name| match name.parts.as_slice() {
-            [Part::Member(word)] => OTHER_PARTS.contains(&word.as_str()),
-            [Part::Member(scope), ..] => scope == "context",
-            _ => false,
-        };
-        if let Some((name, offset)) = self.names.iter().find(|(name, _)| is_other(name)) {
-            let what = format!(
-                "a rule is asked before there is a record, so it knows fields and `event`, but not {name}; \
-                 a field of that name is fields.{name}"
-            );
-            return Err(FilterError::at(&self.text, *offset, what));
+        if let Some((name, offset)) = self.names.iter().find(|(name, _)| is_other_part(name)) {
+            return Err(other_part(&self.text, *offset, name));
         }
         // Afterwards no first term of `and` or `or` is known, so that the first test is the last one to be emitted.
         let expression = simplify(&self.expression, &vec![Binding::Field(Kind::Any); self.names.len()]);

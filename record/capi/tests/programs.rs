@@ -807,18 +807,18 @@ fn has_levels(program: &Path, place: &Path) {
         assert_eq!(viewed(filter), 3 * classes, "{filter}");
     }
 
-    let rules: [(&str, fn(u8) -> bool); 3] = [
-        ("levels:* level<=WARNING", |level| level <= 4),
-        ("levels:* level==info", |level| level == 6),
-        ("levels:* level<=14 where number == 13", |level| level == 13),
+    let rules = [
+        ("levels:* level<=WARNING", 0..=4),
+        ("levels:* level==info", 6..=6),
+        ("levels:* level<=14 where number == 13", 13..=13),
     ];
-    for (index, (rule, is_wanted)) in rules.into_iter().enumerate() {
+    for (index, (rule, wanted)) in rules.into_iter().enumerate() {
         let trace = place.join(format!("trace-{index}"));
         succeed(record(&trace).args(["-e", rule, "--"]).arg(program));
         let (events, lost) = read(&trace);
         let mut found: Vec<&str> = events.iter().map(|line| line.split(' ').next().unwrap()).collect();
         found.sort();
-        let wanted = LEVELS.iter().filter(|(_, level)| level.is_some_and(|level| is_wanted(level as u8)));
+        let wanted = LEVELS.iter().filter(|(_, level)| level.is_some_and(|level| wanted.contains(&(level as u8))));
         let mut wanted: Vec<&str> = wanted.flat_map(|(name, _)| [*name; 3]).collect();
         wanted.sort();
         assert_eq!((found, lost), (wanted, 0), "{rule}");

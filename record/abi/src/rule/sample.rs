@@ -28,7 +28,7 @@ pub enum Sample {
 #[inline(always)]
 pub fn is_in_sample(number: u64, count: u32) -> bool {
     // A multiplication is cheaper than a division, and correct: number < 2^64 / count.
-    u128::from(number) * u128::from(count) >> 64 == 0
+    (u128::from(number) * u128::from(count)) >> 64 == 0
 }
 
 /// Odd constants, from the digits of π.

@@ -408,7 +408,7 @@ fn levels_are_bounds_on_classes() {
         (Some(Level::Notice), Bound::Never, Bound::Always),
         (Some(Level::Debug), Bound::Never, Bound::Never),
     ] {
-        assert_eq!(bound(&[important.clone()], level), by_important, "{level:?}");
+        assert_eq!(bound(std::slice::from_ref(&important), level), by_important, "{level:?}");
         assert_eq!(bound(&[all.clone(), debugging.clone()], level), by_all, "{level:?}");
     }
 }
