@@ -122,6 +122,8 @@ fn kinds_of(name: &Name, classes: &[&KnownClass]) -> Vec<Kind> {
     let of_field = |(field, of): &(String, Option<FieldType>)| match is_whole {
         true if *first == format!("_{field}_length") => Some(Kind::Number),
         _ if field != first => None,
+        // A sequence has values in its elements.
+        true if of.is_some_and(|of| of.sequence || of.kind == class::Kind::Bytes) => None,
         true => Some(kind_of(*of)),
         false => Some(Kind::Any),
     };
@@ -247,7 +249,9 @@ mod tests {
     #[test]
     fn conditions_on_what_no_event_has_are_wrong() {
         let (text, number) = (FieldType::scalar(class::Kind::Str), FieldType::scalar(class::Kind::U64));
-        let begin = KnownClass { level: Some(Level::Info), ..class("begin", &[("path", text), ("bytes", number)]) };
+        let sizes = FieldType { kind: class::Kind::U32, sequence: true };
+        let fields = [("path", text), ("bytes", number), ("sizes", sizes)];
+        let begin = KnownClass { level: Some(Level::Info), ..class("begin", &fields) };
         let classes = [begin, class("end", &[("status", number)])];
         let wrong = |rule: &str| {
             let error = GivenRules::parse(&[rule.to_string()]).unwrap().check(&classes).err();
@@ -265,6 +269,7 @@ mod tests {
             "!http:* level==DEBUG",
             "http:* sample 1/100 where status >= 500",
             "http:* sample by bytes 1/100",
+            "http:* sample by sizes[0] 1/100 where sizes[1] > 5 and _sizes_length > 1",
             "db:* sample by rows 1/100",
             "db:* level==DEBUG",
             // Its classes are not known.
@@ -280,7 +285,9 @@ mod tests {
             ("http:* level==INFO where status == 200", "no event has status"),
             ("http:end where level == 4", "no event has level"),
             ("http:begin where path > 5", "text"),
-            ("http:* sample by user 1/100", "has the field of this sample; there are bytes, path, status"),
+            ("http:* sample by user 1/100", "has the field of this sample; there are bytes, path, sizes, status"),
+            ("http:* sample by sizes 1/100", "has the field of this sample"),
+            ("http:* where sizes > 5", "sizes has parts"),
             ("http:end sample by bytes 1/100", "has the field of this sample; there are status"),
         ] {
             assert!(wrong(rule).contains(part) && wrong(rule).contains('^'), "{rule}: {}", wrong(rule));
