@@ -385,8 +385,8 @@ fn no_listing_has_classes_that_no_trace_can_hold() {
     let mut frame = encoded("e");
     assert!(ProgramToTool::decode(&frame).is_ok());
     assert!(ProgramToTool::decode(&encoded("größe")).is_err());
-    // The level is followed by the class's state, three counts, and an empty text.
-    let level = frame.len() - (2 + 1 + 4 + 4 + 8) - 1;
+    // The level is followed by the class's state, four counts, and an empty text.
+    let level = frame.len() - (2 + 1 + 4 + 4 + 8 + 8) - 1;
     assert_eq!(frame[level], Level::byte_of(Some(Level::Debug)));
     frame[level] += 1;
     assert_eq!(ProgramToTool::decode(&frame), Err(Malformed("a level is unknown")));
