@@ -704,9 +704,14 @@ mod tests {
         assert_eq!(branch.names().unwrap().len(), 0);
     }
 
-    /// However many records there are, a session can report at its end what it has lost.
+    /// However many records there are, a session can report at its end what it has lost. What rules have left out is
+    /// reported if there is room.
     #[test]
     fn a_trace_stays_below_its_maximum_and_has_room_for_its_end() {
+        [(20, 20), (200, 0)].into_iter().for_each(|(count, reported)| ends_with_unrecorded(count, reported));
+    }
+
+    fn ends_with_unrecorded(count: usize, reported: usize) {
         let place = tempfile::tempdir().unwrap();
         let trace = trace(place.path(), Some(DISK_BYTES_MIN));
         let long = "x".repeat(1000);
@@ -715,12 +720,15 @@ mod tests {
         assert_eq!(error.to_string(), DISK_MAX_REACHED);
         let class = |number: u16| ClassDecl { name: format!("n{number}"), ..crate::testing::class() };
         assert_eq!((0..).find_map(|number| trace.declare(&[(number, class(number))]).err()).unwrap(), DISK_MAX_REACHED);
-        trace.finish(&[Cause::DiskMax.record(7)], &[], Some(Totals::default())).unwrap();
+        let names: Vec<String> = (0..count).map(|index| format!("{index}:{}", "x".repeat(200))).collect();
+        let record = |class| StateRecord::Unrecorded { class, rejected: 3, sampled_out: 0 };
+        let unrecorded: Vec<_> = names.iter().map(|name| record(name)).collect();
+        trace.finish(&[Cause::DiskMax.record(7)], &unrecorded, Some(Totals::default())).unwrap();
         let (state, metadata) = (read(&trace.dir, "state"), read(&trace.dir, "metadata"));
         assert!(state.len() + metadata.len() <= DISK_BYTES_MIN as usize);
         let metadata = Metadata::parse(&String::from_utf8(metadata).unwrap()).unwrap();
         let stats = dormouse_ctf::Stats::collect(&metadata, &[("state", &state)]);
-        assert_eq!(stats.events_lost, 7);
+        assert_eq!((stats.events_lost, stats.unrecorded.len(), stats.is_closed), (7, reported, true));
         // There is no gap where a packet found no room.
         assert_eq!(stats.loss_possible, []);
     }
