@@ -290,8 +290,8 @@ impl Attached {
         let streams = unsafe {
             Area::new(memory.streams_base(), STREAM_STRIDE_BYTES.trailing_zeros(), memory.geometry().cpu_count)
         };
-        // SAFETY: the geometry places the tables there, one in each stride of a table's size; they are accessed by atomics
-        // only.
+        // SAFETY: the geometry places the tables there, one in each stride of a table's size; all access to them is
+        // atomic.
         let unrecorded = unsafe {
             let stride_shift = size_of::<Unrecorded>().trailing_zeros();
             Area::new(memory.unrecorded_base(), stride_shift, memory.geometry().cpu_count)

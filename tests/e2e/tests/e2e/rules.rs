@@ -261,7 +261,7 @@ fn rejected_events_of_a_killed_program_are_counted() {
         assert!(text.contains(&format!("  events not recorded        {rejected} rejected by rules\n")), "{text}");
         let list = running.dormouse(&["list", &pid.to_string()]).stdout;
         let list = String::from_utf8(list).unwrap();
-        let line = list.lines().find(|line| line.contains("e2e:request")).unwrap();
+        let line = list.lines().find(|line| line.starts_with("  armed") && line.contains("e2e:request ")).unwrap();
         assert!(line.ends_with(&format!(" }}; {rejected} rejected by rules")), "{line}");
         assert_eq!(list.matches("rejected").count(), 1, "{list}");
         kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
