@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::program::{SHORT_LIMIT, WaitOption, explained};
 use crate::programs::{for_each, pids_of};
-use crate::status::records_all;
+use crate::status::{records_all, unrecorded_text};
 use dormouse_terminal::Output;
 
 /// List the programs that can be traced, or the events of one
@@ -83,6 +83,7 @@ impl List {
                     json["armed"] = class.armed.into();
                     json["sites_patched"] = class.patched_count.into();
                     json["events_rejected"] = class.rejected.into();
+                    json["events_sampled_out"] = class.sampled_out.into();
                     json
                 });
                 let json: Vec<Value> = json.collect();
@@ -104,8 +105,8 @@ impl List {
             let rows = classes.iter().map(|class| {
                 let state = if class.armed { "armed  " } else { "dormant" };
                 let mut row = Row::new(state, &class.decl, class.site_count, |of| Some(*of));
-                if class.rejected > 0 {
-                    row.fields += &format!("; {} rejected by rules", class.rejected);
+                if let Some(unrecorded) = unrecorded_text(class.rejected, class.sampled_out) {
+                    row.note = format!("; {unrecorded}");
                 }
                 row
             });
@@ -246,6 +247,8 @@ struct Row {
     level: &'static str,
     site_count: u32,
     fields: String,
+    /// Text after the fields.
+    note: String,
 }
 
 impl Row {
@@ -257,7 +260,7 @@ impl Row {
         known: impl Fn(&T) -> Option<FieldType>,
     ) -> Row {
         let level = decl.level.map_or("", Level::name);
-        Row { state, name: decl.full_name(), level, site_count, fields: fields_text(decl, known) }
+        Row { state, name: decl.full_name(), level, site_count, fields: fields_text(decl, known), note: String::new() }
     }
 }
 
@@ -265,11 +268,11 @@ impl Row {
 fn print_classes(out: &mut Output, classes: &[Row]) -> std::io::Result<()> {
     let width = classes.iter().map(|row| row.name.len()).max().unwrap_or(0);
     let level_width = classes.iter().map(|row| row.level.len()).max().unwrap_or(0);
-    for Row { state, name, level, site_count, fields } in classes {
+    for Row { state, name, level, site_count, fields, note } in classes {
         let sites = format!("{site_count} site{}", if *site_count == 1 { "" } else { "s" });
         let state = if state.is_empty() { String::new() } else { format!("{state}  ") };
         let level = if level_width == 0 { String::new() } else { format!("{level:level_width$}  ") };
-        writeln!(out, "  {state}{name:width$}  {level}{sites:>8}  {{ {fields} }}")?;
+        writeln!(out, "  {state}{name:width$}  {level}{sites:>8}  {{ {fields} }}{note}")?;
     }
     if classes.is_empty() {
         writeln!(out, "  no events")?;

@@ -14,7 +14,7 @@ use dormouse_terminal::Output;
 /// Show the resources that live sessions use, and their limits
 ///
 /// Every resource of a session's owner has a limit; the trace on disk has one if an option of `record` sets it. What a limit refused is counted.
-/// The rules by which a session records events are shown too, unless it records all.
+/// The rules by which a session records events are shown too, unless it records all, and how many events they have left out.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -97,6 +97,8 @@ fn status_json(session: &SessionSocket, status: &Counts, rules: &[String]) -> Va
         "disk_bytes_max": Some(status.disk_bytes_max).filter(|bytes| *bytes != 0),
         "disk_bytes_user": user_max.map(|_| status.disk_bytes_user),
         "disk_bytes_user_max": user_max,
+        "events_rejected": status.events_rejected,
+        "events_sampled_out": status.events_sampled_out,
     })
 }
 
@@ -118,7 +120,20 @@ fn print_status(session: &SessionSocket, status: &Counts, rules: &[String], out:
     for rule in rules.iter().filter(|_| !records_all(rules)) {
         writeln!(out, "  {:<26} {rule}", "rule")?;
     }
+    if let Some(text) = unrecorded_text(status.events_rejected, status.events_sampled_out) {
+        writeln!(out, "  {:<26} {text}", "events not recorded")?;
+    }
     Ok(())
+}
+
+/// Returns the numbers of events that a session's rules have left out, as text; `None` if there are none.
+pub(crate) fn unrecorded_text(rejected: u64, sampled_out: u64) -> Option<String> {
+    match (rejected, sampled_out) {
+        (0, 0) => None,
+        (rejected, 0) => Some(format!("{rejected} rejected by rules")),
+        (0, sampled_out) => Some(format!("{sampled_out} sampled out")),
+        (rejected, sampled_out) => Some(format!("{rejected} rejected by rules, {sampled_out} sampled out")),
+    }
 }
 
 /// Whether a session with these rules records all events.

@@ -63,6 +63,7 @@ fn control_characters_in_a_programs_answer_are_replaced() {
                 site_count: 1,
                 patched_count: 1,
                 rejected: 0,
+                sampled_out: 0,
             }],
             patching: format!("{HOSTILE}{REVERSED}"),
         },

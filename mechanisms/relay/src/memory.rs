@@ -7,8 +7,8 @@ use dormouse_abi::register::Register;
 use dormouse_abi::txn::{Store, Txn};
 
 use crate::abi::session::{
-    Geometry, LOST_CLASS_COUNT, MAGIC, MODE_OVERWRITE, Owner, STREAM_STRIDE_BYTES, SessionHeader, SessionLayout, State,
-    StreamControl, UNIT_BYTES, VERSION, claim, expiry, spare,
+    Geometry, LOST_CLASS_COUNT, MAGIC, MODE_OVERWRITE, Owner, REASON_COUNT, STREAM_STRIDE_BYTES, SessionHeader,
+    SessionLayout, State, StreamControl, UNIT_BYTES, Unrecorded, VERSION, claim, expiry, spare,
 };
 use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::retained::Retained;
@@ -257,6 +257,19 @@ impl Memory {
         unsafe { &*self.at(offset).cast::<StreamControl>() }
     }
 
+    /// Returns the start of the tables of events that are not recorded, for code that computes addresses itself.
+    pub fn unrecorded_base(&self) -> *mut u8 {
+        self.at(self.geometry.unrecorded_offset())
+    }
+
+    /// Returns a stream's table of events that are not recorded. Panics if there is no such stream.
+    pub fn unrecorded(&self, stream: u32) -> &Unrecorded {
+        assert!(stream < self.geometry.stream_count);
+        let offset = self.geometry.unrecorded_offset() + stream as usize * size_of::<Unrecorded>();
+        // SAFETY: the geometry keeps every table inside the memory and aligns it; all its fields are atomics.
+        unsafe { &*self.at(offset).cast::<Unrecorded>() }
+    }
+
     /// Returns the start of a stream's virtqueue.
     pub fn ring(&self, stream: u32) -> *mut u8 {
         assert!(stream < self.geometry.stream_count);
@@ -359,7 +372,7 @@ impl Memory {
         if state.unit == 0 { 0 } else { self.page_field(state.unit, page::OFFSET_SEQ) }
     }
 
-    /// Marks a stream as used, before it is written to or loses an event. Wait-free; async-signal-safe.
+    /// Marks a stream as used, before it is written to or counts an event that is not. Wait-free; async-signal-safe.
     pub fn use_stream(&self, stream: u32) {
         let Some(word) = self.header().used_streams.get(stream as usize / 64) else { return };
         let bit = 1 << (stream % 64);
@@ -370,7 +383,7 @@ impl Memory {
         }
     }
 
-    /// Iterates over the streams that were ever written to, or have lost an event.
+    /// Iterates over the streams that were ever written to, or have counted an event that was not.
     pub fn used_streams(&self) -> impl Iterator<Item = u32> + use<'_> {
         let count = self.geometry.stream_count;
         (0..count.div_ceil(64))
@@ -790,5 +803,20 @@ impl Memory {
         let count = |stream| self.stream(stream).records_lost_by_class[index].load(Ordering::Acquire);
         let sum = || self.used_streams().fold(0, |sum: u64, stream| sum.saturating_add(count(stream)));
         (index < LOST_CLASS_COUNT).then(sum)
+    }
+
+    /// Returns the number of events of all streams that are not recorded so far, by
+    /// [`Reason`](dormouse_abi::session::Reason) and [`lost_class_index`](dormouse_abi::session::lost_class_index).
+    /// `None`, and no table is read, unless the session [has had rules](Register::has_had_rules).
+    pub fn unrecorded_by_class(&self) -> Option<[[u64; LOST_CLASS_COUNT]; REASON_COUNT]> {
+        self.register().filter(|register| register.has_had_rules())?;
+        let mut sums = [[0u64; LOST_CLASS_COUNT]; REASON_COUNT];
+        for table in self.used_streams().map(|stream| self.unrecorded(stream)) {
+            for (sum, count) in sums.iter_mut().flatten().zip(table.by_class.iter().flatten()) {
+                // Relaxed: a number by itself.
+                *sum = sum.saturating_add(count.load(Ordering::Relaxed));
+            }
+        }
+        Some(sums)
     }
 }

@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 use dormouse_abi::page;
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::session::{
-    CLOCK_MONOTONIC, Geometry, MODE_DISCARD, MODE_OVERWRITE, Owner, STATE_EMPTY, SessionLayout, State, UNIT_BYTES,
+    CLOCK_MONOTONIC, Geometry, MODE_DISCARD, MODE_OVERWRITE, Owner, Reason, STATE_EMPTY, SessionLayout, State,
+    UNIT_BYTES,
 };
 use dormouse_percpu::{Commit, apply_exclusive};
 use dormouse_relay::{Census, Memory, Setup};
@@ -259,6 +260,19 @@ fn losses_by_class_end_with_the_last_class() {
         bench.memory.stream(stream).records_lost_by_class[255].store(u64::MAX - 1, Ordering::Relaxed);
     }
     assert_eq!((bench.memory.discarded_by_class(255), bench.memory.discarded_by_class(256)), (Some(u64::MAX), None));
+}
+
+/// The tables are in the memory, one behind the other, and are not read without rules.
+#[test]
+fn events_that_are_not_recorded_have_a_table_for_each_stream() {
+    let bench = Bench::new(MODE_DISCARD);
+    let counter = |stream| &bench.memory.unrecorded(stream).by_class[Reason::Rejected as usize][0];
+    assert_eq!(core::ptr::from_ref(counter(0)).addr(), bench.memory.unrecorded_base().addr());
+    let last = GEOMETRY.stream_count - 1;
+    assert_eq!(core::ptr::from_ref(counter(last)).addr() - bench.memory.unrecorded_base().addr(), 4096 * last as usize);
+    bench.memory.use_stream(last);
+    counter(last).store(7, Ordering::Relaxed);
+    assert_eq!(bench.memory.unrecorded_by_class(), None, "there are no rules, not even a register");
 }
 
 #[test]

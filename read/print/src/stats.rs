@@ -37,6 +37,14 @@ impl fmt::Display for StatsTable<'_> {
         table(f, &["EVENTS", "BYTES", "ID", "CLASS"], rows.collect())?;
         let rows = stats.lost_by_class.iter().map(|lost| vec![lost.count.to_string(), printable(&lost.name)]);
         table(f, &["LOST", "CLASS"], rows.collect())?;
+        if !stats.unrecorded.is_empty() {
+            f.write_str("\nnot recorded, by the session's rules")?;
+        }
+        let rows = stats
+            .unrecorded
+            .iter()
+            .map(|class| vec![class.rejected.to_string(), class.sampled_out.to_string(), printable(&class.name)]);
+        table(f, &["REJECTED", "SAMPLED OUT", "CLASS"], rows.collect())?;
         table(f, &loss::HEADS, loss::rows(&stats.loss_places))?;
         if stats.loss_places.more > 0 {
             writeln!(f, "… and {} more", stats.loss_places.more)?;
@@ -92,7 +100,9 @@ fn table(f: &mut fmt::Formatter<'_>, heads: &[&str], rows: Vec<Vec<String>>) -> 
 mod tests {
     use dormouse_ctf::Refusal;
     use dormouse_ctf::loss::Uncounted;
-    use dormouse_ctf::stats::{ClassStats, CpuStats, LossPlace, LossPlaces, LostStats, ProcessStats, Span};
+    use dormouse_ctf::stats::{
+        ClassStats, CpuStats, LossPlace, LossPlaces, LostStats, ProcessStats, Span, UnrecordedStats,
+    };
 
     use super::*;
 
@@ -120,6 +130,10 @@ mod tests {
             loss_places: LossPlaces { places: vec![place(Some(BEGIN_NS), 5), place(None, 12)], more: 3 },
             loss_possible: vec![cause("a \x1b[2Jword", 2), cause("another", 0)],
             lost_by_class: vec![lost("http:request", 13), lost("(other classes)", 2)],
+            unrecorded: vec![
+                UnrecordedStats { name: "http:request".into(), rejected: 1234, sampled_out: 0 },
+                UnrecordedStats { name: "a\x1b:b".into(), rejected: 0, sampled_out: 7 },
+            ],
             classes_refused: vec![Refusal {
                 name: "größe:a".into(),
                 program: "/bin/\x1b[ls".into(),
@@ -163,6 +177,11 @@ EVENTS  BYTES  ID  CLASS
 LOST  CLASS
   13  http:request
    2  (other classes)
+
+not recorded, by the session's rules
+REJECTED  SAMPLED OUT  CLASS
+    1234            0  http:request
+       0            7  a\u{fffd}:b
 
 LOST  PACKETS                  FROM                    TO  STREAM
    5        0  1700000000.000000020  1700000000.000000020  cpu3

@@ -18,9 +18,10 @@
 //! * [`site`]: the 16-byte record of a patchable site, and the section names.
 //! * [`tunable`]: names and values that a tunable may have.
 //! * [`class`]: event classes in the layout of C programs, their levels, and the kinds of a field.
-//! * [`register`]: the entries of programs and their classes, after the pages.
+//! * [`register`]: the entries of programs and their classes, at the end of the memory.
 //! * [`rule`]: which events a session records, and the values that its conditions compare.
-//! * [`session`]: header, state word, owner word, control block of a stream.
+//! * [`session`]: header, state word, owner word, control block of a stream, and its table of events that are not
+//!   recorded, which follows the pages.
 //! * [`page`]: the header of a page, which is a CTF packet header and context.
 //! * [`record`]: the header of an event record.
 //! * [`vring`]: the split virtqueue (VirtIO 1.2, clause 2.7).

@@ -284,6 +284,16 @@ impl Register {
         self.rules.version()
     }
 
+    /// Whether the session has, or has had, rules by which some event may not be recorded. A session without a register
+    /// has none.
+    pub fn has_had_rules(&self) -> bool {
+        match self.rules_version() {
+            0 => false,
+            1 => self.rules_text() != rule::ALL,
+            _ => true,
+        }
+    }
+
     /// Returns version, code and text of the rules.
     fn rules_parts(&self) -> Option<(u64, Vec<u8>, Vec<u8>)> {
         let (version, mut bytes) = self.rules.copy()?;
@@ -715,16 +725,21 @@ mod tests {
     fn rules_are_read_back() {
         let register = register();
         assert_eq!(register.rules(), (0, Vec::new()));
+        assert!(!register.has_had_rules());
         let rule = |pattern: &str| Rule::all(pattern);
         let levels = Some(LevelBound::AtMost(Level::Info));
         let rules = [Rule { levels, ..rule("http:*") }, Rule { is_exclusion: true, ..rule("db:?") }];
         assert!(register.set_rules(&rules, "http:*\n!db:?"));
         assert_eq!(register.rules(), (1, rules.to_vec()));
+        assert!(register.has_had_rules());
         assert_eq!(register.rules_text(), "http:*\n!db:?");
         assert!(!register.set_rules(&[rule(&"x".repeat(RULES_SIZE_BYTES_MAX + 1))], ""));
         assert!(!register.set_rules(&rules, &"x".repeat(RULES_SIZE_BYTES_MAX + 1)));
         assert_eq!(register.rules().0, 1);
         assert!(register.set_rules(&[], ""));
         assert_eq!(register.rules(), (2, Vec::new()));
+        let register = self::register();
+        assert!(register.set_rules(&[rule(rule::ALL)], rule::ALL) && !register.has_had_rules());
+        assert!(register.set_rules(&[rule(rule::ALL)], rule::ALL) && register.has_had_rules());
     }
 }

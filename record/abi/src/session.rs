@@ -28,6 +28,12 @@
 //! All memory is zero at first, and zeroes are an empty stream, so a stream takes no memory until it is written. A
 //! writer sets the stream's bit in [`SessionHeader::used_streams`] first, and readers read only streams whose bit is
 //! set.
+//!
+//! # Events that are not recorded
+//! A stream's control block counts lost events. Events that the session's rules leave out are counted in a table of its
+//! own for each stream ([`Unrecorded`]), behind the pages: most sessions never write it, so it takes no memory there. It
+//! is read only if the rules have ever left out anything ([`Register::has_had_rules`]), because reading it takes memory
+//! as well.
 
 use super::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::record::{PACKET_SPAN_BITS, RecordKind};
@@ -37,7 +43,7 @@ use super::vring::{self, RingLayout};
 /// "DORMOUSE", little-endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"DORMOUSE");
 /// Version of the layout; a producer that does not know it does not join.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 /// Size of the session header, in bytes.
 pub const HEADER_SIZE_BYTES: usize = 4096;
 /// Distance between the control blocks of two streams, in bytes.
@@ -144,7 +150,7 @@ pub struct SessionHeader {
     /// Number of pages that may be drawn: the first ones, at most `page_count`. The owner changes it while the session
     /// is live.
     pub page_count_limit: Line<AtomicU32>,
-    /// Used streams: bit *i* % 64 of word *i* / 64 is set if stream *i* was written, or has lost an event.
+    /// Used streams: bit *i* % 64 of word *i* / 64 is set if stream *i* was written, or has counted an event that was not.
     pub used_streams: [AtomicU64; USED_WORD_COUNT],
 }
 
@@ -228,6 +234,28 @@ pub const fn lost_class_index(class_id: u16) -> usize {
     let last = LOST_CLASS_COUNT - 1;
     if (class_id as usize) < last { class_id as usize } else { last }
 }
+
+/// Reason for which an event is not recorded although it is not lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// The rules' conditions reject it.
+    Rejected = 0,
+    /// A rule records a part of such events, and this one is of the other part.
+    SampledOut = 1,
+}
+
+/// Number of [`Reason`]s.
+pub const REASON_COUNT: usize = 2;
+
+/// A stream's table of events that are not recorded. Streams of CPUs are counted under rseq, as lost events are.
+#[repr(C, align(4096))]
+#[derive(Debug)]
+pub struct Unrecorded {
+    /// Number of events, by [`Reason`] and [`lost_class_index`].
+    pub by_class: [[AtomicU64; LOST_CLASS_COUNT]; REASON_COUNT],
+}
+
+const _: () = assert!(size_of::<Unrecorded>() == 4096);
 
 const _: () = assert!(core::mem::offset_of!(StreamControl, records_lost_by_class) == 264);
 const _: () = assert!(size_of::<StreamControl>() == 2368 && size_of::<StreamControl>() <= STREAM_STRIDE_BYTES);
@@ -431,17 +459,29 @@ impl Geometry {
     pub const fn pages_end(&self) -> usize {
         self.pages_offset() + self.page_size_bytes as usize * self.page_count as usize
     }
-    /// Returns the offset of the register, if there is one. It follows the pages, because most of it has no memory.
+    /// Returns the offset of the first table of events that are not recorded. The tables follow the pages, because most
+    /// of them have no memory.
+    #[inline]
+    pub const fn unrecorded_offset(&self) -> usize {
+        // A page's size is a multiple of the table's alignment.
+        self.pages_end()
+    }
+    /// Returns the offset of the end of the last table of events that are not recorded.
+    #[inline]
+    pub const fn unrecorded_end(&self) -> usize {
+        self.unrecorded_offset() + size_of::<Unrecorded>() * self.stream_count as usize
+    }
+    /// Returns the offset of the register, if there is one. It follows the pages too, for the same reason.
     #[inline]
     pub const fn register_offset(&self) -> Option<usize> {
-        if self.has_register { Some(self.pages_end().next_multiple_of(align_of::<Register>())) } else { None }
+        if self.has_register { Some(self.unrecorded_end().next_multiple_of(align_of::<Register>())) } else { None }
     }
     /// Returns the size of the whole memory, in bytes.
     #[inline]
     pub const fn size_bytes(&self) -> usize {
         match self.register_offset() {
             Some(offset) => offset + size_of::<Register>(),
-            None => self.pages_end(),
+            None => self.unrecorded_end(),
         }
     }
     /// Returns the unit of page number `index`.

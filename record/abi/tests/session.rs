@@ -1,6 +1,6 @@
 //! The words of a session, and the places of its pages.
 
-use dormouse_abi::session::{Geometry, Owner, State, spare};
+use dormouse_abi::session::{Geometry, Owner, State, Unrecorded, spare};
 
 #[test]
 fn words_come_back() {
@@ -34,4 +34,18 @@ fn every_page_has_one_unit() {
     assert_eq!(geometry.page_of_unit(geometry.unit_of_page(0) - 1), None);
     assert_eq!(geometry.page_of_unit(geometry.unit_of_page(0) + 1), None);
     assert_eq!(geometry.page_of_unit(geometry.unit_of_page(100)), None);
+}
+
+#[test]
+fn the_tables_of_events_that_are_not_recorded_lie_between_the_pages_and_the_register() {
+    for (page_size_bytes, has_register) in [(4096, false), (4096, true), (1 << 20, true)] {
+        let geometry = Geometry { page_size_bytes, page_count: 100, cpu_count: 4, stream_count: 12, has_register };
+        let (begin, end) = (geometry.unrecorded_offset(), geometry.unrecorded_end());
+        assert!(begin >= geometry.pages_end() && begin.is_multiple_of(align_of::<Unrecorded>()));
+        assert_eq!(end, begin + 12 * size_of::<Unrecorded>());
+        match geometry.register_offset() {
+            Some(offset) => assert!(end <= offset && offset < geometry.size_bytes()),
+            None => assert_eq!(end, geometry.size_bytes()),
+        }
+    }
 }

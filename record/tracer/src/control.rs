@@ -9,6 +9,7 @@ use dormouse_abi::class::{Announcement, CLASS_ID_NONE, matches};
 use dormouse_abi::message::{ClassStatus, ProgramToTool, ToolToProgram};
 use dormouse_abi::register::Register;
 use dormouse_abi::rule::Rule;
+use dormouse_abi::session::Reason;
 use dormouse_abi::site::EventRecord;
 use dormouse_imv::Change;
 use dormouse_locks::{HeldLock, Rank};
@@ -18,6 +19,7 @@ use crate::class::{Class, DeclaredClasses, read_records};
 use crate::inherited;
 use crate::join::{self, Joining, ask_for_memory};
 use crate::plan::{self, Plans};
+use crate::readers;
 use crate::rule::Bound;
 use crate::session::{Attached, current};
 
@@ -252,20 +254,32 @@ impl Control {
     fn list(&self) -> ProgramToTool {
         ProgramToTool::Classes {
             session: session_name(),
-            classes: self.declared.classes.iter().map(|class| self.status(class)).collect(),
+            classes: self.statuses(),
             patching: dormouse_imv_control::patching(),
         }
     }
 
-    fn status(&self, class: &Class) -> ClassStatus {
-        let count = dormouse_imv::key_sites(class.gate).unwrap_or_default();
-        ClassStatus {
-            decl: class.decl.clone(),
-            armed: class.armed,
-            site_count: count.sites as u32,
-            patched_count: count.patched as u32,
-            rejected: self.plans.rejected(&announced(class)),
-        }
+    fn statuses(&self) -> Vec<ClassStatus> {
+        // The memory stays mapped: it is unmapped under the tracer's lock only.
+        let unrecorded = current().and_then(|attached| attached.memory.unrecorded_by_class());
+        let status = |class: &Class| {
+            let count = dormouse_imv::key_sites(class.gate).unwrap_or_default();
+            // The last counter is that of several classes, and a class without an id has none.
+            let id = plan::id_of(class.id.load(Ordering::Relaxed)) as usize;
+            let unrecorded_for = |reason: Reason| {
+                let (_, counts) = unrecorded.as_ref()?[reason as usize].split_last()?;
+                counts.get(id).copied()
+            };
+            ClassStatus {
+                decl: class.decl.clone(),
+                armed: class.armed,
+                site_count: count.sites as u32,
+                patched_count: count.patched as u32,
+                rejected: unrecorded_for(Reason::Rejected).unwrap_or(0),
+                sampled_out: unrecorded_for(Reason::SampledOut).unwrap_or(0),
+            }
+        };
+        self.declared.classes.iter().map(status).collect()
     }
 
     fn arm(&mut self, patterns: &[String]) -> ProgramToTool {
@@ -299,7 +313,7 @@ impl Control {
     /// Joins the session as a process of its own, in a forked child.
     pub(crate) fn after_fork(&mut self, parent: u32) {
         // The child has its parent's ids with their plans, and its parent's armed gates.
-        self.plans.after_fork();
+        readers::after_fork();
         let is_joined = current().is_some_and(|former| self.joining.join_after_fork(former, parent).is_ok());
         match current().filter(|_| is_joined) {
             Some(attached) => {

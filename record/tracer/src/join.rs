@@ -17,7 +17,7 @@ use dormouse_transport::{Conversation, Deadline};
 use rustix::io::Errno;
 
 use crate::session::{Attached, current, forget_apart, forget_users, has_users, set_apart, set_current, set_together};
-use crate::{membarrier, own, thread, unheard};
+use crate::{membarrier, own, readers, thread, unheard};
 
 /// State of joining sessions, and this process's description of itself.
 #[derive(Debug)]
@@ -390,7 +390,10 @@ fn is_unused() -> bool {
         }
         std::thread::yield_now();
     }
-    fenced && !has_users()
+    // Threads that count events which are not recorded are no users: they use a plan meanwhile. They have found the
+    // session after they began, and the session could no longer be found when this wait begins. (G') pairs with (G), in
+    // which they began.
+    fenced && !has_users() && readers::wait()
 }
 
 /// Returns the user id that this program was executed as.

@@ -5,7 +5,7 @@
 //!
 //!   site ─▶ direct section: the word is above CLASS_ID_MAX ─▶ slow path ─▶ plan: rules? ─▶ direct section, with the
 //!                                                                            │             plan's own id word
-//!                                                                            └─ no: rejected += 1
+//!                                                                            └─ no: counted in the session
 //! ```
 //! A class without a plan costs the same as without rules: its word is compared with [`CLASS_ID_MAX`] in any case. The
 //! number is part of the id word, so plans follow a class into a forked child.
@@ -15,13 +15,12 @@
 //! so that an accepted event enters the section like any other; it is reset when the process leaves the session, like
 //! those of classes.
 
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use dormouse_abi::class::{self, CLASS_ID_MAX, CLASS_ID_NONE, CLASS_PLAN_SHIFT, ClassDecl};
 use dormouse_abi::trigger::PATTERN_COUNT_MAX;
-use dormouse_percpu::Rseq;
 use dormouse_relay::Segment;
 
 use crate::readers;
@@ -76,13 +75,8 @@ const BLOCK_LEN: usize = 256;
 /// Number of numbers of plans. 0 is no plan, and the last one is that of [`CLASS_ID_NONE`].
 const PLAN_COUNT_MAX: usize = 1 << (u32::BITS - CLASS_PLAN_SHIFT);
 
-/// Plans, and events that their rules have rejected. Never freed.
-#[derive(Debug)]
-struct Block {
-    plans: [AtomicPtr<Plan>; BLOCK_LEN],
-    /// A row for each CPU, and one for threads without restartable sequences.
-    rejected: Vec<[AtomicU64; BLOCK_LEN]>,
-}
+/// Plans. Never freed.
+type Block = [AtomicPtr<Plan>; BLOCK_LEN];
 
 static BLOCKS: [AtomicPtr<Block>; PLAN_COUNT_MAX / BLOCK_LEN] =
     [const { AtomicPtr::new(core::ptr::null_mut()) }; PLAN_COUNT_MAX / BLOCK_LEN];
@@ -113,25 +107,9 @@ pub(crate) fn is_number(number: u32) -> bool {
 /// Returns the plan with this number. It stays until the use ends.
 #[inline(always)]
 pub(crate) fn find(number: u32, _: &readers::Using) -> Option<&Plan> {
-    let slot = block(number)?.plans.get(number as usize % BLOCK_LEN)?;
+    let slot = block(number)?.get(number as usize % BLOCK_LEN)?;
     // (O) Acquire pairs with (O'). SAFETY: null, or a plan that is not freed before the use ends.
     unsafe { slot.load(Ordering::Acquire).as_ref() }
-}
-
-/// Counts a rejected event. Wait-free; async-signal-safe.
-#[inline(always)]
-pub(crate) fn count_rejected(number: u32, rseq: Option<Rseq>) {
-    let Some(block) = block(number) else { return };
-    let Some((last, cpus)) = block.rejected.split_last() else { return };
-    let index = number as usize % BLOCK_LEN;
-    if let Some((rseq, cpu)) = rseq.and_then(|rseq| Some((rseq, rseq.cpu_id()?)))
-        && let Some(row) = cpus.get(cpu as usize)
-        // SAFETY: the counter is aligned and never freed, and only sections on its CPU write it.
-        && unsafe { rseq.add(cpu, row[index].as_ptr(), 1) }
-    {
-        return;
-    }
-    last[index].fetch_add(1, Ordering::Relaxed);
 }
 
 /// Plans of the process's classes, and the patterns that triggers wait for.
@@ -221,19 +199,17 @@ impl Plans {
         }
         let slot = &BLOCKS[number / BLOCK_LEN];
         if slot.load(Ordering::Relaxed).is_null() {
-            let cpu_count = self.cpu_count;
-            readers::prepare(cpu_count);
-            let rejected = (0..=cpu_count).map(|_| [const { AtomicU64::new(0) }; BLOCK_LEN]).collect();
-            let plans = [const { AtomicPtr::new(core::ptr::null_mut()) }; BLOCK_LEN];
+            readers::prepare(self.cpu_count);
+            let plans: Block = [const { AtomicPtr::new(core::ptr::null_mut()) }; BLOCK_LEN];
             // (O') Release pairs with (O).
-            slot.store(Box::into_raw(Box::new(Block { plans, rejected })), Ordering::Release);
+            slot.store(Box::into_raw(Box::new(plans)), Ordering::Release);
         }
         self.numbers.insert(text, number as u32);
         Some(number as u32)
     }
 
     fn replace(&mut self, number: u32, plan: Plan) {
-        let Some(slot) = block(number).map(|block| &block.plans[number as usize % BLOCK_LEN]) else { return };
+        let Some(slot) = block(number).map(|block| &block[number as usize % BLOCK_LEN]) else { return };
         // (O') Release pairs with (O).
         let former = slot.swap(Box::into_raw(Box::new(plan)), Ordering::AcqRel);
         if !former.is_null() {
@@ -254,8 +230,7 @@ impl Plans {
 
     /// Takes all plans out of the session that the process has left. No thread can find the session any more.
     pub(crate) fn leave(&mut self) {
-        let slots =
-            self.numbers.values().filter_map(|number| Some(&block(*number)?.plans[*number as usize % BLOCK_LEN]));
+        let slots = self.numbers.values().filter_map(|number| Some(&block(*number)?[*number as usize % BLOCK_LEN]));
         let current = slots.map(|slot| slot.load(Ordering::Relaxed));
         for plan in current.chain(self.replaced.iter().map(|replaced| replaced.0)) {
             // SAFETY: null, or a plan that is not freed before this function returns: only the holder of the tracer's
@@ -263,25 +238,6 @@ impl Plans {
             if let Some(plan) = unsafe { plan.as_ref() } {
                 plan.id.store(CLASS_ID_NONE, Ordering::Relaxed);
             }
-        }
-    }
-
-    /// Returns the number of events of a class that rules have rejected. `text`: its announcement.
-    pub(crate) fn rejected(&self, text: &[u8]) -> u64 {
-        let Some(number) = self.numbers.get(text) else { return 0 };
-        let rows = block(*number).into_iter().flat_map(|block| &block.rejected);
-        rows.map(|row| row[*number as usize % BLOCK_LEN].load(Ordering::Relaxed)).fold(0, u64::wrapping_add)
-    }
-
-    /// Resets the counts in a forked child: these events were its parent's.
-    pub(crate) fn after_fork(&mut self) {
-        readers::after_fork();
-        let blocks = BLOCKS.iter().filter_map(|slot| {
-            // SAFETY: null, or never freed.
-            unsafe { slot.load(Ordering::Relaxed).as_ref() }
-        });
-        for counter in blocks.flat_map(|block| block.rejected.iter().flatten()) {
-            counter.store(0, Ordering::Relaxed);
         }
     }
 }

@@ -20,8 +20,8 @@
 //! drawn.
 //!
 //! Remaining faults: a page that another process has opened faults once for each 4 KiB, unless the memory is in huge
-//! pages. So does the part of a ring beyond its first [`RING_MAX_BYTES`], when pages switch, and memory that the kernel
-//! itself removes from a page table.
+//! pages. So does the part of a ring beyond its first [`RING_MAX_BYTES`], when pages switch, a CPU's table of events that
+//! are not recorded, once, and memory that the kernel itself removes from a page table.
 //!
 //! Everything here is a hint: a missed part faults, and a part touched twice costs only time.
 

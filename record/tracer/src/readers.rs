@@ -8,9 +8,10 @@
 //!            frees the plan
 //! ```
 //! This is how the kernel's sleepable RCU finds out. A reader that begins after the barrier finds the new plan, so the
-//! writer waits only for readers that began before. Each CPU has counters of its own, which readers change in
-//! restartable sequences without any barrier: the writer's barrier is membarrier(2). Threads without restartable
-//! sequences, and all threads if the kernel has no such barrier, share the last counters.
+//! writer waits only for readers that began before. In the same way, the session's memory is unmapped only when no
+//! reader that can have found the session still counts an event there. Each CPU has counters of its own, which readers
+//! change in restartable sequences without any barrier: the writer's barrier is membarrier(2). Threads without
+//! restartable sequences, and all threads if the kernel has no such barrier, share the last counters.
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
 
@@ -180,8 +181,9 @@ pub(crate) struct Using {
 }
 
 impl Using {
-    /// Begins a use: plans that are found from now on stay until it ends. `None` if there has been no plan. `rseq`:
-    /// restartable sequences, if the calling thread may use them. Wait-free; async-signal-safe.
+    /// Begins a use: plans that are found from now on stay until it ends, and so does the memory of the session that is
+    /// found from now on. `None` if there has been no plan. `rseq`: restartable sequences, if the calling thread may use
+    /// them. Wait-free; async-signal-safe.
     #[inline(always)]
     pub(crate) fn begin(rseq: Option<Rseq>) -> Option<Using> {
         let words = OfThread(counters()?, rseq.filter(|_| membarrier::is_ready()));
@@ -216,8 +218,9 @@ impl Drop for Using {
     }
 }
 
-/// Waits until no thread uses a plan that was replaced before the call. Returns false if one still does after
-/// [`LOOKS_MAX`] looks: it was stopped, or the machine is overloaded. Called under the tracer's lock.
+/// Waits until no thread uses a plan that was replaced before the call, or counts an event in a session that could no
+/// longer be found before it. Returns false if one still does after [`LOOKS_MAX`] looks: it was stopped, or the machine
+/// is overloaded. Called under the tracer's lock.
 pub(crate) fn wait() -> bool {
     counters().is_none_or(|counters| wait_for(&OfThread(counters, None), LOOKS_MAX))
 }

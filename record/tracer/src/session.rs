@@ -1,18 +1,20 @@
 //! The session that this process is in, for the record path: its memory, and the threads that use it at the moment.
 
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::path::PathBuf;
 
+use dormouse_abi::class::CLASS_ID_MAX;
 use dormouse_abi::record::RecordKind;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use dormouse_abi::session::StreamControl;
-use dormouse_abi::session::{CLOCK_TSC, LOST_CLASS_COUNT, Line, STREAM_STRIDE_BYTES, lost_class_index};
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-use dormouse_percpu::PerCpu;
-use dormouse_percpu::{Area, Rseq};
+use dormouse_abi::session::{
+    CLOCK_TSC, LOST_CLASS_COUNT, Line, REASON_COUNT, Reason, STREAM_STRIDE_BYTES, Unrecorded, lost_class_index,
+};
+use dormouse_percpu::{Area, PerCpu, Rseq};
 use dormouse_relay::Memory;
 
 use crate::presence::Presence;
+use crate::readers::Using;
 use crate::thread;
 
 /// A session from this process's point of view. Never freed, because the record path may hold it at any time; its
@@ -30,6 +32,8 @@ pub(crate) struct Attached {
     pub(crate) record_kind: RecordKind,
     /// The control blocks of the CPUs' streams.
     streams: Area,
+    /// Their tables of events that are not recorded.
+    unrecorded: Area,
     clock: u32,
     /// Number that the session has given this process.
     pub(crate) process: u16,
@@ -48,6 +52,10 @@ unsafe impl Send for Attached {}
 // SAFETY: offset 0 is aligned for anything, and the block fits the stride (const assert in `abi`).
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 const CONTROL_BLOCK: PerCpu<StreamControl> = unsafe { PerCpu::new(0) };
+
+/// Location of a stream's table of events that are not recorded: all of its stride.
+// SAFETY: offset 0 is aligned for anything, and a stride is as large as a table.
+const UNRECORDED: PerCpu<Unrecorded> = unsafe { PerCpu::new(0) };
 
 /// The session, or null.
 static CURRENT: AtomicPtr<Attached> = AtomicPtr::new(core::ptr::null_mut());
@@ -110,8 +118,13 @@ pub(crate) fn divert(on: bool) {
 
 /// Whether the session's memory is out of the address space for the moment: [`current`] is `None`, and events are lost.
 static IS_APART: AtomicBool = AtomicBool::new(false);
-/// Events that were lost meanwhile and are not yet counted in the session, by [`lost_class_index`].
-static LOST_APART: [AtomicU64; LOST_CLASS_COUNT] = [const { AtomicU64::new(0) }; LOST_CLASS_COUNT];
+/// Numbers of events, by [`lost_class_index`].
+type Counts = [AtomicU64; LOST_CLASS_COUNT];
+/// Events that were lost meanwhile and are not yet counted in the session.
+static LOST_APART: Counts = [const { AtomicU64::new(0) }; LOST_CLASS_COUNT];
+/// Events that rules left out meanwhile, likewise, by [`Reason`].
+static UNRECORDED_APART: [Counts; REASON_COUNT] =
+    [const { [const { AtomicU64::new(0) }; LOST_CLASS_COUNT] }; REASON_COUNT];
 
 /// Marks the session's memory as leaving the address space. It is unused once [`has_users`] is false and critical
 /// sections have been restarted.
@@ -126,28 +139,32 @@ pub(crate) fn set_together(attached: Option<&'static Attached>) {
     set_current(attached);
     // (U'') pairs with (U).
     IS_APART.store(false, Ordering::SeqCst);
-    tell_lost_apart();
+    tell_apart();
 }
 
 /// Counts an event of a class that finds no session while the memory is out of the address space. Returns false if
 /// there is no session, or the memory has returned meanwhile. Wait-free; async-signal-safe.
 pub(crate) fn count_apart(class_id: u16) -> bool {
+    count_meanwhile(&LOST_APART, class_id)
+}
+
+fn count_meanwhile(counts: &Counts, class_id: u16) -> bool {
     // (U) pairs with (U').
     let is_apart = IS_APART.load(Ordering::SeqCst);
     if is_apart {
-        LOST_APART[lost_class_index(class_id)].fetch_add(1, Ordering::SeqCst);
+        counts[lost_class_index(class_id)].fetch_add(1, Ordering::SeqCst);
         // (U) pairs with (U''): either this thread sees that the memory is mapped again, or the thread that has mapped
         // it sees the count.
         if !IS_APART.load(Ordering::SeqCst) {
-            tell_lost_apart();
+            tell_apart();
         }
     }
     is_apart
 }
 
-/// Adds events lost meanwhile to the session's counters. Each count is reported by the thread that takes it.
+/// Adds events counted meanwhile to the session's counters. Each count is reported by the thread that takes it.
 #[cold]
-fn tell_lost_apart() {
+fn tell_apart() {
     let Some(guard) = current().and_then(Guard::enter) else { return };
     let memory = &guard.memory;
     let (cpu_count, stream_count) = (memory.geometry().cpu_count, memory.geometry().stream_count);
@@ -162,12 +179,80 @@ fn tell_lost_apart() {
             control.records_lost_by_class[index].fetch_add(count, Ordering::Relaxed);
         }
     }
+    for (reason, counts) in UNRECORDED_APART.iter().enumerate() {
+        for (index, counter) in counts.iter().enumerate() {
+            let count = counter.swap(0, Ordering::SeqCst);
+            if count != 0 {
+                memory.use_stream(stream);
+                memory.unrecorded(stream).by_class[reason][index].fetch_add(count, Ordering::Relaxed);
+            }
+        }
+    }
 }
 
-/// Resets the counts in a forked child: these events were lost by the parent.
+/// Resets the counts in a forked child: these events were the parent's.
 pub(crate) fn forget_apart() {
     IS_APART.store(false, Ordering::Relaxed);
-    LOST_APART.iter().for_each(|lost| lost.store(0, Ordering::Relaxed));
+    let all = LOST_APART.iter().chain(UNRECORDED_APART.iter().flatten());
+    all.for_each(|counter| counter.store(0, Ordering::Relaxed));
+}
+
+/// Counts an event that is not recorded for this reason. `id`: that of its class, which belongs to the session or to
+/// none. `rseq`: restartable sequences, if the calling thread may use them. The use of a plan, which has begun, keeps
+/// the session's memory mapped until it ends. Wait-free; async-signal-safe.
+#[inline(always)]
+pub(crate) fn count_unrecorded(reason: Reason, id: &AtomicU32, rseq: Option<Rseq>, _: &Using) {
+    // Several attempts, as for records: the memory may leave the address space and return meanwhile.
+    for _ in 0..FIND_ATTEMPTS_MAX {
+        // (M) pairs with (M'). The use began before this load, (G), so either this thread finds no session, or the
+        // thread that leaves it waits, after (M') and by (G'), for the end of this use before it unmaps the memory.
+        let attached = current();
+        // Relaxed: the id is a number by itself. Read after the session, so it belongs to that session or to none.
+        let class_id = id.load(Ordering::Relaxed);
+        if class_id > CLASS_ID_MAX.into() {
+            return;
+        }
+        match attached {
+            Some(attached) => return attached.count_unrecorded(reason, class_id as u16, rseq),
+            None if count_meanwhile(&UNRECORDED_APART[reason as usize], class_id as u16) => return,
+            None => {}
+        }
+    }
+}
+
+/// Maximum number of attempts to find the session, which may leave the address space and return meanwhile.
+pub(crate) const FIND_ATTEMPTS_MAX: u32 = 3;
+
+/// Maximum number of attempts to count under rseq. The first one may take the page fault of the table's first use.
+const COUNT_ATTEMPTS_MAX: u32 = 4;
+
+impl Attached {
+    #[inline(always)]
+    fn count_unrecorded(&self, reason: Reason, class_id: u16, rseq: Option<Rseq>) {
+        let index = lost_class_index(class_id);
+        let is_counted = (0..COUNT_ATTEMPTS_MAX).any(|_| {
+            let Some((rseq, cpu)) = rseq.and_then(|rseq| Some((rseq, rseq.cpu_id()?))) else { return false };
+            let Some(table) = self.unrecorded.get(UNRECORDED, cpu) else { return false };
+            self.memory.use_stream(cpu);
+            // SAFETY: a counter of this CPU's table, which is written under rseq only. The caller keeps it mapped.
+            unsafe { rseq.add(cpu, table.by_class[reason as usize][index].as_ptr(), 1) }
+        });
+        if !is_counted {
+            self.count_unrecorded_apart_from_cpus(reason, index);
+        }
+    }
+
+    /// Counts in a table that belongs to no CPU, to which any thread may add.
+    #[cold]
+    fn count_unrecorded_apart_from_cpus(&self, reason: Reason, index: usize) {
+        let (cpu_count, stream_count) = (self.memory.geometry().cpu_count, self.memory.geometry().stream_count);
+        if stream_count > cpu_count {
+            // Threads are spread over the tables.
+            let stream = cpu_count + thread::number_below((stream_count - cpu_count) as usize) as u32;
+            self.memory.use_stream(stream);
+            self.memory.unrecorded(stream).by_class[reason as usize][index].fetch_add(1, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Number of threads that access the memory outside critical sections at the moment. It is split over several cache
@@ -205,12 +290,19 @@ impl Attached {
         let streams = unsafe {
             Area::new(memory.streams_base(), STREAM_STRIDE_BYTES.trailing_zeros(), memory.geometry().cpu_count)
         };
+        // SAFETY: the geometry places the tables there, one in each stride of a table's size; all access to them is
+        // atomic.
+        let unrecorded = unsafe {
+            let stride_shift = size_of::<Unrecorded>().trailing_zeros();
+            Area::new(memory.unrecorded_base(), stride_shift, memory.geometry().cpu_count)
+        };
         Ok(Attached {
             #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
             session: dormouse_relay::arch::Session::new(&memory, rseq.is_some() && clock == CLOCK_TSC && can_restart),
             rseq,
             record_kind: memory.record_kind(),
             streams,
+            unrecorded,
             clock,
             process,
             socket,

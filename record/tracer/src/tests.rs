@@ -15,9 +15,10 @@ use std::time::{Duration, Instant};
 
 use dormouse_abi::message::{Message, OwnerToProgram, Preamble, ProgramToTool, Snapshot, ToolToOwner, ToolToProgram};
 use dormouse_abi::record::RecordKind;
-use dormouse_abi::register::Entrant;
-use dormouse_abi::rule::Rule;
-use dormouse_abi::session::{CLOCK_MONOTONIC, CLOCK_TSC, Geometry, MODE_DISCARD, MODE_OVERWRITE};
+use dormouse_abi::register::{Entrant, PROCESS_COUNT};
+use dormouse_abi::rule::value::Operator;
+use dormouse_abi::rule::{Condition, Literal, Name, Next, Operand, Part, Question, Rule, Test};
+use dormouse_abi::session::{CLOCK_MONOTONIC, CLOCK_TSC, Geometry, MODE_DISCARD, MODE_OVERWRITE, Reason};
 use dormouse_backing::{MemoryOptions, Pool};
 use dormouse_relay::{Memory, Setup};
 use dormouse_testing::{Lack, skip_part};
@@ -691,4 +692,104 @@ fn whatever_tools_ask_a_program_goes_on() {
     if !has_stranger {
         skip_part("tools of another user", no_stranger());
     }
+}
+
+/// A session whose rules reject all events of `counted:rejected`, for a program that joins and leaves.
+struct Rejecting(Hostile);
+
+impl Rejecting {
+    fn new() -> Rejecting {
+        let (page_size_bytes, cpu_count) = (4096, 64);
+        let geometry =
+            Geometry { page_size_bytes, page_count: 8, cpu_count, stream_count: cpu_count + 2, has_register: true };
+        let (mode, kind) = (MODE_DISCARD, RecordKind::Ids);
+        let setup =
+            Setup { mode, clock: COUNTER, uuid: [9; 16], kind, page_count_limit: 8, kept_for: &[], kept_each: 0 };
+        let session = Rejecting(Hostile::new(geometry, setup));
+        let number = Operand::Name(0);
+        let question = Question::Compare(number, Operator::Equal, Operand::Literal(Literal::Integer(1)));
+        let test = Test { question, wanted: true, passed: Next::Accept, failed: Next::Reject };
+        let name = Name { parts: vec![Part::Member("number".into())] };
+        let condition = Condition { tests: vec![test], names: vec![name] };
+        let rule = Rule { condition, ..Rule::all("counted:*") };
+        assert!(session.memory().register().unwrap().set_rules(&[rule], "counted:* where number == 1"));
+        session
+    }
+
+    fn memory(&self) -> Memory {
+        // SAFETY: mapped as long as the pool, with the size of the geometry, which the header states.
+        unsafe { Memory::from_raw(self.0.pool.base(), self.0.geometry.size_bytes()) }.unwrap()
+    }
+
+    fn join(&self) {
+        let path = Path::new("/nowhere");
+        lock().join(|joining| joining.join_brought(self.0.pool.file(), path)).unwrap();
+    }
+
+    /// Returns the number of rejected events of all classes.
+    fn rejected(&self) -> u64 {
+        let counts = self.memory().unrecorded_by_class().unwrap();
+        assert_eq!(counts[Reason::SampledOut as usize].iter().sum::<u64>(), 0);
+        counts[Reason::Rejected as usize].iter().sum()
+    }
+
+    /// Emits events that are rejected from several threads, calls `disturb` meanwhile, and returns their number.
+    fn emit(&self, disturb: impl Fn()) -> u64 {
+        const THREADS: u64 = 3;
+        const EVENTS: u64 = 50_000;
+        let finished = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    (0..EVENTS).for_each(|_| crate::event!(counted.rejected, number = 0_u64));
+                    finished.fetch_add(1, Ordering::Relaxed);
+                });
+            }
+            while finished.load(Ordering::Relaxed) < THREADS {
+                disturb();
+            }
+        });
+        THREADS * EVENTS
+    }
+}
+
+#[test]
+fn rejected_events_are_counted_once_each_while_the_memory_comes_and_goes() {
+    let _alone = alone();
+    lock().leave();
+    let session = Rejecting::new();
+    session.join();
+    let emitted = session.emit(|| lock().joining.apart(std::thread::yield_now));
+    assert_eq!(session.rejected(), emitted);
+    let listed = crate::control::answer(ToolToProgram::List, None);
+    let ProgramToTool::Classes { classes, .. } = listed else { panic!("{listed:?}") };
+    let counted = classes.iter().filter(|class| class.rejected > 0);
+    let counted: Vec<_> = counted.map(|class| (class.decl.full_name(), class.rejected, class.sampled_out)).collect();
+    assert_eq!(counted, [("counted:rejected".to_string(), emitted, 0)]);
+    lock().leave();
+    assert_eq!((session.rejected(), session.0.used_pages()), (emitted, 0));
+}
+
+#[test]
+fn threads_that_reject_events_do_not_miss_the_memory_that_the_process_leaves() {
+    let _alone = alone();
+    lock().leave();
+    let session = Rejecting::new();
+    session.join();
+    let emitted = session.emit(|| {
+        lock().leave();
+        std::thread::yield_now();
+        // The owner's part: the register has room for a limited number of processes.
+        let memory = session.memory();
+        let register = memory.register().unwrap();
+        (1..PROCESS_COUNT as u16)
+            .filter(|number| register.process(*number).is_some())
+            .for_each(|number| register.free(number));
+        session.join();
+        std::thread::yield_now();
+    });
+    lock().leave();
+    let rejected = session.rejected();
+    assert!(rejected <= emitted, "{rejected} of {emitted}");
+    println!("{rejected} of {emitted} events were counted");
 }

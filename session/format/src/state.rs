@@ -193,6 +193,16 @@ records! {
         /// The rules as a user wrote them, one a line.
         rules: &'a str,
     },
+    /// Numbers of events of one class that the session's rules left out. They are not lost. Older traces do not have
+    /// this class.
+    12 => Unrecorded "unrecorded" {
+        /// `provider:name`, or `(other classes)` for classes without a count of their own.
+        class: &'a str,
+        /// Number of events that the rules' conditions rejected.
+        rejected: u64,
+        /// Number of events that sampling left out.
+        sampled_out: u64,
+    },
 }
 
 /// Number of classes that the state stream of every trace has. Those after them are newer.

@@ -252,7 +252,9 @@ impl<'a> Drainer<'a> {
             lost_unstated = lost_unstated.saturating_add(unstated);
         }
         self.files.finish();
-        self.files.tally.lost_by_class = losses::by_class(&memory, &self.trace.classes());
+        let classes = self.trace.classes();
+        self.files.tally.lost_by_class = losses::by_class(&memory, &classes);
+        self.files.tally.unrecorded = losses::unrecorded_by_class(&memory, &classes);
         DrainResult { totals: Some(self.files.totals()), summary: self.files.tally, lost_unstated }
     }
 
@@ -362,7 +364,7 @@ mod tests {
         assert!(!memory.is_overwrite() || !drainer.drain());
         while drainer.drain() {}
         let drained = drainer.finish();
-        trace.finish(&[Cause::PacketRefused.record(1)], drained.totals.clone()).unwrap();
+        trace.finish(&[Cause::PacketRefused.record(1)], &[], drained.totals.clone()).unwrap();
         drained
     }
 

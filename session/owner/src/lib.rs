@@ -37,7 +37,7 @@
 //! | `trace`, `streams` | a trace that is being written: metadata and state stream; the streams of events |
 //! | `session_file` | the file from which `salvage` starts |
 //! | `follow`, `followed` | recorded programs that do not report to the owner themselves, for example an attached program after `exec` |
-//! | `losses` | losses by event class |
+//! | `losses` | losses, and events that rules left out, by event class |
 //! | `drain`, `snapshot`, `salvage` | write pages that are offered; pages that live writers retain; pages without an owner |
 //! | `register` | entries of programs in the memory |
 //! | `service` | the session, as the server of `dormouse-control` serves it on the session's socket |

@@ -4,6 +4,9 @@
 //! where nothing was written. The pages of the budget and the memory of the streams of online CPUs are filled from the
 //! beginning. A budget that shrinks returns its last pages as soon as they are free.
 //!
+//! The tables of events that rules leave out have memory once programs write them; in a file they are filled from the
+//! beginning, because a full disk would end a program that writes into a hole.
+//!
 //! While snapshots are taken, a flight recorder has up to twice as many pages: those being read are held, and writers
 //! continue with the others. The second half is returned some time after the last snapshot.
 
@@ -140,6 +143,9 @@ impl SessionMemory {
     pub(crate) fn new(pool: Pool, plan: &Plan, ledger: Arc<Ledger>) -> Result<SessionMemory, BackingError> {
         let guard = plan.options.buffers.is_some().then(|| Guard::new(pool.base(), plan.geometry.size_bytes()));
         let huge = fill(&pool, plan)?;
+        if plan.options.buffers.is_some() {
+            pool.prefault(plan.geometry.unrecorded_offset()..plan.geometry.unrecorded_end())?;
+        }
         let SessionLayout { clock, uuid, .. } = ledger.layout();
         let setup = setup(plan, clock, uuid);
         // SAFETY: the memory belongs to this process alone until the server hands it out. It is mapped as long as the

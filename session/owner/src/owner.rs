@@ -262,7 +262,8 @@ impl Session {
             ..drained.summary
         };
         let records: Vec<_> = losses::records(drained.lost_unstated, &summary.losses, &summary.lost_by_class).collect();
-        if let Err(error) = trace.finish(&records, drained.totals) {
+        let unrecorded: Vec<_> = losses::unrecorded_records(&summary.unrecorded).collect();
+        if let Err(error) = trace.finish(&records, &unrecorded, drained.totals) {
             summary.write_error.get_or_insert(error.to_string());
         }
         files.remove();

@@ -6,14 +6,11 @@
 //!                                      └─▶ a line that says what is wrong, and nothing has changed
 //! ```
 
-use dormouse_abi::rule::{RULE_COUNT_MAX, RULES_SIZE_BYTES_MAX, Rule, to_bytes};
+use dormouse_abi::rule::{ALL, RULE_COUNT_MAX, RULES_SIZE_BYTES_MAX, Rule, to_bytes};
 use dormouse_abi::text::is_printable;
 use dormouse_filter::RuleText;
 
 use crate::error::Error;
-
-/// A rule without a condition for all classes.
-const ALL: &str = "*";
 
 /// Rules that a session can have.
 #[derive(Debug, Clone)]

@@ -16,6 +16,7 @@ use dormouse_format::{Cause, StateRecord};
 
 use crate::announced::refusal_of;
 use crate::followed::FollowedProcesses;
+use crate::losses;
 use crate::memory::SessionMemory;
 use crate::register::{RegisterReader, SessionRefs};
 use crate::rules::RuleSet;
@@ -187,5 +188,6 @@ impl Service for Shared {
         status.programs_refused +=
             self.memory.view().register().map_or(0, |register| register.refused().0) + self.unheard.count();
         status.classes_refused = self.trace.refusals().0.len() as u32;
+        (status.events_rejected, status.events_sampled_out) = losses::unrecorded(&self.memory.view());
     }
 }

@@ -14,6 +14,9 @@ pub struct Summary {
     /// Classes of the events that found no free page or were larger than a page, with their counts, the greatest first.
     /// A program that was killed, or was losing events while the session ended, may have left some out.
     pub lost_by_class: Vec<(String, u64)>,
+    /// Classes of the events that the session's rules left out, with their counts, the greatest first. These events are
+    /// not lost.
+    pub unrecorded: Vec<UnrecordedClass>,
     /// The first stream in whose ring a producer has violated the protocol, and the violation. Its pages were found
     /// without the ring.
     pub ring_violation: Option<String>,
@@ -35,6 +38,24 @@ pub struct Summary {
     pub executed: Vec<Executed>,
     /// Programs with tracepoints that the command has started and that have not joined, as far as they were seen.
     pub unjoined: Vec<Unjoined>,
+}
+
+/// Events of a class that the session's rules left out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct UnrecordedClass {
+    /// `provider:name`, or `(other classes)`.
+    pub class: String,
+    /// Number of events that the rules' conditions rejected.
+    pub rejected: u64,
+    /// Number of events that sampling left out.
+    pub sampled_out: u64,
+}
+
+impl UnrecordedClass {
+    /// Returns the number of all of them. Programs write the counts, so it saturates.
+    pub(crate) fn count(&self) -> u64 {
+        self.rejected.saturating_add(self.sampled_out)
+    }
 }
 
 /// A process that continues.
@@ -106,11 +127,24 @@ impl std::fmt::Display for Summary {
                 rest.iter().fold(0, |sum: u64, (_, count)| sum.saturating_add(*count))
             )?;
         }
+        self.unrecorded_line(f)?;
         self.still_running_line(f)
     }
 }
 
 impl Summary {
+    fn unrecorded_line(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let sum = |count: fn(&UnrecordedClass) -> u64| {
+            self.unrecorded.iter().fold(0, |sum: u64, class| sum.saturating_add(count(class)))
+        };
+        match (sum(|class| class.rejected), sum(|class| class.sampled_out)) {
+            (0, 0) => Ok(()),
+            (rejected, 0) => write!(f, "; {rejected} events rejected by rules"),
+            (0, sampled_out) => write!(f, "; {sampled_out} events sampled out"),
+            (rejected, sampled_out) => write!(f, "; {rejected} events rejected by rules, {sampled_out} sampled out"),
+        }
+    }
+
     fn still_running_line(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let all = &self.still_running;
         let names = all.iter().take(NAMED_SHOWN_MAX).map(|Running { pid, name }| format!("{name} ({pid})"));
@@ -147,6 +181,21 @@ mod tests {
 
     use super::*;
     use crate::losses;
+
+    #[test]
+    fn a_summary_counts_events_that_rules_left_out() {
+        let class = |rejected, sampled_out| UnrecordedClass { class: "shop:order".into(), rejected, sampled_out };
+        let told = |unrecorded: Vec<UnrecordedClass>| Summary { unrecorded, ..Summary::default() }.to_string();
+        let nothing = "0 events, 0 lost, 0 processes, 0 bytes";
+        assert_eq!(told(vec![]), nothing);
+        assert_eq!(told(vec![class(3, 0), class(2, 0)]), format!("{nothing}; 5 events rejected by rules"));
+        assert_eq!(told(vec![class(0, 7)]), format!("{nothing}; 7 events sampled out"));
+        // Any value that a program has written there is reported, and sums saturate.
+        let max = u64::MAX;
+        let expected = format!("{nothing}; {max} events rejected by rules, 9 sampled out");
+        assert_eq!(told(vec![class(max, 4), class(1, 5)]), expected);
+        assert_eq!(class(max, 4).count(), max);
+    }
 
     #[test]
     fn a_summary_names_the_classes_that_lost_most() {

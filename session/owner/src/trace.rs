@@ -417,16 +417,27 @@ impl Trace {
         Ok(())
     }
 
-    /// Reports losses, updates the clock's frequency in the metadata, and closes the trace with its totals. If the
-    /// totals of the event streams are not known, the trace stays open. Nothing is written to it afterwards: requests
+    /// Reports losses and events that rules left out, updates the clock's frequency in the metadata, and closes the trace
+    /// with its totals. If the totals of the event streams are not known, the trace stays open. If there is no room for
+    /// the records of what rules left out, they are missing. Nothing is written to it afterwards: requests
     /// that are still being answered are refused.
     ///
     /// # Errors
     /// One of the two could not be written. The trace is valid, but lacks its losses, or stays open.
-    pub(crate) fn finish(&self, losses: &[StateRecord<'_>], totals: Option<Totals>) -> Result<(), Error> {
+    pub(crate) fn finish(
+        &self,
+        losses: &[StateRecord<'_>],
+        unrecorded: &[StateRecord<'_>],
+        totals: Option<Totals>,
+    ) -> Result<(), Error> {
         let mut inner = self.lock();
-        let told =
-            if losses.is_empty() { Ok(()) } else { self.append(&mut inner, self.processes_known_until(), losses, 0) };
+        let mut append = |records: &[StateRecord<'_>]| match records {
+            [] => Ok(()),
+            records => self.append(&mut inner, self.processes_known_until(), records, 0),
+        };
+        // One packet: another owner may have to repeat the end, and must not find a part of it.
+        let told = append(&[losses, unrecorded].concat());
+        let told = if unrecorded.is_empty() { told } else { told.or_else(|_| append(losses)) };
         inner.is_finished = true;
         // Releases the space that was set aside and not used.
         inner.state.release_space();
@@ -683,7 +694,7 @@ mod tests {
     fn nothing_is_written_to_a_trace_that_is_finished() {
         let place = tempfile::tempdir().unwrap();
         let trace = trace(place.path(), None);
-        trace.finish(&[], Some(Totals::default())).unwrap();
+        trace.finish(&[], &[], Some(Totals::default())).unwrap();
         let before = [read(&trace.dir, "metadata"), read(&trace.dir, "state")];
         let branch = Dir::make(&place.path().join("branch")).unwrap();
         assert!(trace.declare(&[(0, crate::testing::class())]).is_err() && trace.state(&[TAKEN]).is_err());
@@ -693,9 +704,14 @@ mod tests {
         assert_eq!(branch.names().unwrap().len(), 0);
     }
 
-    /// However many records there are, a session can report at its end what it has lost.
+    /// However many records there are, a session can report at its end what it has lost. What rules have left out is
+    /// reported if there is room.
     #[test]
     fn a_trace_stays_below_its_maximum_and_has_room_for_its_end() {
+        [(20, 20), (200, 0)].into_iter().for_each(|(count, reported)| ends_with_unrecorded(count, reported));
+    }
+
+    fn ends_with_unrecorded(count: usize, reported: usize) {
         let place = tempfile::tempdir().unwrap();
         let trace = trace(place.path(), Some(DISK_BYTES_MIN));
         let long = "x".repeat(1000);
@@ -704,12 +720,15 @@ mod tests {
         assert_eq!(error.to_string(), DISK_MAX_REACHED);
         let class = |number: u16| ClassDecl { name: format!("n{number}"), ..crate::testing::class() };
         assert_eq!((0..).find_map(|number| trace.declare(&[(number, class(number))]).err()).unwrap(), DISK_MAX_REACHED);
-        trace.finish(&[Cause::DiskMax.record(7)], Some(Totals::default())).unwrap();
+        let names: Vec<String> = (0..count).map(|index| format!("{index}:{}", "x".repeat(200))).collect();
+        let record = |class| StateRecord::Unrecorded { class, rejected: 3, sampled_out: 0 };
+        let unrecorded: Vec<_> = names.iter().map(|name| record(name)).collect();
+        trace.finish(&[Cause::DiskMax.record(7)], &unrecorded, Some(Totals::default())).unwrap();
         let (state, metadata) = (read(&trace.dir, "state"), read(&trace.dir, "metadata"));
         assert!(state.len() + metadata.len() <= DISK_BYTES_MIN as usize);
         let metadata = Metadata::parse(&String::from_utf8(metadata).unwrap()).unwrap();
         let stats = dormouse_ctf::Stats::collect(&metadata, &[("state", &state)]);
-        assert_eq!(stats.events_lost, 7);
+        assert_eq!((stats.events_lost, stats.unrecorded.len(), stats.is_closed), (7, reported, true));
         // There is no gap where a packet found no room.
         assert_eq!(stats.loss_possible, []);
     }

@@ -417,7 +417,7 @@ mod tests {
             (4, 0, "belongs to another trace"),
             (27, 1, "no whole number"),
             (26, 0, "less than its header"),
-            (29, 1, "is cut off"),
+            (28, 1, "is cut off"),
             (32, 1, "is compressed"),
             (34, 1, "has a checksum"),
             (36, 9, "is of another version"),

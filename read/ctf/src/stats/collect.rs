@@ -10,7 +10,7 @@ use dormouse_format::{Refusal, StateRecord, StatedLosses, StreamTotals};
 use super::missing::of_totals;
 use super::programs;
 use super::tally::Tally;
-use super::{ClassStats, CpuStats, LossPlaces, LostStats, Span, Stats};
+use super::{ClassStats, CpuStats, LossPlaces, LostStats, Span, Stats, UnrecordedStats};
 use crate::processes::{History, Processes};
 use crate::stream::{Notice, Problem, Source, StreamReader, TraceRef};
 
@@ -27,6 +27,8 @@ pub struct Collector<'a> {
     losses: StatedLosses,
     places: LossPlaces,
     lost: BTreeMap<String, u64>,
+    /// Numbers of events that rules rejected, and that sampling left out.
+    unrecorded: BTreeMap<String, (u64, u64)>,
     classes_refused: Vec<Refusal>,
     processes: Processes,
     history: History,
@@ -84,6 +86,7 @@ impl<'a> Collector<'a> {
             losses: StatedLosses::default(),
             places: LossPlaces::default(),
             lost: BTreeMap::new(),
+            unrecorded: BTreeMap::new(),
             classes_refused: Vec::new(),
             processes: Processes::with_past(usize::MAX),
             history: History::default(),
@@ -239,6 +242,10 @@ impl<'a> Collector<'a> {
                 let lost = self.lost.entry(class.into()).or_default();
                 *lost = lost.saturating_add(count);
             }
+            StateRecord::Unrecorded { class, rejected, sampled_out } => {
+                let sums = self.unrecorded.entry(class.into()).or_default();
+                *sums = (sums.0.saturating_add(rejected), sums.1.saturating_add(sampled_out));
+            }
             StateRecord::ClassRefused { class, program, reason } => self.classes_refused.push(Refusal {
                 name: class.into(),
                 program: program.into(),
@@ -283,6 +290,10 @@ impl<'a> Collector<'a> {
         let mut lost_by_class: Vec<_> = self.lost.into_iter().map(|(name, count)| LostStats { name, count }).collect();
         // The sort is stable: classes with equal counts stay in the order of their names.
         lost_by_class.sort_by_key(|lost| std::cmp::Reverse(lost.count));
+        let row = |(name, (rejected, sampled_out))| UnrecordedStats { name, rejected, sampled_out };
+        let mut unrecorded: Vec<_> = self.unrecorded.into_iter().map(row).collect();
+        // Stable too.
+        unrecorded.sort_by_key(|class| std::cmp::Reverse(class.rejected.saturating_add(class.sampled_out)));
         let mut processes = programs::rows(&self.processes, &tally.rows, &tally.nameless, self.has_processes);
         if self.has_processes {
             processes.sort_by(|a, b| b.count.cmp(&a.count).then(a.vpid.cmp(&b.vpid)));
@@ -314,6 +325,7 @@ impl<'a> Collector<'a> {
             loss_places: self.places.sorted(),
             loss_possible: self.losses.uncounted,
             lost_by_class,
+            unrecorded,
             classes_refused: self.classes_refused,
             packets: totals.iter().map(|stream| stream.packets).sum(),
             bytes: self.streams.iter().map(|stream| stream.size_bytes).sum(),

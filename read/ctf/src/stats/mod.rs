@@ -37,6 +37,9 @@ pub struct Stats {
     /// their sum does not exceed it if programs were honest. Losses that a killed program could not assign, and events
     /// that did not fit on the disk, are not included.
     pub lost_by_class: Vec<LostStats>,
+    /// Events that the session's rules left out, by class as the session owner states them, highest count first. They
+    /// are not lost.
+    pub unrecorded: Vec<UnrecordedStats>,
     /// Classes that the session owner refused. Their events are not in the trace, and not part of `events_lost`.
     pub classes_refused: Vec<Refusal>,
     /// Number of packets in all streams.
@@ -95,6 +98,17 @@ pub struct LostStats {
     pub name: String,
     /// Number of events.
     pub count: u64,
+}
+
+/// Events of one class that the session's rules left out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct UnrecordedStats {
+    /// `provider:name`, or `(other classes)`.
+    pub name: String,
+    /// Number of events that the rules' conditions rejected.
+    pub rejected: u64,
+    /// Number of events that sampling left out.
+    pub sampled_out: u64,
 }
 
 /// Events of one CPU.

@@ -25,6 +25,9 @@ fn the_figures_of_a_trace_are_exact() {
     for (class, count) in [("http:request", 2), ("sched:idle", 3), ("(other classes)", 2), ("http:request", 1)] {
         trace.state(50, &StateRecord::LostClass { class, count });
     }
+    for (class, rejected, sampled_out) in [("http:request", 4, 0), ("sched:idle", 1, 5), ("http:request", 0, 1)] {
+        trace.state(50, &StateRecord::Unrecorded { class, rejected, sampled_out });
+    }
     trace.event(cpu3, 20, 7, 7, request, &[Value::U32(1)]);
     trace.packet(cpu3, 256, 5);
     trace.event(cpu3, 35, 7, 70, request, &[Value::U32(1)]);
@@ -44,7 +47,7 @@ fn the_figures_of_a_trace_are_exact() {
     assert_eq!(
         serde_json::to_value(&stats).unwrap(),
         serde_json::json!({
-            "events": 5, "state_events": 12, "events_lost": 108, "packets": 4, "bytes": bytes, "threads": 4,
+            "events": 5, "state_events": 15, "events_lost": 108, "packets": 4, "bytes": bytes, "threads": 4,
             "events_per_s": 5.0,
             "loss_places": {
                 "places": [
@@ -72,6 +75,10 @@ fn the_figures_of_a_trace_are_exact() {
                 {"name": "http:request", "count": 3},
                 {"name": "sched:idle", "count": 3},
                 {"name": "(other classes)", "count": 2},
+            ],
+            "unrecorded": [
+                {"name": "sched:idle", "rejected": 1, "sampled_out": 5},
+                {"name": "http:request", "rejected": 4, "sampled_out": 1},
             ],
             "classes_refused": [{"name": "größe:a", "program": "/bin/\x1b[ls", "reason": "no name"}],
             "span": {

@@ -3,7 +3,7 @@
 use core::fmt;
 
 /// Version of all messages. It changes when any message changes.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// First bytes of a conversation, in either direction.
 pub const MAGIC: [u8; 8] = *b"dormouse";
@@ -148,37 +148,37 @@ mod tests {
     #[test]
     fn both_sides_report_a_version_mismatch_alike() {
         let older = Preamble { version: 1, edge: Edge::ProgramOwner as u32 };
-        let newer = Preamble { version: 5, edge: Edge::ProgramOwner as u32 };
+        let newer = Preamble { version: 6, edge: Edge::ProgramOwner as u32 };
         let served = [Edge::ProgramOwner, Edge::ToolOwner];
         assert_eq!(
             older.check_asker(&served).unwrap_err().to_string(),
-            "the program speaks version 1 of the protocol, this dormouse 4: rebuild the program, or use the dormouse that it was built with"
+            "the program speaks version 1 of the protocol, this dormouse 5: rebuild the program, or use the dormouse that it was built with"
         );
         assert_eq!(
             newer.check_asker(&served).unwrap_err().to_string(),
-            "the program speaks version 5 of the protocol, this dormouse 4: install the dormouse that the program was built with"
+            "the program speaks version 6 of the protocol, this dormouse 5: install the dormouse that the program was built with"
         );
         // Messages on the program's side, about a newer owner, and on a tool's side, about an older program.
         assert_eq!(
             newer.check_answerer(Edge::ProgramOwner).unwrap_err().to_string(),
-            "the program speaks version 4 of the protocol, this dormouse 5: rebuild the program, or use the dormouse that it was built with"
+            "the program speaks version 5 of the protocol, this dormouse 6: rebuild the program, or use the dormouse that it was built with"
         );
         assert!(
             older
                 .check_answerer(Edge::ToolProgram)
                 .unwrap_err()
                 .to_string()
-                .starts_with("the program speaks version 1 of the protocol, this dormouse 4: rebuild the program")
+                .starts_with("the program speaks version 1 of the protocol, this dormouse 5: rebuild the program")
         );
         assert!(
             older
                 .check_answerer(Edge::ToolOwner)
                 .unwrap_err()
                 .to_string()
-                .contains("4 of the protocol, the session's owner 1")
+                .contains("5 of the protocol, the session's owner 1")
         );
         let unknown = Preamble { version: 9, edge: 77 };
-        assert!(unknown.check_asker(&served).unwrap_err().to_string().contains("9 of the protocol, the other 4"));
+        assert!(unknown.check_asker(&served).unwrap_err().to_string().contains("9 of the protocol, the other 5"));
     }
 
     #[test]

@@ -110,7 +110,7 @@ fn owner_to_tool() -> impl Strategy<Value = OwnerToTool> {
         let [bytes, bytes_max, room, free, drawn, queued, beyond] = numbers;
         BudgetState { page_size_bytes, streams, bytes, bytes_max, room, free, drawn, queued, beyond, is_overwrite }
     });
-    let status = (line(4096), any::<([u32; 8], [u64; 12])>()).prop_map(|(dir, (counts, numbers))| {
+    let status = (line(4096), any::<([u32; 8], [u64; 14])>()).prop_map(|(dir, (counts, numbers))| {
         let [owner, processes, processes_max, clients, clients_max, classes, classes_max, classes_refused] = counts;
         let [
             owner_restarts,
@@ -125,6 +125,8 @@ fn owner_to_tool() -> impl Strategy<Value = OwnerToTool> {
             disk_max,
             disk_user,
             disk_user_max,
+            events_rejected,
+            events_sampled_out,
         ] = numbers;
         Status {
             owner,
@@ -148,6 +150,8 @@ fn owner_to_tool() -> impl Strategy<Value = OwnerToTool> {
             disk_bytes_max: disk_max,
             disk_bytes_user: disk_user,
             disk_bytes_user_max: disk_user_max,
+            events_rejected,
+            events_sampled_out,
         }
     });
     let rules = (list(line(300), 0..4), list(any::<(u32, bool)>(), 0..4))
@@ -198,13 +202,14 @@ fn tunable() -> impl Strategy<Value = TunableStatus> {
 }
 
 fn program_to_tool() -> impl Strategy<Value = ProgramToTool> {
-    let class = (decl(), any::<bool>(), any::<[u32; 2]>(), any::<u64>()).prop_map(
-        |(decl, armed, [site_count, patched_count], rejected)| ClassStatus {
+    let class = (decl(), any::<bool>(), any::<[u32; 2]>(), any::<[u64; 2]>()).prop_map(
+        |(decl, armed, [site_count, patched_count], [rejected, sampled_out])| ClassStatus {
             decl,
             armed,
             site_count,
             patched_count,
             rejected,
+            sampled_out,
         },
     );
     let tracer = (line(300), line(1024), any::<[u32; 2]>(), list(tunable(), 0..4)).prop_map(
@@ -373,14 +378,15 @@ fn no_listing_has_classes_that_no_trace_can_hold() {
     let encoded = |name: &str| {
         let (provider, level) = ("p".into(), Some(Level::Debug));
         let decl = ClassDecl { provider, name: name.into(), fields: Vec::new(), labels: Labels::new(), level };
-        let classes = vec![ClassStatus { decl, armed: false, site_count: 0, patched_count: 0, rejected: 0 }];
+        let classes =
+            vec![ClassStatus { decl, armed: false, site_count: 0, patched_count: 0, rejected: 0, sampled_out: 0 }];
         ProgramToTool::Classes { session: "".into(), classes, patching: "".into() }.encode()
     };
     let mut frame = encoded("e");
     assert!(ProgramToTool::decode(&frame).is_ok());
     assert!(ProgramToTool::decode(&encoded("größe")).is_err());
-    // The level is followed by the class's state, three counts, and an empty text.
-    let level = frame.len() - (2 + 1 + 4 + 4 + 8) - 1;
+    // The level is followed by the class's state, four counts, and an empty text.
+    let level = frame.len() - (2 + 1 + 4 + 4 + 8 + 8) - 1;
     assert_eq!(frame[level], Level::byte_of(Some(Level::Debug)));
     frame[level] += 1;
     assert_eq!(ProgramToTool::decode(&frame), Err(Malformed("a level is unknown")));

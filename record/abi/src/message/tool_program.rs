@@ -25,8 +25,11 @@ pub struct ClassStatus {
     pub site_count: u32,
     /// Number of these that are patched (the others read the variable).
     pub patched_count: u32,
-    /// Number of events that the session's rules have rejected, since the process began.
+    /// Number of the class's events that the session's rules have rejected, in all programs; 0 for a class that has no
+    /// counter of its own.
     pub rejected: u64,
+    /// Number of them that sampling has left out, likewise.
+    pub sampled_out: u64,
 }
 
 /// A tunable in a program's listing.
@@ -178,7 +181,7 @@ impl Question for ToolToProgram {
 }
 
 structures! {
-    ClassStatus { decl: ClassDecl, armed: bool, site_count: u32, patched_count: u32, rejected: u64 }
+    ClassStatus { decl: ClassDecl, armed: bool, site_count: u32, patched_count: u32, rejected: u64, sampled_out: u64 }
     TunableValue { value_type: TunableType, bits: u64 }
     Tunables {
         writer: Line<300>, reason: Line<1024>, site_count: u32, patched_count: u32, tunables: List<TunableStatus>,

@@ -35,6 +35,8 @@ use core::fmt;
 use crate::class::{Level, matches};
 use value::{Fields, Operator, Value};
 
+/// Text of a rule without a condition for all classes.
+pub const ALL: &str = "*";
 /// Maximum number of rules of a session.
 pub const RULE_COUNT_MAX: usize = 64;
 /// Maximum number of tests of a condition.

@@ -1,4 +1,4 @@
-//! Tests in a model checker: readers use what a writer replaces and frees.
+//! Tests in a model checker: readers use what a writer replaces and frees, and the session that it leaves.
 //!
 //! The kernel's barrier executes on every thread at a moment of its choice. The checker does not know it, so here
 //! readers have a barrier of their own in its place, after each count.
@@ -29,6 +29,23 @@ struct Memory {
     /// Number of the current plan, and which plans were freed.
     plan: AtomicUsize,
     freed: [AtomicBool; 3],
+    /// Whether the session can be found, and whether its memory was unmapped.
+    has_session: AtomicBool,
+    is_unmapped: AtomicBool,
+}
+
+impl Memory {
+    fn new(fault: Fault) -> Memory {
+        Memory {
+            fault,
+            phase: AtomicUsize::new(0),
+            counts: [(); 2].map(|()| [(); 2].map(|()| [(); 2].map(|()| AtomicU64::new(0)))),
+            plan: AtomicUsize::new(0),
+            freed: [(); 3].map(|()| AtomicBool::new(false)),
+            has_session: AtomicBool::new(true),
+            is_unmapped: AtomicBool::new(false),
+        }
+    }
 }
 
 /// The memory as a thread on this CPU sees it.
@@ -71,34 +88,59 @@ fn read(memory: &Memory, cpu: usize) {
     let phase = begin(&OnCpu(memory, cpu));
     let plan = memory.plan.load(Ordering::Acquire);
     assert!(!memory.freed[plan].load(Ordering::Relaxed), "a plan in use was freed");
+    if memory.has_session.load(Ordering::SeqCst) {
+        assert!(!memory.is_unmapped.load(Ordering::Relaxed), "a session in use was unmapped");
+    }
     // Ends on another CPU.
     OnCpu(memory, 1 - cpu).add(Count::Ended, phase);
 }
 
-/// A reader uses plans while a writer replaces them this many times.
-fn check(fault: Fault, replacements: usize) {
+/// A reader uses a plan and the session once, while a writer does this.
+fn check_while(fault: Fault, write: impl Fn(&Memory) + Send + Sync + 'static) {
     let mut builder = Builder::new();
     builder.preemption_bound = builder.preemption_bound.or(Some(PREEMPTIONS));
     builder.check(move || {
-        let memory = Arc::new(Memory {
-            fault,
-            phase: AtomicUsize::new(0),
-            counts: [(); 2].map(|()| [(); 2].map(|()| [(); 2].map(|()| AtomicU64::new(0)))),
-            plan: AtomicUsize::new(0),
-            freed: [(); 3].map(|()| AtomicBool::new(false)),
-        });
+        let memory = Arc::new(Memory::new(fault));
         let reader = {
             let memory = Arc::clone(&memory);
             thread::spawn(move || read(&memory, 0))
         };
+        write(&memory);
+        reader.join().unwrap();
+    });
+}
+
+/// A reader uses plans while a writer replaces them this many times.
+fn check(fault: Fault, replacements: usize) {
+    check_while(fault, move |memory| {
         for plan in 0..replacements {
             memory.plan.store(plan + 1, Ordering::Release);
-            if wait_for(&OnCpu(&memory, 1), 1) {
+            if wait_for(&OnCpu(memory, 1), 1) {
                 memory.freed[plan].store(true, Ordering::Relaxed);
             }
         }
-        reader.join().unwrap();
     });
+}
+
+/// A reader counts an event in the session while a writer leaves it.
+fn check_leaving(fault: Fault) {
+    check_while(fault, |memory| {
+        memory.has_session.store(false, Ordering::SeqCst);
+        if wait_for(&OnCpu(memory, 1), 1) {
+            memory.is_unmapped.store(true, Ordering::Relaxed);
+        }
+    });
+}
+
+#[test]
+fn a_session_in_use_is_not_unmapped() {
+    check_leaving(Fault::None);
+}
+
+#[test]
+#[should_panic(expected = "a session in use was unmapped")]
+fn without_barriers_it_is_unmapped() {
+    check_leaving(Fault::Barriers);
 }
 
 #[test]

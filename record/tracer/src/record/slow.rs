@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use dormouse_abi::class::CLASS_ID_MAX;
 use dormouse_abi::page;
 use dormouse_abi::record::{HEADER_SIZE_BYTES, PACKET_SPAN_BITS};
-use dormouse_abi::session::{Geometry, State, StreamControl, claim, lost_class_index, spare};
+use dormouse_abi::session::{Geometry, Reason, State, StreamControl, claim, lost_class_index, spare};
 use dormouse_abi::txn::Txn;
 use dormouse_percpu::{Commit, Rseq, apply_exclusive};
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
@@ -19,7 +19,7 @@ use dormouse_vring::split::PlannedDriver;
 use crate::plan::{self, Again, Plan};
 use crate::readers::Using;
 use crate::rule::{Answer, Event};
-use crate::session::{Attached, Guard, count_apart, current_before_id};
+use crate::session::{Attached, FIND_ATTEMPTS_MAX, Guard, count_apart, count_unrecorded, current_before_id};
 use crate::thread::{self, Writer};
 
 /// Function to call after a record of a class with marks was written, with the marks and the writer. Async-signal-safe.
@@ -100,8 +100,10 @@ unsafe fn record_by_plan(number: u32, segments: &[Segment], again: impl FnOnce(&
     if let Some(tests) = &plan.tests {
         // SAFETY: the caller guarantees that the sources are readable.
         let event = unsafe { Event::new(segments) };
-        if tests.ask(&event, &using) != Answer::Accepted {
-            return plan::count_rejected(number, rseq);
+        let answer = tests.ask(&event, &using);
+        if answer != Answer::Accepted {
+            let reason = if answer == Answer::SampledOut { Reason::SampledOut } else { Reason::Rejected };
+            return count_unrecorded(reason, &plan.id, rseq, &using);
         }
     }
     if let (0, Some(functions)) = (plan.marks, plan.again) {
@@ -153,9 +155,6 @@ unsafe fn record_slowly(id: *const u32, segments: &[Segment]) -> Option<Writer> 
     }
     None
 }
-
-/// Maximum number of attempts to find the session. See [`record_slowly`].
-const FIND_ATTEMPTS_MAX: u32 = 3;
 
 /// Writes a record of a class with this id. Returns the writer, unless the session is over.
 fn record_in(guard: Guard, id: u16, segments: &[Segment]) -> Option<Writer> {

@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 
 use dormouse_abi::page::{self, HEADER_SIZE_BYTES};
 use dormouse_abi::record::PACKET_SPAN_BITS;
-use dormouse_abi::session::{STREAM_STRIDE_BYTES, SessionHeader, State, StreamControl, UNIT_BYTES};
+use dormouse_abi::register::Register;
+use dormouse_abi::session::{STREAM_STRIDE_BYTES, SessionHeader, State, StreamControl, UNIT_BYTES, Unrecorded};
 use dormouse_format::PacketHeader;
 use dormouse_relay::Memory;
 use memmap2::{MmapOptions, MmapRaw};
@@ -129,10 +130,11 @@ impl CopiedMemory {
             let seq = first.map_or(newest, |page| page.seq);
             streams_outrun += u64::from(is_late(seq, begin, moment));
         }
-        // The register is copied last: a class is entered before its events.
+        // The register is copied after the pages: a class is entered before its events.
         if let Some(begin) = geometry.register_offset() {
             copying.fill(begin..geometry.size_bytes())?;
         }
+        copying.unrecorded()?;
         let Copying { mapping, .. } = copying;
         let is_live = source.is_live();
         Ok(CopiedMemory {
@@ -257,6 +259,17 @@ impl<'a> Copying<'a> {
         let runs = streams.chunk_by(|one, next| one + 1 == *next);
         let mut ranges = runs.filter_map(|run| Some(self.control(*run.first()?).start..self.control(*run.last()?).end));
         ranges.try_for_each(|range| self.fill(range))
+    }
+
+    /// Copies the tables of events that are not recorded, of used streams and if there can be any: in the memory of a
+    /// live process, reading takes memory.
+    fn unrecorded(&self) -> Result<(), String> {
+        if !self.memory.register().is_some_and(Register::has_had_rules) {
+            return Ok(());
+        }
+        let begin = self.memory.geometry().unrecorded_offset();
+        let table = |stream: &u32| begin + *stream as usize * size_of::<Unrecorded>();
+        self.used.iter().map(table).try_for_each(|begin| self.fill(begin..begin + size_of::<Unrecorded>()))
     }
 
     /// Reads all streams, and forgets earlier results. Makes as few reads as possible between the reading of the

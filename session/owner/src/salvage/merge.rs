@@ -181,6 +181,10 @@ impl Merge<'_> {
             .map(|copied| losses::by_class(&copied.pages.memory, &directory.metadata.classes))
             .unwrap_or_default();
         records.extend(losses::records(unstated, losses, &by_class));
+        let unrecorded = copied
+            .map(|copied| losses::unrecorded_by_class(&copied.pages.memory, &directory.metadata.classes))
+            .unwrap_or_default();
+        records.extend(losses::unrecorded_records(&unrecorded));
         // The salvage's own record already has this.
         losses.add(Cause::OwnerKilled, self.result.missing.len() as u64);
         let now = copied.and_then(|copied| copied.moment).unwrap_or(0);

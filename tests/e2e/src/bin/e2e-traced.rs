@@ -80,8 +80,10 @@ fn words_of_one_field(events: u64) {
 const REQUESTS: u32 = 10_000;
 
 /// Emits a round of events for each line of a file or FIFO, and writes what it has emitted: `request ROUND BYTES PATH`
-/// for each `e2e:request`, and `done ROUND` after the last. Each hundredth of them is followed by `e2e:ping`.
+/// for each `e2e:request`, and `done ROUND` after the last. Each hundredth of them is followed by `e2e:ping`. The first
+/// line is `process PID`.
 fn requests(lines: &Path) {
+    println!("process {}", std::process::id());
     println!("ready");
     let lines = std::io::BufReader::new(std::fs::File::open(lines).expect("a file")).lines();
     for (round, _line) in (0u32..).zip(lines) {

@@ -10,7 +10,9 @@ use dormouse_e2e::check::check;
 use dormouse_e2e::run::{Record, Recording, Running, dormouse};
 use dormouse_e2e::trace::Trace;
 use rustix::fs::{FileType, Mode};
+use rustix::process::{Pid, Signal, kill_process};
 
+use crate::salvage::run_within;
 use crate::{AMPLE, TRACED, VALUES};
 
 /// A request in the program's ledger.
@@ -53,6 +55,18 @@ fn stated(trace: &Trace) -> Vec<String> {
     rules.collect()
 }
 
+/// Returns the trace's numbers of events that rules have left out: class, rejected, sampled out.
+fn unrecorded(trace: &Trace) -> Vec<(String, u64, u64)> {
+    let stated = trace.events().filter_map(|event| match event.state_record() {
+        Some(StateRecord::Unrecorded { class, rejected, sampled_out }) => Some((class.into(), rejected, sampled_out)),
+        _ => None,
+    });
+    let stated: Vec<(String, u64, u64)> = stated.collect();
+    let stats = trace.stats().unrecorded.into_iter().map(|class| (class.name, class.rejected, class.sampled_out));
+    assert_eq!(stats.collect::<Vec<_>>(), stated);
+    stated
+}
+
 /// Records one round of requests by these rules.
 fn recorded(record: Record, rules: &[&str]) -> Recording {
     let line = record.place().join("line");
@@ -72,6 +86,9 @@ fn a_condition_selects_events() {
             request.bytes >= 9_000 && request.path.starts_with("/tmp/")
         });
         assert!(trace.values("e2e:ping").is_empty());
+        let (emitted, recorded) = (ledger(&recording.stdout).len(), trace.values("e2e:request").len());
+        // Classes that no rule matches are not armed, so their events are not counted.
+        assert_eq!(unrecorded(&trace), [("e2e:request".to_string(), (emitted - recorded) as u64, 0)]);
     }
 }
 
@@ -221,6 +238,83 @@ fn the_rules_of_a_live_session_are_replaced() {
     });
     assert_eq!((lost, trace.values("e2e:ping").len()), (0, 100));
     assert_eq!(stated(&trace), ["e2e:request where bytes < 10", "e2e:*\n!e2e:request", last]);
+}
+
+/// The counts of events that rules reject are in the session's memory: a program that is killed has counted them.
+#[test]
+fn rejected_events_of_a_killed_program_are_counted() {
+    for rseq in [true, false] {
+        let record = Record::new().rseq(rseq).env("DORMOUSE_LISTEN", "thread");
+        let mut rounds = Rounds::start(record, "e2e:request where bytes < 10");
+        rounds.emit();
+        rounds.emit();
+        let (running, emitted) = (&rounds.running, 20_000);
+        let pid = running.numbers("process ")[0];
+        let (session, rejected) = (running.session(), emitted - 20);
+        let json = |arguments: &[&str]| -> serde_json::Value {
+            serde_json::from_slice(&running.dormouse(arguments).stdout).unwrap()
+        };
+        let status = json(&["status", "--json", session.to_str().unwrap()]);
+        assert_eq!((&status["events_rejected"], &status["events_sampled_out"]), (&rejected.into(), &0.into()));
+        let text = running.dormouse(&["status", session.to_str().unwrap()]).stdout;
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains(&format!("  events not recorded        {rejected} rejected by rules\n")), "{text}");
+        let list = running.dormouse(&["list", &pid.to_string()]).stdout;
+        let list = String::from_utf8(list).unwrap();
+        let line = list.lines().find(|line| line.starts_with("  armed") && line.contains("e2e:request ")).unwrap();
+        assert!(line.ends_with(&format!(" }}; {rejected} rejected by rules")), "{line}");
+        assert_eq!(list.matches("rejected").count(), 1, "{list}");
+        kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
+        let recording = rounds.running.wait();
+        let (trace, recorded, lost) = check(&recording);
+        assert_eq!((ledger(&recording.stdout).len() as u64, recorded, lost), (emitted, 20, 0));
+        assert_eq!(unrecorded(&trace), [("e2e:request".to_string(), rejected, 0)]);
+        let told = format!("; {rejected} events rejected by rules");
+        assert!(recording.stderr.contains(&told), "{}", recording.stderr);
+        let mut stats = Command::new(dormouse());
+        let stats = stats.arg("stats").arg(&recording.dir).output().unwrap();
+        let table = String::from_utf8(stats.stdout).unwrap();
+        let block = "not recorded, by the session's rules\nREJECTED  SAMPLED OUT  CLASS\n";
+        assert!(stats.status.success() && table.contains(block), "{table}");
+    }
+}
+
+/// If the session's owner is killed too, the counts are salvaged with the events: from a program that lives, or from a
+/// file.
+#[test]
+fn counts_of_rejected_events_are_salvaged() {
+    let place = tempfile::tempdir().unwrap();
+    let buffers = place.path().join("buffers");
+    for is_file in [false, true] {
+        let record = Record::new().env("DORMOUSE_LISTEN", "thread");
+        let record = if is_file { record.option("--buffers").option(&buffers) } else { record };
+        let mut rounds = Rounds::start(record, "e2e:request where bytes < 10");
+        rounds.emit();
+        rounds.running.kill_owner();
+        // The program goes on.
+        rounds.emit();
+        let pid = rounds.running.numbers("process ")[0] as u32;
+        if is_file {
+            rounds.running.kill_programs(&[pid]);
+        }
+        let (code, json, dir) = run_within(&[], &rounds.running, "salvaged", &[]);
+        assert_eq!((code, &json["lost"]), (0, &0.into()), "{json}");
+        let trace = Trace::read(&dir);
+        assert_eq!(trace.values("e2e:request").len(), 20);
+        assert_eq!(unrecorded(&trace), [("e2e:request".to_string(), 19_980, 0)]);
+        rounds.running.kill_programs(&[pid]);
+    }
+}
+
+/// Without rules that leave events out, nothing about them is in the trace, and the tables take no memory.
+#[test]
+fn a_session_that_records_all_events_counts_none_as_left_out() {
+    for rules in [&["*"][..], &["e2e:ping", "e2e:request"]] {
+        let recording = recorded(Record::new(), rules);
+        let (trace, _, _) = check(&recording);
+        assert_eq!(unrecorded(&trace), []);
+        assert!(!recording.stderr.contains("rejected"), "{}", recording.stderr);
+    }
 }
 
 /// A program that does not listen is told, and follows when it joins again.
