@@ -90,7 +90,7 @@ pub use merge::Merge;
 pub use metadata::{Metadata, MetadataError};
 pub use own_classes::{Class, Classes};
 pub use processes::Processes;
-pub use select::{ClassRef, KeptValues, PairEnd, PairFilter, Selection, Writer, Writers};
+pub use select::{ClassRef, KeptValues, PairEnd, PairFilter, Selection, Weights, Writer, Writers};
 pub use stats::Stats;
 pub use stream::{
     ClassCounts, Event, FirstPacket, IntervalCounts, Notice, PacketSpan, Position, Problem, RecordError, Scratch,

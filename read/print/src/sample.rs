@@ -20,4 +20,4 @@ pub(crate) fn estimate(estimate: Option<f64>) -> String {
 /// Note below tables with these columns.
 pub(crate) const NOTE: &str = "\
 note: the trace is a sample. ESTIMATED is about how many events happened for which a rule's condition was true, ERROR its
-standard error, - what is not known. All other figures are those of recorded events";
+standard error; - is not known. All other figures are those of recorded events";
