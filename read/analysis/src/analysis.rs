@@ -6,9 +6,14 @@ use std::collections::HashMap;
 use dormouse_abi::class::matches;
 use dormouse_ctf::loss::{AT_AN_EDGE, DAMAGED, NOT_CLOSED};
 use dormouse_ctf::plan::Class;
+use dormouse_ctf::select::Weight;
 use dormouse_ctf::stats::{LossPlaces, Span};
 use dormouse_ctf::time::since_ns;
-use dormouse_ctf::{Event, KeptValues, Notice, PairEnd, PairFilter, Problem, Processes, StatedLosses, Trace, Writers};
+use dormouse_ctf::{
+    Event, KeptValues, Notice, PairEnd, PairFilter, Problem, Processes, StateRecord, StatedLosses, Trace, Weights,
+    Writers,
+};
+use dormouse_filter::parse_name;
 
 use crate::distribution::Number;
 use crate::group::{Counted, Groups};
@@ -16,7 +21,7 @@ use crate::key::{self, Dimension, Who};
 use crate::pair::{Pair, Pairs, Slow, Slowest};
 use crate::pick::{Picker, Said};
 use crate::query::{self, Measure, Query};
-use crate::report::{self, Report};
+use crate::report::{self, ClassSamples, Report};
 use crate::schema::{Schema, environment_pid, is_matched};
 
 /// Names of the fields in which contexts of other tracers hold process, thread and the name of the process.
@@ -70,6 +75,7 @@ pub struct Analysis<'q> {
     is_key_of_process: bool,
     filters: Vec<PairFilter>,
     writers: Writers,
+    weights: Weights,
     pairs_not_selected: u64,
     /// Indexes in the picker of the fields that [`WHO`] names.
     who: Option<[usize; 5]>,
@@ -153,6 +159,8 @@ impl<'q> Analysis<'q> {
             is_key_of_process,
             filters: query.pair_filters(&Schema::of(traces))?,
             writers: Writers::default(),
+            // The events of a group have these values in common.
+            weights: Weights::new(query.by.iter().map(|name| parse_name(name)).collect()),
             pairs_not_selected: 0,
             who,
             kinds: HashMap::new(),
@@ -216,7 +224,8 @@ impl<'q> Analysis<'q> {
         self.events += 1;
         self.bytes += event.size_bytes as u64;
         self.picker.read(event);
-        if self.pairs.is_some() { self.pair(event, kind, trace) } else { self.count(event, kind, trace) }
+        let weight = self.weights.of(trace, event);
+        if self.pairs.is_some() { self.pair(event, kind, trace) } else { self.count(event, kind, trace, weight) }
     }
 
     fn kind(&mut self, class: &Class) -> Kind {
@@ -244,7 +253,7 @@ impl<'q> Analysis<'q> {
         if self.keys.is_empty() || self.is_key_of_process { trace } else { 0 }
     }
 
-    fn count(&mut self, event: &Event<'_>, kind: Kind, trace: usize) {
+    fn count(&mut self, event: &Event<'_>, kind: Kind, trace: usize, weight: Weight) {
         let number = match self.measured.map(|measured| self.picker.cell(measured)) {
             None => None,
             Some(cell) => match (cell.said, cell.number) {
@@ -255,7 +264,7 @@ impl<'q> Analysis<'q> {
         let mut key = std::mem::take(&mut self.key);
         self.put_key(event, kind, trace, &mut key);
         let since_ns = self.since_ns(event.time_ns.unwrap_or_default());
-        self.groups.add(&key, &Counted { number, size_bytes: event.size_bytes as u64, since_ns });
+        self.groups.add(&key, &Counted { number, size_bytes: event.size_bytes as u64, since_ns, weight });
         self.key = key;
     }
 
@@ -319,7 +328,7 @@ impl<'q> Analysis<'q> {
                     let (number, since_ns) = (Some(Number::Whole(latency_ns.into())), self.since_ns(begin_ns));
                     let mut whole = Vec::new();
                     self.put_key_of_pair(&group, event, kind, trace, &mut whole);
-                    self.groups.add(&whole, &Counted { number, size_bytes, since_ns });
+                    self.groups.add(&whole, &Counted { number, size_bytes, since_ns, weight: Weight::ONE });
                 } else {
                     self.pairs_not_selected += 1;
                 }
@@ -414,6 +423,9 @@ impl<'q> Analysis<'q> {
         let Some(record) = event.state_record() else { return };
         self.losses.note(&record);
         self.processes.note(trace, event.timestamp, &record);
+        if let StateRecord::Rules { rules } = record {
+            self.weights.note(trace, rules);
+        }
         if !self.filters.is_empty() {
             self.writers.note(event, &record);
         }
@@ -508,7 +520,17 @@ impl<'q> Analysis<'q> {
             possible: self.losses.uncounted,
             places: self.places.sorted(),
         };
-        Report { warnings, ..report::report(self.query, span, (self.events, self.bytes), rows, other, latency, losses) }
+        let samples = self
+            .weights
+            .samples()
+            .iter()
+            .map(|(class, samples)| ClassSamples { class: class.clone(), samples: samples.iter().cloned().collect() });
+        let samples = samples.collect();
+        Report {
+            samples,
+            warnings,
+            ..report::report(self.query, span, (self.events, self.bytes), rows, other, latency, losses)
+        }
     }
 }
 

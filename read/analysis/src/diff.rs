@@ -19,6 +19,8 @@ use rand::rngs::SmallRng;
 use rand_distr::{Beta, Distribution as _};
 use serde::Serialize;
 
+use dormouse_ctf::select::Weight;
+
 use crate::distribution::{Distribution, Number, RELATIVE_ERROR};
 use crate::group::{Counted, Group, Slices};
 use crate::report::{Key, Report, Rest, Row};
@@ -122,7 +124,7 @@ impl Sample {
     /// Adds an occurrence. `since_ns`: nanoseconds since the first event of the trace.
     pub fn add(&mut self, since_ns: u64, value: Option<u64>) {
         let number = value.map(|value| Number::Whole(value.into()));
-        self.0.add(&Counted { number, size_bytes: 0, since_ns }, true);
+        self.0.add(&Counted { number, size_bytes: 0, since_ns, weight: Weight::ONE }, true);
     }
 
     /// Adds all occurrences of `other`.

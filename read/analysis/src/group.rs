@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use dormouse_ctf::select::{Estimate, Weight, WeightCounts};
+
 use crate::distribution::{Distribution, Number};
 
 /// Counts and values of a group.
@@ -11,9 +13,25 @@ pub(crate) struct Group {
     pub bytes: u64,
     pub values: Option<Box<Distribution>>,
     pub slices: Option<Box<Slices>>,
+    /// Weights of the events, other than 1.
+    weights: Option<Box<WeightCounts>>,
+    /// Difference of the estimated sum of values from that of the recorded ones.
+    more: f64,
 }
 
 impl Group {
+    /// Returns the estimated number of events; `None` if a weight is not known.
+    pub(crate) fn estimate(&self) -> Option<Estimate> {
+        let all = Estimate { events: self.count as f64, error: Some(0.0) };
+        self.weights.as_ref().map_or(Some(all), |weights| weights.estimate(self.count))
+    }
+
+    /// Returns the estimated sum of values; `None` if a weight is not known, or without values.
+    pub(crate) fn estimated_sum(&self) -> Option<f64> {
+        let sum = self.values.as_ref()?.sum()?.real();
+        self.estimate().map(|_| sum + self.more)
+    }
+
     pub(crate) fn add(&mut self, event: &Counted, is_compared: bool) {
         self.count += 1;
         self.bytes += event.size_bytes;
@@ -22,6 +40,14 @@ impl Group {
         }
         if is_compared {
             self.slices.get_or_insert_default().add(event.since_ns);
+        }
+        if event.weight != Weight::ONE {
+            self.weights.get_or_insert_default().add(event.weight, 1);
+            if let (Weight::Known { factor, .. }, Some(number)) = (event.weight, event.number)
+                && number.real().is_finite()
+            {
+                self.more += (factor - 1.0) * number.real();
+            }
         }
     }
 
@@ -34,6 +60,10 @@ impl Group {
         if let Some(slices) = &other.slices {
             self.slices.get_or_insert_default().merge(slices);
         }
+        if let Some(weights) = &other.weights {
+            self.weights.get_or_insert_default().merge(weights);
+        }
+        self.more += other.more;
     }
 }
 
@@ -44,6 +74,7 @@ pub(crate) struct Counted {
     pub size_bytes: u64,
     /// Nanoseconds since the first event of the trace.
     pub since_ns: u64,
+    pub weight: Weight,
 }
 
 /// Groups by their keys.
@@ -172,7 +203,8 @@ mod tests {
     fn groups_beyond_the_limit_are_counted_together() {
         let mut groups = Groups::new(2, false);
         for key in [1u8, 2, 3, 1, 4, 3] {
-            groups.add(&[key], &Counted { number: Some(Number::Whole(key.into())), size_bytes: 10, since_ns: 0 });
+            let (number, weight) = (Some(Number::Whole(key.into())), Weight::ONE);
+            groups.add(&[key], &Counted { number, size_bytes: 10, since_ns: 0, weight });
         }
         let mut counts: Vec<_> = groups.iter().map(|(key, group)| (key[0], group.count)).collect();
         counts.sort();

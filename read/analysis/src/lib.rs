@@ -47,4 +47,4 @@ pub use dormouse_ctf::hash::{QuickMap, Recent};
 pub use key::KeyValue;
 pub use pair::{Pair, Pairs, Unpaired};
 pub use query::{DISTRIBUTIONS_MAX, GROUPS_MAX, Latency, Measure, Query};
-pub use report::{Key, LatencyReport, Lost, PairFields, Report, Rest, Row, SlowPair};
+pub use report::{ClassSamples, Key, LatencyReport, Lost, PairFields, Report, Rest, Row, SlowPair};

@@ -59,8 +59,19 @@ pub struct Report {
     pub latency: Option<LatencyReport>,
     /// Lost events.
     pub lost: Lost,
+    /// Samples of the rules by which the counted events were recorded, by class; empty if no rule had one.
+    pub samples: Vec<ClassSamples>,
     /// Problems of the traces, one line each.
     pub warnings: Vec<String>,
+}
+
+/// Samples of the events of a class.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ClassSamples {
+    /// `provider:name`.
+    pub class: String,
+    /// The samples, as rules have them after `sample`.
+    pub samples: Vec<String>,
 }
 
 /// A group.
@@ -70,6 +81,13 @@ pub struct Row {
     pub key: Key,
     /// Number of events, values, or pairs.
     pub count: u64,
+    /// Estimated number of events or values that would be recorded if no rule had a sample; `count`, if none has. `None`
+    /// for pairs, and if the probability that an event was recorded is not known.
+    pub estimated: Option<f64>,
+    /// Standard error of `estimated`; `None` if it is not known, as for samples by a field.
+    pub estimated_error: Option<f64>,
+    /// Estimated sum of the values, like `estimated`.
+    pub estimated_sum: Option<f64>,
     /// `count` per second of the trace, or of the interval.
     pub events_per_s: Option<f64>,
     /// Size of the records in bytes; for pairs, of the begins.
@@ -172,6 +190,22 @@ fn per_second(count: u64, duration_ns: u64) -> Option<f64> {
     (duration_ns > 0).then(|| count as f64 * 1e9 / duration_ns as f64)
 }
 
+/// Returns a row, without the slices of time.
+fn row_of(query: &Query, key: Key, group: &Group, duration_ns: u64) -> Row {
+    let estimate = group.estimate().filter(|_| !matches!(query.measure, Measure::Latency(_)));
+    Row {
+        key,
+        count: group.count,
+        estimated: estimate.map(|estimate| estimate.events),
+        estimated_error: estimate.and_then(|estimate| estimate.error),
+        estimated_sum: estimate.and_then(|_| group.estimated_sum()),
+        events_per_s: per_second(group.count, duration_ns),
+        bytes: group.bytes,
+        values: group.values.clone(),
+        slices: None,
+    }
+}
+
 /// Returns the rows in their order. Groups with the same name are merged.
 pub(crate) fn rows<'g>(
     query: &Query,
@@ -183,13 +217,9 @@ pub(crate) fn rows<'g>(
     fill(query, &mut by_name);
     let names = query.dimensions();
     let duration_ns = query.interval_ns.or(span.map(|span| span.duration_ns)).unwrap_or(0);
-    let row = |(key, group): (Vec<KeyValue>, Group)| Row {
-        key: Key(names.iter().cloned().zip(key).collect()),
-        count: group.count,
-        events_per_s: per_second(group.count, duration_ns),
-        bytes: group.bytes,
-        values: group.values,
-        slices: group.slices,
+    let row = |(key, group): (Vec<KeyValue>, Group)| {
+        let slices = group.slices.clone();
+        Row { slices, ..row_of(query, Key(names.iter().cloned().zip(key).collect()), &group, duration_ns) }
     };
     let mut rows: Vec<Row> = by_name.into_iter().map(row).collect();
     // The sum of latencies, otherwise the number of events.
@@ -271,14 +301,7 @@ pub(crate) fn report(
         Measure::Field(name) => ("field", Some(name.clone()), None),
         Measure::Latency(_) => ("latency", None, Some("ns")),
     };
-    let other = other.map(|group| Row {
-        key: Key::default(),
-        count: group.count,
-        events_per_s: per_second(group.count, duration_ns),
-        bytes: group.bytes,
-        values: group.values.clone(),
-        slices: None,
-    });
+    let other = other.map(|group| row_of(query, Key::default(), group, duration_ns));
     Report {
         measure,
         field,
@@ -294,6 +317,7 @@ pub(crate) fn report(
         other,
         latency,
         lost,
+        samples: Vec::new(),
         warnings: Vec::new(),
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use dormouse_abi::class::{FieldType, Kind};
+use dormouse_abi::rule::{hash, is_in_sample};
 use dormouse_analysis::{Analysis, Diff, Latency, Measure, Number, Query, RELATIVE_ERROR, Report, Row};
 use dormouse_ctf::{Merge, StateRecord, StreamReader, Trace, Value};
 use dormouse_filter::Filter;
@@ -477,13 +478,14 @@ fn keys_of_json_match_the_documents() {
             "events": 3, "bytes": 60, "events_per_s": 3.0,
             "rows": [{
                 "key": {"event": "job:begin", "name": "x"}, "count": 2, "events_per_s": 2.0, "bytes": 44,
+                "estimated": 2.0, "estimated_error": 0.0, "estimated_sum": 10.0,
                 "values": {
                     "count": 2, "sum": 10, "min": 4, "mean": 5.0, "max": 6,
                     "percentiles": {"50": 4.0, "90": 6.0, "99": 6.0, "99.9": 6.0},
                     "percentiles_relative_error": 0.01, "not_finite": 0,
                 },
             }],
-            "rest": null, "other": null, "latency": null, "lost": lost, "warnings": [],
+            "rest": null, "other": null, "latency": null, "lost": lost, "samples": [], "warnings": [],
         })
     );
     let report = serde_json::to_value(ask(&latency("job:begin", "job:end", &[]), &trace).unwrap()).unwrap();
@@ -497,6 +499,74 @@ fn keys_of_json_match_the_documents() {
         })
     );
     assert_eq!((&report["unit"], &report["rows"]), (&json!("ns"), &json!([])));
+}
+
+/// The trace is a sample of events that are counted here. Of the users in the sample by user there are all events; so
+/// they are exact by user, and scaled if they are not told apart by user.
+#[test]
+fn counts_and_sums_of_samples_are_scaled() {
+    const USERS: u64 = 1_000;
+    let fields = [("size", FieldType::scalar(Kind::I32)), ("user", FieldType::scalar(Kind::U32))];
+    let mut builder = TraceBuilder::new();
+    let [send, drop, tick] = ["send", "drop", "tick"].map(|name| builder.class("net", name, &fields));
+    let stream = builder.stream(0);
+    let rules = "net:send where size >= 900\nnet:send sample 1/20\nnet:drop sample by user 1/4\nnet:tick sample 1/s";
+    builder.state(1, &StateRecord::Rules { rules });
+    let is_chosen = |user: u64| is_in_sample(hash(&dormouse_filter::Value::Integer(user.into())), 4);
+    let (mut random, mut sent, mut dropped) = (Random(11), (0u64, 0i64), BTreeMap::new());
+    for time in 0..400_000 {
+        let (size, user, chance) = (random.below(1000) as i64 - 20, random.below(USERS), random.below(20));
+        let values = [Value::I32(size as i32), Value::U32(user as u32)];
+        if time % 2 == 0 {
+            sent = (sent.0 + 1, sent.1 + size);
+            if size >= 900 || chance == 0 {
+                builder.event(stream, 10 + time, 7, 7, send, &values);
+            }
+        } else {
+            *dropped.entry(user).or_insert(0u64) += 1;
+            if is_chosen(user) {
+                builder.event(stream, 10 + time, 7, 7, drop, &values);
+            }
+        }
+    }
+    builder.event(stream, 1_000_000, 7, 7, tick, &[Value::I32(5), Value::U32(5)]);
+    let trace = builder.finish();
+    let near = |found: Option<f64>, truth: f64, error: f64| {
+        assert!((found.unwrap() - truth).abs() < 5.0 * error, "{found:?} ± {error} instead of {truth}");
+    };
+    let row = |report: &Report, wanted: &str| {
+        report.rows.iter().find(|row| name(row).join(" ") == wanted).expect("a row").clone()
+    };
+
+    let report = ask(&Query { measure: Measure::Field("size".into()), ..by(&["event"]) }, &trace).unwrap();
+    let of_send = row(&report, "net:send");
+    let error = of_send.estimated_error.unwrap();
+    assert!(error > 0.0 && error < 4_000.0 && of_send.count < sent.0 / 5, "{of_send:?}");
+    near(of_send.estimated, sent.0 as f64, error);
+    // No size is greater than 1,000.
+    near(of_send.estimated_sum, sent.1 as f64, 1_000.0 * error);
+    let of_drop = row(&report, "net:drop");
+    let all: u64 = dropped.values().sum();
+    assert_eq!((of_drop.estimated, of_drop.estimated_error), (Some(4.0 * of_drop.count as f64), None));
+    let error = dropped.values().map(|count| (count * count) as f64 * 3.0).sum::<f64>().sqrt();
+    near(of_drop.estimated, all as f64, error);
+    let of_tick = row(&report, "net:tick");
+    assert_eq!((of_tick.count, of_tick.estimated, of_tick.estimated_sum), (1, None, None));
+    let samples: Vec<_> = report.samples.iter().map(|of| format!("{} {}", of.class, of.samples.join(" "))).collect();
+    assert_eq!(samples, ["net:drop by user 1/4", "net:send 1/20", "net:tick 1/s"]);
+
+    // A name that is not the rule's stands for the same field.
+    let query = Query { groups_max: Some(600), events: vec!["net:drop".into()], ..by(&["fields.user"]) };
+    let report = ask(&query, &trace).unwrap();
+    let chosen: Vec<_> = dropped.iter().filter(|(user, _)| is_chosen(**user)).collect();
+    assert!(report.rows.len() == chosen.len() && chosen.len() > 150);
+    for (user, count) in chosen {
+        let row = row(&report, &user.to_string());
+        assert_eq!((row.count, row.estimated, row.estimated_error), (*count, Some(*count as f64), Some(0.0)));
+    }
+    // Pairs are not scaled.
+    let report = ask(&latency("net:send", "net:drop", &[]), &trace).unwrap();
+    assert_eq!((report.rows[0].estimated, report.samples.len()), (None, 2));
 }
 
 /// Returns a trace of events at random times, with exponentially distributed sizes.

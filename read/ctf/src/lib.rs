@@ -24,7 +24,7 @@
 //! * [`trace`]: a trace of any tracer, ready to be read.
 //! * [`stream`]: packets and events of one stream.
 //! * [`merge`]: events of all streams in time order. Their files are read by `dormouse-reader`.
-//! * [`select`]: selection of events, and the writers of events.
+//! * [`select`]: selection of events, the writers of events, and the weights of events that are a sample.
 //! * [`processes`]: the programs that process ids stood for, by time.
 //! * [`stats`]: statistics of whole traces, without merging them.
 //! * [`time`]: clocks and dates.
@@ -90,7 +90,7 @@ pub use merge::Merge;
 pub use metadata::{Metadata, MetadataError};
 pub use own_classes::{Class, Classes};
 pub use processes::Processes;
-pub use select::{ClassRef, KeptValues, PairEnd, PairFilter, Selection, Writer, Writers};
+pub use select::{ClassRef, KeptValues, PairEnd, PairFilter, Selection, Weights, Writer, Writers};
 pub use stats::Stats;
 pub use stream::{
     ClassCounts, Event, FirstPacket, IntervalCounts, Notice, PacketSpan, Position, Problem, RecordError, Scratch,

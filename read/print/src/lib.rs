@@ -32,6 +32,7 @@ mod during;
 mod events;
 mod loss;
 mod report;
+mod sample;
 mod stats;
 mod units;
 

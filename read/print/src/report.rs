@@ -4,13 +4,14 @@ use std::io::{self, Write};
 
 use dormouse_abi::text::printable;
 use dormouse_analysis::{
-    Diff, Distribution, Key, KeyValue, LatencyReport, Number, PERCENTILES, PairFields, Report, Rest, Row,
+    ClassSamples, Diff, Distribution, Key, KeyValue, LatencyReport, Number, PERCENTILES, PairFields, Report, Rest, Row,
 };
 use dormouse_ctf::stats::LossPlaces;
 use dormouse_ctf::time::since_ns;
 
 use crate::events::{ClockFormat, ClockText};
 use crate::loss;
+use crate::sample;
 use crate::units::{Unit, duration, figure};
 
 /// How a report looks.
@@ -139,6 +140,9 @@ pub fn write_report(report: &Report, out: &mut dyn Write, look: Look<'_>) -> io:
     }
     let errors = report.rows.iter().chain(&report.other).filter_map(|row| row.values.as_deref());
     write_notes(report, out, errors)?;
+    if let Some(note) = sample_note(report, is_scaled(report)) {
+        writeln!(out, "\n{note}")?;
+    }
     write_places(out, marks, &report.lost.places)?;
     report.warnings.iter().try_for_each(|warning| writeln!(out, "\nwarning: {}", printable(warning)))
 }
@@ -171,10 +175,14 @@ fn write_head(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 
 fn write_rows(report: &Report, zero_ns: Option<i64>, out: &mut dyn Write, marks: Marks<'_>) -> io::Result<()> {
     let is_measured = report.measure != "count";
-    let mut heads: Vec<String> = match report.measure {
-        "count" => ["EVENTS", "EVENTS/S", "BYTES"].map(String::from).to_vec(),
-        _ => ["COUNT", "SUM", "MIN", "MEAN"].map(String::from).to_vec(),
+    let is_scaled = is_scaled(report);
+    let heads: &[&str] = match (report.measure, is_scaled) {
+        ("count", false) => &["EVENTS", "EVENTS/S", "BYTES"],
+        ("count", true) => &["EVENTS", "ESTIMATED", "ERROR", "EVENTS/S", "BYTES"],
+        (_, false) => &["COUNT", "SUM", "MIN", "MEAN"],
+        (_, true) => &["COUNT", "ESTIMATED", "ERROR", "SUM", "ESTIMATED SUM", "MIN", "MEAN"],
     };
+    let mut heads: Vec<String> = heads.iter().map(|head| head.to_string()).collect();
     if is_measured {
         heads.extend(PERCENTILES.map(|(_, name)| format!("P{name}")));
         heads.push("MAX".into());
@@ -197,13 +205,48 @@ fn write_rows(report: &Report, zero_ns: Option<i64>, out: &mut dyn Write, marks:
     left_out(out, report.rest, counted(report))
 }
 
+/// Whether rows have estimates, because events were left out by samples.
+fn is_scaled(report: &Report) -> bool {
+    !report.samples.is_empty() && report.measure != "latency"
+}
+
+/// Maximum number of classes in a note about samples.
+const SAMPLED_MAX: usize = 4;
+
+/// Returns a note that the trace is a sample, if it is one.
+fn sample_note(report: &Report, is_scaled: bool) -> Option<String> {
+    let of_class = |class: &ClassSamples| printable(&format!("{}: {}", class.class, sample::clauses(&class.samples)));
+    let mut classes: Vec<String> = report.samples.iter().take(SAMPLED_MAX).map(of_class).collect();
+    match report.samples.len() {
+        0 => return None,
+        count if count > SAMPLED_MAX => classes.push("…".into()),
+        _ => {}
+    }
+    let pairs = match report.measure {
+        "latency" => "; pairs are those of which both events were recorded",
+        _ => "",
+    };
+    Some(match is_scaled {
+        true => format!("{}\n      ({})", sample::NOTE, classes.join("; ")),
+        false => {
+            format!("note: the trace is a sample: counts are those of recorded events ({}){pairs}", classes.join("; "))
+        }
+    })
+}
+
 fn cells(report: &Report, row: &Row, zero_ns: Option<i64>) -> Vec<String> {
-    let mut cells = vec![row.count.to_string()];
+    let (mut cells, is_scaled) = (vec![row.count.to_string()], is_scaled(report));
+    if is_scaled {
+        cells.extend([row.estimated, row.estimated_error].map(sample::estimate));
+    }
     if report.measure == "count" {
         cells.extend([rate(row.events_per_s), row.bytes.to_string()]);
     } else {
         let (values, unit) = (row.values.as_deref(), unit_of(report));
         cells.push(number(values.and_then(Distribution::sum), unit));
+        if is_scaled {
+            cells.push(measured(row.estimated_sum, unit));
+        }
         cells.push(number(values.and_then(Distribution::min), unit));
         cells.push(measured(values.and_then(Distribution::mean), unit));
         cells.extend(
@@ -248,7 +291,11 @@ fn write_notes<'d>(
         is_wide |= values.relative_error().is_none();
         not_finite += values.not_finite();
     }
-    writeln!(out, "\nnote: percentiles are within 1 % of the value that has their rank; all other figures are exact")?;
+    let of = if report.samples.is_empty() { "" } else { " for recorded events" };
+    writeln!(
+        out,
+        "\nnote: percentiles are within 1 % of the value that has their rank; all other figures are exact{of}"
+    )?;
     if is_wide {
         writeln!(
             out,
@@ -324,6 +371,9 @@ pub fn write_diff(diff: &Diff, out: &mut dyn Write, marks: Marks<'_>, traces: [&
         }
         writeln!(out, "{letter}: {}", printable(name))?;
         write_head(report, out)?;
+        if let Some(note) = sample_note(report, false) {
+            writeln!(out, "{note}")?;
+        }
         report.warnings.iter().try_for_each(|warning| writeln!(out, "warning: {}", printable(warning)))?;
     }
     let mut heads: Vec<String> = ["A", "B", "B/A", "FROM", "TO"].map(String::from).to_vec();

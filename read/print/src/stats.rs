@@ -4,8 +4,10 @@ use std::fmt;
 
 use dormouse_abi::text::printable;
 use dormouse_ctf::Stats;
+use dormouse_ctf::stats::ClassStats;
 
 use crate::loss;
+use crate::sample::{NOTE, clauses, estimate};
 
 /// Statistics of a trace as a table for people, with aligned columns and without colour.
 #[derive(Debug, Clone, Copy)]
@@ -31,10 +33,7 @@ impl fmt::Display for StatsTable<'_> {
         }
         writeln!(f, "packets   {}", stats.packets)?;
         writeln!(f, "bytes     {}", stats.bytes)?;
-        let rows = stats.classes.iter().map(|class| {
-            vec![class.count.to_string(), class.bytes.to_string(), class.id.to_string(), class.name.clone()]
-        });
-        table(f, &["EVENTS", "BYTES", "ID", "CLASS"], rows.collect())?;
+        classes(f, &stats.classes)?;
         let rows = stats.lost_by_class.iter().map(|lost| vec![lost.count.to_string(), printable(&lost.name)]);
         table(f, &["LOST", "CLASS"], rows.collect())?;
         if !stats.unrecorded.is_empty() {
@@ -77,6 +76,32 @@ impl fmt::Display for StatsTable<'_> {
     }
 }
 
+/// Writes the table of classes, with estimates if some have samples.
+fn classes(f: &mut fmt::Formatter<'_>, classes: &[ClassStats]) -> fmt::Result {
+    let is_sampled = classes.iter().any(|class| !class.samples.is_empty());
+    let width = classes.iter().map(|class| class.name.chars().count()).max().unwrap_or(0);
+    let row = |class: &ClassStats| {
+        let mut cells = vec![class.count.to_string()];
+        if is_sampled {
+            cells.push(estimate(class.estimated));
+            cells.push(estimate(class.estimated_error));
+        }
+        cells.extend([class.bytes.to_string(), class.id.to_string()]);
+        cells.push(match class.samples.is_empty() {
+            true => class.name.clone(),
+            false => format!("{:width$}  {}", class.name, printable(&clauses(&class.samples))),
+        });
+        cells
+    };
+    let class_head = format!("{:width$}  SAMPLE", "CLASS");
+    let heads: &[&str] = match is_sampled {
+        true => &["EVENTS", "ESTIMATED", "ERROR", "BYTES", "ID", &class_head],
+        false => &["EVENTS", "BYTES", "ID", "CLASS"],
+    };
+    table(f, heads, classes.iter().map(row).collect())?;
+    if is_sampled { writeln!(f, "\n{NOTE}") } else { Ok(()) }
+}
+
 /// Writes a table. All columns but the last are right-aligned.
 fn table(f: &mut fmt::Formatter<'_>, heads: &[&str], rows: Vec<Vec<String>>) -> fmt::Result {
     if rows.is_empty() {
@@ -100,14 +125,13 @@ fn table(f: &mut fmt::Formatter<'_>, heads: &[&str], rows: Vec<Vec<String>>) -> 
 mod tests {
     use dormouse_ctf::Refusal;
     use dormouse_ctf::loss::Uncounted;
-    use dormouse_ctf::stats::{
-        ClassStats, CpuStats, LossPlace, LossPlaces, LostStats, ProcessStats, Span, UnrecordedStats,
-    };
+    use dormouse_ctf::stats::{CpuStats, LossPlace, LossPlaces, LostStats, ProcessStats, Span, UnrecordedStats};
 
     use super::*;
 
     fn class(name: &str, id: u64, count: u64, bytes: u64) -> ClassStats {
-        ClassStats { name: name.into(), id, count, bytes }
+        let (estimated, estimated_error) = (Some(count as f64), Some(0.0));
+        ClassStats { name: name.into(), id, count, bytes, estimated, estimated_error, samples: vec![] }
     }
 
     fn lost(name: &str, count: u64) -> LostStats {
@@ -206,6 +230,30 @@ warning: state: a \u{fffd}[2Jword
 note: this trace was not closed, so a stream that is missing cannot be told
 ";
         assert_eq!(StatsTable(&stats()).to_string(), expected);
+    }
+
+    #[test]
+    fn samples_are_scaled_and_named() {
+        let sampled = |class: ClassStats, estimate: [Option<f64>; 2], samples: &[&str]| {
+            let samples = samples.iter().map(|sample| sample.to_string()).collect();
+            ClassStats { estimated: estimate[0], estimated_error: estimate[1], samples, ..class }
+        };
+        let classes = vec![
+            sampled(class("shop:request", 0, 12_345, 60), [Some(1_234_500.0), Some(11_055.2)], &["1/100"]),
+            class("shop:end", 1, 7, 32),
+            sampled(class("shop:item", 2, 6, 32), [Some(17.6), None], &["1/10", "by \x1b[user 1/4"]),
+            sampled(class("shop:tick", 3, 5, 32), [None, None], &["50/s", "unknown"]),
+        ];
+        let text = StatsTable(&Stats { classes, ..stats() }).to_string();
+        let expected = "\n
+EVENTS  ESTIMATED  ERROR  BYTES  ID  CLASS         SAMPLE
+ 12345    1234500  11055     60   0  shop:request  1/100
+     7          7      0     32   1  shop:end
+     6         18      -     32   2  shop:item     1/10, by \u{fffd}[user 1/4
+     5          -      -     32   3  shop:tick     at most 50 a second: not scaled, by a rule of another version: not scaled
+
+note: the trace is a sample. ESTIMATED is about how many events happened";
+        assert!(text.contains(expected), "{text}");
     }
 
     #[test]

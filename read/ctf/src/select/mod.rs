@@ -10,10 +10,12 @@
 
 mod class_ref;
 mod pair;
+mod weights;
 mod writers;
 
 pub use class_ref::ClassRef;
 pub use pair::{KeptValues, PairEnd, PairFilter};
+pub use weights::{Estimate, RuleTimes, SampledRules, Weigher, Weight, WeightCounts, Weights};
 pub use writers::{Writer, Writers};
 
 use std::borrow::Cow;
@@ -100,25 +102,38 @@ impl ClassRef<'_> {
         if !self.is_named(patterns) {
             return Bound::None;
         }
-        let mut tests: Vec<(Test, Vec<Option<Place>>)> = Vec::new();
+        let mut tests = Vec::new();
         for filter in filters {
-            let places: Vec<_> = filter.names().map(|name| self.find(name)).collect();
-            let binding = |place: &Option<(Place, Kind)>| match place {
-                None => Binding::Missing,
-                Some((Place::Event, _)) => Binding::Constant(Value::Text(self.class.full_name.as_bytes().into())),
-                Some((Place::Level(level), _)) => Binding::Constant((*level).into()),
-                Some((_, kind)) => Binding::Field(*kind),
-            };
-            let bindings: Vec<_> = places.iter().map(binding).collect();
-            match filter.compile(&bindings) {
-                Test::Always => {}
-                Test::Never => return Bound::None,
-                test => tests.push((test, places.into_iter().map(|place| Some(place?.0)).collect())),
+            match self.bind_filter(filter) {
+                (Test::Always, _) => {}
+                (Test::Never, _) => return Bound::None,
+                test => tests.push(test),
             }
         }
         let is_of_writer = |place: &Place| matches!(place, Place::Pid | Place::Tid | Place::Process);
         let is_of_writer = tests.iter().flat_map(|(_, places)| places).flatten().any(is_of_writer);
         if tests.is_empty() { Bound::All } else { Bound::Ask { tests, is_of_writer } }
+    }
+
+    /// Compiles a filter for the class. Returns the places of its names too.
+    fn bind_filter(&self, filter: &Filter) -> (Test, Vec<Option<Place>>) {
+        let places: Vec<_> = filter.names().map(|name| self.find(name)).collect();
+        let binding = |place: &Option<(Place, Kind)>| match place {
+            Some((_, kind)) => self.constant(place).map_or(Binding::Field(*kind), Binding::Constant),
+            None => Binding::Missing,
+        };
+        let bindings: Vec<_> = places.iter().map(binding).collect();
+        let test = filter.compile(&bindings);
+        (test, places.into_iter().map(|place| Some(place?.0)).collect())
+    }
+
+    /// Returns the value at a place, if all events of the class have it.
+    fn constant(&self, place: &Option<(Place, Kind)>) -> Option<Value<'_>> {
+        match place {
+            Some((Place::Event, _)) => Some(Value::Text(self.class.full_name.as_bytes().into())),
+            Some((Place::Level(level), _)) => Some((*level).into()),
+            _ => None,
+        }
     }
 
     fn is_named(&self, patterns: &[String]) -> bool {

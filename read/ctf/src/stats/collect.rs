@@ -9,9 +9,10 @@ use dormouse_format::{Refusal, StateRecord, StatedLosses, StreamTotals};
 
 use super::missing::of_totals;
 use super::programs;
-use super::tally::Tally;
+use super::tally::{Facts, Sampled, Tally};
 use super::{ClassStats, CpuStats, LossPlaces, LostStats, Span, Stats, UnrecordedStats};
 use crate::processes::{History, Processes};
+use crate::select::RuleTimes;
 use crate::stream::{Notice, Problem, Source, StreamReader, TraceRef};
 
 /// Content of the state streams of traces. It assigns events to processes and combines the counts.
@@ -32,6 +33,8 @@ pub struct Collector<'a> {
     classes_refused: Vec<Refusal>,
     processes: Processes,
     history: History,
+    /// Rules, by trace.
+    rules: Vec<RuleTimes>,
     has_processes: bool,
 }
 
@@ -90,6 +93,7 @@ impl<'a> Collector<'a> {
             classes_refused: Vec::new(),
             processes: Processes::with_past(usize::MAX),
             history: History::default(),
+            rules: vec![RuleTimes::default(); traces.len()],
             has_processes: false,
         };
         let mut of_state: Vec<Vec<(usize, StreamReader<'a, S>)>> = traces.iter().map(|_| Vec::new()).collect();
@@ -159,14 +163,16 @@ impl<'a> Collector<'a> {
 
     /// Counts the events of a part of a stream.
     pub fn count<S: Source>(&self, tally: &mut Tally<'a>, mut reader: StreamReader<'a, S>) -> Part {
-        let trace = self.streams[reader.stream()].trace;
+        let index = self.streams[reader.stream()].trace;
+        let rules = Some(&self.rules[index]).filter(|rules| rules.have_samples());
+        let facts = Facts { index, trace: self.traces[index], history: &self.history, rules };
         let (mut part, end_bytes) = (Part::default(), reader.end_bytes());
         loop {
             if let Some((plan, cpu_id)) = reader.packet_at_hand() {
-                let mut packet = tally.packet(plan, &self.history, trace);
+                let mut packet = tally.packet(plan, facts);
                 let mut ticks = part.ticks;
-                reader.pass_records_at_hand(|passed, _| {
-                    packet.pass(passed);
+                reader.pass_records_at_hand(|passed, memory| {
+                    packet.pass(passed, memory);
                     ticks = Some((ticks.map_or(passed.timestamp, |(first, _)| first), passed.timestamp));
                     true
                 });
@@ -182,7 +188,7 @@ impl<'a> Collector<'a> {
                     let first = part.ticks.map_or(counted.timestamp, |(first, _)| first);
                     part.ticks = Some((first, counted.timestamp));
                     let who = reader.who(&counted);
-                    tally.event(&counted, who, &self.history, trace);
+                    tally.event(&counted, who, || reader.chosen_fields(), facts);
                 }
                 Some(Err(notice)) => {
                     let before = part.ticks.map(|(_, last)| (last, reader.epoch_ns(last)));
@@ -246,6 +252,7 @@ impl<'a> Collector<'a> {
                 let sums = self.unrecorded.entry(class.into()).or_default();
                 *sums = (sums.0.saturating_add(rejected), sums.1.saturating_add(sampled_out));
             }
+            StateRecord::Rules { rules } => self.rules[trace].note(ticks, rules),
             StateRecord::ClassRefused { class, program, reason } => self.classes_refused.push(Refusal {
                 name: class.into(),
                 program: program.into(),
@@ -270,19 +277,28 @@ impl<'a> Collector<'a> {
         }
         // The sort is stable: messages at one position stay in the order of the streams.
         self.warnings.sort_by_key(|(place, _)| *place);
-        let mut classes: BTreeMap<(u64, &str), (u64, u64)> = BTreeMap::new();
+        let mut classes: BTreeMap<(u64, &str), (u64, u64, Sampled)> = BTreeMap::new();
         for (plan, counts) in &tally.classes {
             for (index, (count, bytes)) in counts.iter().enumerate().filter(|(_, (count, _))| *count > 0) {
                 let class = plan.class_at(index);
-                let sum = classes.entry((class.id, &class.full_name)).or_default();
-                *sum = (sum.0 + count, sum.1 + bytes);
+                let (events, size_bytes, sampled) = classes.entry((class.id, &class.full_name)).or_default();
+                (*events, *size_bytes) = (*events + count, *size_bytes + bytes);
+                if let Some(of_class) = tally.sampled.get(&std::ptr::from_ref(class).addr()) {
+                    sampled.add(of_class);
+                }
             }
         }
-        let row = |((id, name), (count, bytes)): ((u64, &str), (u64, u64))| ClassStats {
-            name: name.into(),
-            id,
-            count,
-            bytes,
+        let row = |((id, name), (count, bytes, sampled)): ((u64, &str), (u64, u64, Sampled))| {
+            let estimate = sampled.weights.estimate(count);
+            ClassStats {
+                name: name.into(),
+                id,
+                count,
+                bytes,
+                estimated: estimate.map(|estimate| estimate.events),
+                estimated_error: estimate.and_then(|estimate| estimate.error),
+                samples: sampled.samples.into_iter().collect(),
+            }
         };
         let mut classes: Vec<_> = classes.into_iter().map(row).collect();
         // The sort is stable: classes with equal counts stay in the order of their ids.

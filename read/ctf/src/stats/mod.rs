@@ -79,7 +79,7 @@ pub struct Span {
 }
 
 /// Events of one class.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ClassStats {
     /// `provider:name`.
     pub name: String,
@@ -89,6 +89,13 @@ pub struct ClassStats {
     pub count: u64,
     /// Size of their records in bytes, including headers.
     pub bytes: u64,
+    /// Estimated number of events that would be recorded if no rule had a sample; `count`, if none has. `None` if the
+    /// probability that an event was recorded is not known.
+    pub estimated: Option<f64>,
+    /// Standard error of `estimated`; `None` if it is not known, as for samples by a field.
+    pub estimated_error: Option<f64>,
+    /// Samples of the rules that matched the class, as they are written after `sample`; empty if there were none.
+    pub samples: Vec<String>,
 }
 
 /// Lost events of one class.

@@ -1,10 +1,12 @@
 //! Counts of events that do not depend on their order. Several threads can count, and their sums are added.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use crate::plan::StreamPlan;
+use crate::hash::QuickMap;
+use crate::plan::{Memory, StreamPlan};
 use crate::processes::History;
-use crate::stream::{Counted, Passed};
+use crate::select::{ClassRef, RuleTimes, Weigher, Weight, WeightCounts};
+use crate::stream::{Counted, EventFields, Passed, Scratch, TraceRef};
 
 /// Counts of events that do not depend on their order.
 #[derive(Default)]
@@ -17,7 +19,56 @@ pub struct Tally<'a> {
     /// Number of events by `vpid`, for processes without a program.
     pub(super) nameless: HashMap<u32, u64>,
     pub(super) threads: HashSet<(u32, u32)>,
+    /// Weights of the events of classes with samples, by address of the class.
+    pub(super) sampled: QuickMap<usize, Sampled>,
     recent: Recent,
+    weighers: Weighers,
+}
+
+/// State streams' facts about events of a trace.
+#[derive(Clone, Copy)]
+pub(super) struct Facts<'t, 'a> {
+    pub index: usize,
+    pub trace: TraceRef<'a>,
+    pub history: &'t History,
+    /// Rules; `None`: none of them ever had a sample.
+    pub rules: Option<&'t RuleTimes>,
+}
+
+/// Events of a class with samples.
+#[derive(Debug, Default)]
+pub(super) struct Sampled {
+    /// Weights of the events. Those of others of the class are 1.
+    pub weights: WeightCounts,
+    /// The samples, as rules have them.
+    pub samples: BTreeSet<String>,
+}
+
+impl Sampled {
+    pub(super) fn add(&mut self, other: &Sampled) {
+        self.weights.merge(&other.weights);
+        self.samples.extend(other.samples.iter().cloned());
+    }
+}
+
+/// Weighers of the classes of a stream class, for the rules of a time.
+#[derive(Default)]
+struct Weighers {
+    /// Address of the plan of the stream class.
+    plan: usize,
+    /// Begin and end of the time, in ticks.
+    times: (u64, u64),
+    /// By index of the class; `None`: it has had no event.
+    classes: Vec<Option<OfClass>>,
+    scratch: Scratch,
+}
+
+struct OfClass {
+    /// Address of the class.
+    address: usize,
+    weigher: Weigher,
+    /// Number of last events with this weight.
+    last: (Weight, u64),
 }
 
 impl std::fmt::Debug for Tally<'_> {
@@ -55,6 +106,7 @@ impl<'a> Tally<'a> {
         other.rows.into_iter().for_each(|(row, count)| *self.rows.entry(row).or_default() += count);
         other.nameless.into_iter().for_each(|(vpid, count)| *self.nameless.entry(vpid).or_default() += count);
         self.threads.extend(other.threads);
+        other.sampled.iter().for_each(|(class, sampled)| self.sampled.entry(*class).or_default().add(sampled));
     }
 
     /// Returns the counts of a stream's classes.
@@ -67,31 +119,38 @@ impl<'a> Tally<'a> {
     }
 
     /// Returns a counter for the records of one packet.
-    pub(super) fn packet<'t>(
-        &'t mut self,
-        plan: &'a StreamPlan,
-        history: &'t History,
-        trace: usize,
-    ) -> PacketTally<'t, 'a> {
+    pub(super) fn packet<'t>(&'t mut self, plan: &'a StreamPlan, facts: Facts<'t, 'a>) -> PacketTally<'t, 'a> {
         let index = {
             self.of(plan);
             self.classes.iter().position(|(known, _)| std::ptr::eq(*known, plan)).unwrap_or(0)
         };
-        let Tally { classes, rows, nameless, threads, recent, .. } = self;
+        let Tally { classes, rows, nameless, threads, sampled, recent, weighers, .. } = self;
         recent.0.resize(RECENT_COUNT, Thread::default());
-        let whose = Whose { rows, nameless, threads, recent, history, trace };
-        PacketTally { plan, classes: &mut classes[index].1, whose, events: 0 }
+        let whose = Whose { rows, nameless, threads, recent, history: facts.history, trace: facts.index };
+        let weighing = facts.rules.map(|rules| Weighing { plan, trace: facts.trace, rules, weighers, sampled });
+        PacketTally { plan, classes: &mut classes[index].1, whose, weighing, events: 0 }
     }
 
-    pub(super) fn event(&mut self, counted: &Counted<'a>, who: Option<(u32, u32)>, history: &History, trace: usize) {
-        let mut packet = self.packet(counted.plan, history, trace);
+    /// Counts an event. `fields`: returns its fields.
+    pub(super) fn event<'e>(
+        &mut self,
+        counted: &Counted<'a>,
+        who: Option<(u32, u32)>,
+        fields: impl FnOnce() -> Option<EventFields<'e>>,
+        facts: Facts<'_, 'a>,
+    ) {
+        let mut packet = self.packet(counted.plan, facts);
         packet.add(counted.class, counted.size_bytes, counted.timestamp, who);
+        if let Some(weighing) = &mut packet.weighing {
+            weighing.add(counted.class, counted.timestamp, fields);
+        }
         *self.cpus.entry(counted.cpu_id).or_default() += 1;
     }
 
     /// Ends a part. The next part has other times, so the cached threads are flushed.
     pub(super) fn end_part(&mut self) {
-        let Tally { rows, nameless, threads, recent, .. } = self;
+        let Tally { rows, nameless, threads, sampled, recent, weighers, .. } = self;
+        weighers.end(sampled);
         recent.0.drain(..).for_each(|thread| thread.put(rows, nameless, threads));
     }
 }
@@ -139,18 +198,95 @@ impl Whose<'_> {
     }
 }
 
+impl Weighers {
+    /// Ends the time: the counts are added up.
+    fn end(&mut self, sampled: &mut QuickMap<usize, Sampled>) {
+        for OfClass { address, last, .. } in self.classes.drain(..).flatten().filter(|class| class.last.1 > 0) {
+            sampled.entry(address).or_default().weights.add(last.0, last.1);
+        }
+        (self.plan, self.times) = (0, (0, 0));
+    }
+}
+
+/// Weighs the events of a trace with samples.
+struct Weighing<'t, 'a> {
+    plan: &'a StreamPlan,
+    trace: TraceRef<'a>,
+    rules: &'t RuleTimes,
+    weighers: &'t mut Weighers,
+    sampled: &'t mut QuickMap<usize, Sampled>,
+}
+
+impl Weighing<'_, '_> {
+    // Not inlined, so that the loop over records of traces without samples stays small.
+    #[inline(never)]
+    fn add<'e>(&mut self, class: usize, ticks: u64, fields: impl FnOnce() -> Option<EventFields<'e>>) {
+        let (begin, end) = self.weighers.times;
+        if ticks < begin || ticks >= end || self.weighers.plan != std::ptr::from_ref(self.plan).addr() {
+            self.turn(ticks);
+        }
+        if !matches!(self.weighers.classes.get(class), Some(Some(_))) {
+            self.bind(class, ticks);
+        }
+        let Weighers { classes, scratch, .. } = &mut *self.weighers;
+        let Some(Some(of_class)) = classes.get_mut(class) else { return };
+        if of_class.weigher.is_one() {
+            return;
+        }
+        let weight = of_class.weigher.weigh(fields, scratch);
+        if weight == of_class.last.0 {
+            of_class.last.1 += 1;
+        } else {
+            let before = std::mem::replace(&mut of_class.last, (weight, 1));
+            let sampled = self.sampled.entry(of_class.address).or_default();
+            sampled.weights.add(before.0, before.1);
+        }
+    }
+
+    /// Goes on with the rules of another time, or of another stream class.
+    #[cold]
+    fn turn(&mut self, ticks: u64) {
+        self.weighers.end(self.sampled);
+        (self.weighers.plan, self.weighers.times) = (std::ptr::from_ref(self.plan).addr(), self.rules.at(ticks).times);
+    }
+
+    #[cold]
+    fn bind(&mut self, index: usize, ticks: u64) {
+        let class = ClassRef { class: self.plan.class_at(index), trace: self.trace, plan: self.plan };
+        let address = std::ptr::from_ref(class.class).addr();
+        let weigher = match self.rules.at(ticks).rules {
+            Some(rules) => {
+                let weigher = rules.weigher(&class, &[]);
+                if !weigher.is_one() {
+                    self.sampled.entry(address).or_default().samples.extend(rules.samples(&class));
+                }
+                weigher
+            }
+            None => Weigher::Same(Weight::ONE),
+        };
+        let classes = &mut self.weighers.classes;
+        classes.resize_with(classes.len().max(index + 1), || None);
+        classes[index] = Some(OfClass { address, weigher, last: (Weight::ONE, 0) });
+    }
+}
+
 /// Counts the records of one packet.
 pub(super) struct PacketTally<'t, 'a> {
     plan: &'a StreamPlan,
     classes: &'t mut [(u64, u64)],
     whose: Whose<'t>,
+    /// `None`: no event of the trace was subject to a sample.
+    weighing: Option<Weighing<'t, 'a>>,
     pub(super) events: u64,
 }
 
 impl PacketTally<'_, '_> {
     #[inline(always)]
-    pub(super) fn pass(&mut self, passed: &Passed<'_>) {
+    pub(super) fn pass(&mut self, passed: &Passed<'_>, memory: &Memory) {
         self.add(passed.record.class, passed.size_bytes(), passed.timestamp, passed.who(self.plan));
+        if let Some(weighing) = &mut self.weighing {
+            weighing.add(passed.record.class, passed.timestamp, || Some(passed.fields(memory)));
+        }
     }
 
     #[inline(always)]

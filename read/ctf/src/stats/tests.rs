@@ -87,8 +87,14 @@ fn the_figures_of_a_trace_are_exact() {
                 "duration_ns": 1_000_000_000,
             },
             "classes": [
-                {"name": "http:request", "id": 0, "count": 3, "bytes": 60},
-                {"name": "sched:idle", "id": 1, "count": 2, "bytes": 32},
+                {
+                    "name": "http:request", "id": 0, "count": 3, "bytes": 60,
+                    "estimated": 3.0, "estimated_error": 0.0, "samples": [],
+                },
+                {
+                    "name": "sched:idle", "id": 1, "count": 2, "bytes": 32,
+                    "estimated": 2.0, "estimated_error": 0.0, "samples": [],
+                },
             ],
             "cpus": [{"cpu": 3, "count": 3}, {"cpu": "unknown", "count": 2}],
             "processes": [
@@ -184,9 +190,14 @@ fn parallel_counts_equal_a_sequential_count() {
     let expected = Stats::collect(&metadata, &named);
     assert!(expected.warnings.len() > 2 && expected.processes.len() > 100, "{expected:?}");
 
-    let traces = [TraceRef::from(&metadata)];
-    let reader = |index: usize| StreamReader::new(&metadata, index, named[index].1);
-    let collector = Collector::new(&traces, (0..3).map(|index| (0, named[index].0, reader(index))));
+    assert_eq!(in_parts(&metadata, &named), expected);
+}
+
+/// Counts parts of the streams in turn by two tallies, and combines them.
+fn in_parts(metadata: &Metadata, named: &[(&str, &[u8])]) -> Stats {
+    let traces = [TraceRef::from(metadata)];
+    let reader = |index: usize| StreamReader::new(metadata, index, named[index].1);
+    let collector = Collector::new(&traces, (0..named.len()).map(|index| (0, named[index].0, reader(index))));
     let (mut tallies, mut parts) = ([Tally::default(), Tally::default()], Vec::new());
     for index in collector.others() {
         let mut whole = reader(index);
@@ -197,5 +208,145 @@ fn parallel_counts_equal_a_sequential_count() {
     assert!(parts.len() > 10);
     let [mut tally, other] = tallies;
     tally.add(other);
-    assert_eq!(collector.finish(tally, parts), expected);
+    collector.finish(tally, parts)
+}
+
+/// Generator of pseudo-random numbers (SplitMix64; Steele, Lea and Flood, 2014).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let number = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let number = (number ^ number >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        number ^ number >> 31
+    }
+
+    /// Returns a number from 0 to 1.
+    fn part(&mut self) -> f64 {
+        self.next() as f64 / 2f64.powi(64)
+    }
+}
+
+/// A million events are decided here, by an account of its own of what rules with samples select. The estimates must be
+/// within five standard errors of the true numbers; the seed is fixed, so that the test does not fail by chance.
+#[test]
+fn estimates_are_near_the_true_numbers() {
+    const EVENTS: u64 = 1_000_000;
+    const KEYS: u64 = 4_000;
+    let rules = [
+        "a:chance sample 1/10",
+        "a:both sample 1/100\na:both sample 1/7",
+        "a:large where bytes >= 900\na:large sample 1/100",
+        "a:parts where bytes < 500 sample 1/5\na:p* where bytes >= 250 sample 1/50",
+        "a:keyed sample by user 1/4",
+        "a:union sample by fields.user 1/4\na:union sample 1/10\na:union sample by user 1/8",
+        "a:all",
+        "a:rate sample 5/s\na:rate where bytes < 10",
+    ];
+    let names = ["chance", "both", "large", "parts", "keyed", "union", "all", "rate"];
+    let mut trace = TraceBuilder::new();
+    let fields = [("bytes", FieldType::scalar(Kind::U32)), ("user", FieldType::scalar(Kind::U16))];
+    let classes = names.map(|name| trace.class("a", name, &fields));
+    let streams = [trace.stream(0), trace.stream(1)];
+    let mut random = Random(2026);
+    let in_sample: Vec<bool> = (0..KEYS).map(|_| random.part() < 0.25).collect();
+    trace.state(1, &StateRecord::Rules { rules: &rules.join("\n") });
+    let (mut happened, mut of_key) = ([0u64; 8], vec![[0u64; 8]; KEYS as usize]);
+    for time in 0..EVENTS {
+        let at = random.next() as usize % 8;
+        let (bytes, user, chance) = (random.next() % 1000, random.next() % KEYS, random.part());
+        // None: no condition is true.
+        let is_recorded = match names[at] {
+            "chance" => Some(chance < 0.1),
+            "both" => Some(chance < 1.0 / 7.0),
+            "large" => Some(bytes >= 900 || chance < 0.01),
+            "parts" => Some(bytes < 500 && chance < 0.2 || bytes >= 250 && chance < 0.02),
+            "keyed" => Some(in_sample[user as usize]),
+            "union" => Some(in_sample[user as usize] || chance < 0.1),
+            "all" => Some(true),
+            _ => Some(bytes < 10 || chance < 0.01),
+        };
+        happened[at] += u64::from(is_recorded.is_some());
+        of_key[user as usize][at] += 1;
+        if is_recorded == Some(true) {
+            let stream = streams[(time % 3 / 2) as usize];
+            trace.event(stream, 10 + time, 7, 7, classes[at], &[Value::U32(bytes as u32), Value::U16(user as u16)]);
+        }
+        if time % 2_000 == 0 {
+            streams.iter().for_each(|stream| trace.packet(*stream, 0, 0));
+        }
+    }
+    let trace = trace.finish();
+    let metadata = trace.parse();
+    let streams: Vec<_> = ["state", "0", "1"].into_iter().zip(trace.streams.iter().map(Vec::as_slice)).collect();
+    let stats = Stats::collect(&metadata, &streams);
+    for (at, name) in names.into_iter().enumerate() {
+        let class = stats.classes.iter().find(|class| class.name == format!("a:{name}")).unwrap();
+        let truth = happened[at] as f64;
+        // Variance of the events of each value, which are together in a sample of one in four or not.
+        let by_key: f64 = of_key.iter().map(|counts| (counts[at] * counts[at]) as f64 * 3.0).sum();
+        match name {
+            "all" => assert_eq!((class.estimated, class.estimated_error), (Some(truth), Some(0.0))),
+            "rate" => assert_eq!((class.estimated, class.estimated_error), (None, None)),
+            "keyed" | "union" => {
+                let (estimated, error) = (class.estimated.unwrap(), by_key.sqrt());
+                assert!((estimated - truth).abs() < 5.0 * error, "{name}: {estimated} ± {error}, {truth}");
+                assert!(error < truth / 10.0 && class.estimated_error.is_none());
+            }
+            _ => {
+                let (estimated, error) = (class.estimated.unwrap(), class.estimated_error.unwrap());
+                assert!((estimated - truth).abs() < 5.0 * error, "{name}: {estimated} ± {error}, {truth}");
+                assert!(error > 0.0 && error < truth / 10.0, "{name}: {error}");
+            }
+        }
+    }
+    let samples = |name: &str| &stats.classes.iter().find(|class| class.name == name).unwrap().samples;
+    assert_eq!(samples("a:union"), &["1/10", "by fields.user 1/4", "by user 1/8"]);
+    assert_eq!((samples("a:all").len(), samples("a:rate").join(" ")), (0, "5/s".into()));
+    assert_eq!(in_parts(&metadata, &streams), stats);
+}
+
+/// The weight is that of the rules at the time of an event.
+#[test]
+fn rules_change_in_the_course_of_a_trace() {
+    let stats = |times: &[u64]| {
+        let mut trace = TraceBuilder::of_records(RecordKind::Compact);
+        let text = [("text", FieldType::scalar(Kind::Str))];
+        let (short, long) = (trace.class("a", "short", &[]), trace.class("a", "long", &text));
+        let stream = trace.stream(0);
+        for (time, rules) in [
+            (100, "a:* sample 1/10"),
+            (200, "a:long where text ~ \"x*\" sample 1/4\na:long where text == \"y\""),
+            (300, "*\n!a:short"),
+            (400, "a:short sample 1/1\na:long where text == \"z\" sample by text 1/3\na:long sample 1/5"),
+            (500, "a rule of another version\na:long sample by text[7] 1/3"),
+        ] {
+            trace.state(time, &StateRecord::Rules { rules });
+        }
+        for time in times {
+            trace.event(stream, time + 1, 9, 9, short, &[]);
+            for text in ["x1", "y", "z"] {
+                trace.event(stream, time + 99, 9, 9, long, &[Value::Str(text.as_bytes())]);
+            }
+        }
+        let trace = trace.finish();
+        let streams: Vec<_> = ["state", "cpu"].into_iter().zip(trace.streams.iter().map(Vec::as_slice)).collect();
+        let mut stats = Stats::collect(&trace.parse(), &streams);
+        let [long, short] = [0, 1].map(|index| std::mem::take(&mut stats.classes[index].samples));
+        let estimates = |index: usize| (stats.classes[index].estimated, stats.classes[index].estimated_error);
+        ([estimates(1), estimates(0)], short, long)
+    };
+    let exact = |count: f64| (Some(count), Some(0.0));
+    assert_eq!(stats(&[0, 300]), ([exact(2.0), exact(6.0)], vec![], vec![]));
+    let tenth = vec!["1/10".to_string()];
+    let of_tenths = [(Some(10.0), Some(90f64.sqrt())), (Some(30.0), Some(270f64.sqrt()))];
+    assert_eq!(stats(&[100]), (of_tenths, tenth.clone(), tenth));
+    let (estimates, short, long) = stats(&[0, 100, 200, 300, 400]);
+    // The last ones: a field 1/3 and chance 1/5, of which neither need select.
+    let of_long = 3.0 + 30.0 + (4.0 + 1.0 + 1.0) + 3.0 + (5.0 + 5.0 + 15.0 / 7.0);
+    assert_eq!(estimates[0], (Some(14.0), Some(90f64.sqrt())));
+    assert!((estimates[1].0.unwrap() - of_long).abs() < 1e-9 && estimates[1].1.is_none(), "{estimates:?}");
+    assert_eq!((short.join(" "), long.join(" ")), ("1/10".into(), "1/10 1/4 1/5 by text 1/3".into()));
+    assert_eq!(stats(&[100, 500]).0, [(None, None); 2]);
 }

@@ -1,7 +1,10 @@
 //! Steps from one record of a packet to the next.
 
+use dormouse_abi::page::CPU_UNKNOWN;
+
+use super::event::Body;
 use super::notice::{Problem, RecordError};
-use super::{Current, Packet, Source, StreamReader, shortened, unreadable};
+use super::{Current, EventFields, Packet, Source, StreamReader, shortened, unreadable};
 use crate::plan::{Cursor, Memory, PlainRecords, Record, StreamPlan, Time};
 
 /// Maximum size of a record, in bytes. Pages are much smaller, but a sparse file can claim any size.
@@ -214,6 +217,18 @@ impl Passed<'_> {
     #[inline(always)]
     pub fn body(&self) -> &[u8] {
         self.bytes.get(((self.record.body - self.base) / 8) as usize..).unwrap_or_default()
+    }
+
+    /// Returns contexts and fields, without time and CPU.
+    #[inline(always)]
+    pub fn fields(&self, memory: &Memory) -> EventFields<'_> {
+        let Record { body, end, .. } = self.record;
+        EventFields {
+            time_ns: None,
+            cpu_id: CPU_UNKNOWN,
+            size_bytes: self.size_bytes() as usize,
+            body: Body { bytes: self.body(), begin: body, end, outer: memory.outer() },
+        }
     }
 
     /// Returns `vpid` and `vtid`.

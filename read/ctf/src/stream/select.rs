@@ -1,10 +1,9 @@
 //! Events of chosen classes, with their chosen members.
 
 use super::block::Measured;
-use super::event::Body;
 use super::records::{At, Next, Way};
 use super::{Block, Event, EventFields, Notice, Passed, Source, StreamReader};
-use crate::plan::{Memory, NOT_PLAIN, PlainRecords, Record, Skimming, StreamPlan};
+use crate::plan::{Memory, NOT_PLAIN, PlainRecords, Skimming, StreamPlan};
 use crate::select::ClassRef;
 use crate::time::Scale;
 
@@ -233,13 +232,8 @@ impl<V: Viewer> Showing<'_, V> {
     #[inline(always)]
     fn one(&mut self, passed: &Passed<'_>, memory: &Memory) -> bool {
         let Some(Some(number)) = self.numbers.get(passed.record.class) else { return true };
-        let Record { body, end, .. } = passed.record;
-        let fields = EventFields {
-            time_ns: self.scale.map(|scale| scale.epoch_ns(passed.timestamp)),
-            cpu_id: self.cpu_id,
-            size_bytes: passed.size_bytes() as usize,
-            body: Body { bytes: passed.body(), begin: body, end, outer: memory.outer() },
-        };
+        let time_ns = self.scale.map(|scale| scale.epoch_ns(passed.timestamp));
+        let fields = EventFields { time_ns, cpu_id: self.cpu_id, ..passed.fields(memory) };
         self.viewer.see(*number, &fields)
     }
 }
