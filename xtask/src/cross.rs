@@ -125,8 +125,15 @@ const SHORT: [(&str, &[&str]); 5] = [
 const SHORT_WITHOUT: [&str; 2] = ["model::", "alone::"];
 /// Packages that are of no use on another machine: those that run the project's tasks here.
 const WITHOUT: [&str; 4] = ["xtask", "xtask-cache", "xtask-lua", "dormouse-install"];
+/// Packages whose programs and libraries the tests of a package run.
+const RUN_BY: [(&str, &[&str]); 1] = [(
+    "dormouse-e2e",
+    &["dormouse", "dormouse-census", "dormouse-cli", "dormouse-e2e-plugin", "dormouse-preload", "dormouse-vring-vhost"],
+)];
 /// Updates in stress tests of gates and values: few, because emulation is slow.
 const STRESS_UPDATES: &str = "20000";
+/// Number of CPUs of an emulated machine, unless it is given.
+const CPUS: u32 = 2;
 /// Maximum duration of a test program in emulation. It only ends those that hang.
 const LIMIT_S: u32 = 1800;
 /// Name of the file in a finished root directory, which holds the packages of which it was made.
@@ -159,6 +166,9 @@ pub(crate) struct Cross {
     /// Set a variable for the tests; may be given several times
     #[arg(long = "env", value_name = "NAME=VALUE")]
     variables: Vec<String>,
+    /// Number of CPUs of an emulated machine
+    #[arg(long, value_name = "N", default_value_t = CPUS)]
+    cpus: u32,
     /// Arguments of test programs: parts of the names of tests, and options such as --exact
     #[arg(last = true, value_name = "FILTER")]
     filters: Vec<String>,
@@ -355,6 +365,7 @@ impl Cross {
             packages: Vec::new(),
             targets: Vec::new(),
             variables: Vec::new(),
+            cpus: CPUS,
             filters: Vec::new(),
         }
     }
@@ -424,14 +435,18 @@ impl Cross {
             }
         } else {
             build.args(BUILD).args(self.packages.iter().flat_map(|package| ["--package", package]));
+            let run = RUN_BY.iter().filter(|(package, _)| self.packages.iter().any(|given| given == package));
+            build.args(run.flat_map(|(_, others)| *others).flat_map(|package| ["--package", *package]));
             if self.packages.is_empty() {
                 build.arg("--workspace").args(WITHOUT.iter().flat_map(|package| ["--exclude", *package]));
             }
         }
         build.args(["--offline", "--locked", "--target", machine.triple]);
         let mut built = build_all([build])?;
-        let is_chosen = |program: &Program| self.targets.is_empty() || self.targets.contains(&program.name);
-        built.programs.retain(is_chosen);
+        built.programs.retain(|Program { name, package, .. }| {
+            (self.targets.is_empty() || self.targets.contains(name))
+                && (self.packages.is_empty() || self.packages.contains(package))
+        });
         Ok(built)
     }
 
@@ -512,7 +527,7 @@ impl Cross {
             "-accel",
             "tcg,thread=multi",
             "-smp",
-            "2",
+            &self.cpus.to_string(),
             "-m",
             "8192",
         ]);
