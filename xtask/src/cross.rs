@@ -20,6 +20,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use dormouse_testing::ENV_SKIPS;
 
+use crate::lua;
 use crate::programs::{BUILD, Built, Failed, Program, build as build_all, skips, sources};
 use crate::run::{cargo, quote, root, succeed, target_dir};
 use crate::system::{BUBBLEWRAP, Tool, ensure};
@@ -111,11 +112,10 @@ const MACHINE_PACKAGES: &str = "base-files bash binutils libc-bin dash coreutils
                                 mount pkgconf procps python3-minimal sed util-linux babeltrace2 iproute2 kmod";
 
 /// Tests of code of one machine, which the short form runs: packages, and files of their `tests/` beside their libraries.
-/// None of them runs a compiler. `stress` and `update` of dormouse-imv are left out: in emulation, threads sometimes execute
-/// an instruction that was replaced before.
+/// None of them runs a compiler.
 const SHORT: [(&str, &[&str]); 5] = [
     ("dormouse-abi", &[]),
-    ("dormouse-imv", &["answers", "gate", "values"]),
+    ("dormouse-imv", &["answers", "gate", "stress", "update", "values"]),
     ("dormouse-percpu", &["count", "ops_sections"]),
     ("dormouse-relay", &["compact", "words"]),
     ("dormouse", &[]),
@@ -125,8 +125,23 @@ const SHORT: [(&str, &[&str]); 5] = [
 const SHORT_WITHOUT: [&str; 2] = ["model::", "alone::"];
 /// Packages that are of no use on another machine: those that run the project's tasks here.
 const WITHOUT: [&str; 4] = ["xtask", "xtask-cache", "xtask-lua", "dormouse-install"];
+/// Packages whose programs and libraries the tests of a package run.
+const RUN_BY: [(&str, &[&str]); 1] = [(
+    "dormouse-e2e",
+    &[
+        "dormouse",
+        "dormouse-capi",
+        "dormouse-census",
+        "dormouse-cli",
+        "dormouse-e2e-plugin",
+        "dormouse-preload",
+        "dormouse-vring-vhost",
+    ],
+)];
 /// Updates in stress tests of gates and values: few, because emulation is slow.
 const STRESS_UPDATES: &str = "20000";
+/// Number of CPUs of an emulated machine, unless it is given.
+const CPUS: u32 = 2;
 /// Maximum duration of a test program in emulation. It only ends those that hang.
 const LIMIT_S: u32 = 1800;
 /// Name of the file in a finished root directory, which holds the packages of which it was made.
@@ -159,6 +174,9 @@ pub(crate) struct Cross {
     /// Set a variable for the tests; may be given several times
     #[arg(long = "env", value_name = "NAME=VALUE")]
     variables: Vec<String>,
+    /// Number of CPUs of an emulated machine
+    #[arg(long, value_name = "N", default_value_t = CPUS)]
+    cpus: u32,
     /// Arguments of test programs: parts of the names of tests, and options such as --exact
     #[arg(last = true, value_name = "FILTER")]
     filters: Vec<String>,
@@ -355,6 +373,7 @@ impl Cross {
             packages: Vec::new(),
             targets: Vec::new(),
             variables: Vec::new(),
+            cpus: CPUS,
             filters: Vec::new(),
         }
     }
@@ -424,14 +443,22 @@ impl Cross {
             }
         } else {
             build.args(BUILD).args(self.packages.iter().flat_map(|package| ["--package", package]));
+            let run = RUN_BY.iter().filter(|(package, _)| self.packages.iter().any(|given| given == package));
+            build.args(run.flat_map(|(_, others)| *others).flat_map(|package| ["--package", *package]));
             if self.packages.is_empty() {
                 build.arg("--workspace").args(WITHOUT.iter().flat_map(|package| ["--exclude", *package]));
             }
         }
         build.args(["--offline", "--locked", "--target", machine.triple]);
         let mut built = build_all([build])?;
-        let is_chosen = |program: &Program| self.targets.is_empty() || self.targets.contains(&program.name);
-        built.programs.retain(is_chosen);
+        let is_chosen = |Program { name, package, .. }: &Program| {
+            (self.targets.is_empty() || self.targets.contains(name))
+                && (self.packages.is_empty() || self.packages.contains(package))
+        };
+        let (chosen, others): (Vec<Program>, _) = built.programs.into_iter().partition(is_chosen);
+        built.programs = chosen;
+        // The emulator cannot load a file system of more than 2 GiB.
+        built.files.retain(|file| !others.iter().any(|other| other.file == *file));
         Ok(built)
     }
 
@@ -447,6 +474,21 @@ impl Cross {
         let given = self.variables.iter().filter_map(|variable| variable.split_once('='));
         let own = [("DORMOUSE_BUILT", "1"), ("DORMOUSE_STRESS_UPDATES", STRESS_UPDATES), ("RUST_BACKTRACE", "0")];
         own.into_iter().chain(given).map(|(name, value)| (name.into(), value.into())).collect()
+    }
+
+    /// Returns the directory of Lua's sources, which end-to-end tests compile.
+    fn lua_dir(machine: &Machine) -> Result<PathBuf> {
+        Ok(machine.target_dir()?.join("lua"))
+    }
+
+    /// Returns the files of Lua's sources, which are fetched here; none if only the code of one machine is tested.
+    fn lua(&self, machine: &Machine) -> Result<Vec<PathBuf>> {
+        if self.is_brief() {
+            return Ok(Vec::new());
+        }
+        let dir = Cross::lua_dir(machine)?;
+        lua::fetch(&dir)?;
+        fs::read_dir(&dir)?.map(|entry| Ok(entry?.path())).collect()
     }
 
     /// Returns the job that runs a test program by user-mode emulation.
@@ -476,7 +518,9 @@ impl Cross {
         let names: Vec<String> =
             String::from_utf8_lossy(&output.stdout).split_terminator('\0').map(Into::into).collect();
         pack(&dir, &names, &archive)?;
-        pack(Path::new("/"), &with_parents(checkout()?.into_iter().chain(built.files.iter().cloned())), &archive)?;
+        let lua = self.lua(machine)?;
+        let files = checkout()?.into_iter().chain(built.files.iter().cloned()).chain(lua);
+        pack(Path::new("/"), &with_parents(files), &archive)?;
         let own = machine.target_dir()?.join("own");
         if own.exists() {
             fs::remove_dir_all(&own).context("cannot remove the machine's own files")?;
@@ -484,7 +528,12 @@ impl Cross {
         for dir in ["cross", "etc", "usr/bin", "root", "tmp", "run", "proc", "sys", "dev"] {
             fs::create_dir_all(own.join(dir)).context("cannot make the machine's own files")?;
         }
-        let files = [("init", INIT), ("etc/passwd", USERS), ("etc/group", GROUPS), ("cross/run", &self.script(built))];
+        let files = [
+            ("init", INIT),
+            ("etc/passwd", USERS),
+            ("etc/group", GROUPS),
+            ("cross/run", &self.script(built, &Cross::lua_dir(machine)?)),
+        ];
         for (name, text) in files {
             fs::write(own.join(name), text).with_context(|| format!("cannot write {name}"))?;
         }
@@ -512,7 +561,7 @@ impl Cross {
             "-accel",
             "tcg,thread=multi",
             "-smp",
-            "2",
+            &self.cpus.to_string(),
             "-m",
             "8192",
         ]);
@@ -534,12 +583,13 @@ impl Cross {
     }
 
     /// Returns the script that runs the test programs in the emulated machine, as `cargo test` would.
-    fn script(&self, built: &Built) -> String {
+    fn script(&self, built: &Built, lua: &Path) -> String {
         let mut script = String::new();
         for (name, value) in self.variables() {
             let _ = writeln!(script, "export {name}='{value}'");
         }
         let _ = writeln!(script, "export {ENV_SKIPS}=/tmp/skips");
+        let _ = writeln!(script, "export DORMOUSE_LUA={}", quote(&lua.to_string_lossy()));
         let arguments: Vec<String> = self.arguments().iter().map(|argument| quote(argument)).collect();
         let arguments = arguments.join(" ");
         for Program { file, source, dir, .. } in &built.programs {

@@ -33,6 +33,8 @@ pub(crate) struct Program {
     pub(crate) dir: PathBuf,
     /// Name of the target.
     pub(crate) name: String,
+    /// Name of its package.
+    pub(crate) package: String,
 }
 
 /// Results of build commands.
@@ -94,7 +96,8 @@ fn build_workspace(command: &mut Command, built: &mut Built) -> Result<()> {
             let source = artifact.target.src_path.strip_prefix(root()).unwrap_or(&artifact.target.src_path);
             let dir = artifact.manifest_path.parent().context("a manifest is in a directory")?;
             let (source, name) = (source.to_string(), artifact.target.name);
-            built.programs.push(Program { file: file.into(), source, dir: dir.into(), name });
+            let package = package_name(&artifact.package_id.repr).into();
+            built.programs.push(Program { file: file.into(), source, dir: dir.into(), name, package });
         }
     }
     let status = child.wait().context("cannot wait for cargo")?;
@@ -104,9 +107,23 @@ fn build_workspace(command: &mut Command, built: &mut Built) -> Result<()> {
     Ok(())
 }
 
+/// Returns the name in a package's identifier, as cargo's specification of these has it: it is left out if it is the last
+/// part of the address.
+fn package_name(identifier: &str) -> &str {
+    let (address, fragment) = identifier.rsplit_once('#').unwrap_or((identifier, ""));
+    let of_directory = || address.rsplit('/').next().unwrap_or_default();
+    fragment.rsplit_once('@').map_or_else(of_directory, |(name, _)| name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_package_has_its_name_in_its_identifier() {
+        assert_eq!(package_name("path+file:///dormouse/tests/e2e#dormouse-e2e@0.1.0"), "dormouse-e2e");
+        assert_eq!(package_name("path+file:///dormouse/xtask#0.1.0"), "xtask");
+    }
 
     #[test]
     fn the_slowest_programs_exist() {

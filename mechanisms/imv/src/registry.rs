@@ -98,6 +98,7 @@ impl Registry {
     ///   until no site needs a store (three rounds for a branch, two for the first patch of a gated value, one for another value):
     ///     for each object with a site that needs a store:  write all its stores (one change of protection)
     ///     every core serialises (once)
+    ///   if something was stored, on AArch64:  for each object:  write all again; every core serialises (once)
     /// ```
     ///
     /// Returns whether every site agrees with its key or variable.
@@ -109,13 +110,15 @@ impl Registry {
             let last = object.sites.iter().rposition(is_concerned);
             object.concerned = first.zip(last).map_or(0..0, |(first, last)| first..last + 1);
         }
-        let mut sites = self.objects[objects.clone()].iter().flat_map(|object| object.concerned_sites(concerned));
+        let opens =
+            |of: &[Object]| of.iter().flat_map(|object| object.concerned_sites(concerned)).any(arch::opens_at_once);
         // (E) pairs with (D): what was written before the key was enabled is visible behind gates that read no key.
-        if self.ladder.writer != CodeWriter::None && sites.any(arch::opens_at_once) && !synchronise_cores() {
+        if self.ladder.writer != CodeWriter::None && opens(&self.objects[objects.clone()]) && !synchronise_cores() {
             self.ladder.refuse(BARRIER_REFUSED);
         }
         // A branch needs three rounds: out of its state, the other bytes, into the new state. A fourth round is for the
         // stores that a refused writer left to the next one.
+        let mut is_written = false;
         for _ in 0..4 {
             let mut tried = false;
             for object in &self.objects[objects.clone()] {
@@ -131,12 +134,29 @@ impl Registry {
             if !tried {
                 break;
             }
+            is_written = true;
             // Also after a failed write, which may have made some of its stores.
             if !synchronise_cores() {
                 self.ladder.refuse(BARRIER_REFUSED);
             }
         }
+        if is_written && arch::STORES_TWICE {
+            self.write_again(objects.clone(), concerned);
+        }
         !self.objects[objects].iter().flat_map(|object| object.concerned_sites(concerned)).any(arch::is_stale)
+    }
+
+    /// Stores at patched sites what is there already, for emulators: documentation of the architecture's module.
+    fn write_again(&mut self, objects: Range<usize>, concerned: impl Fn(usize) -> bool + Copy) {
+        for object in &self.objects[objects] {
+            let stores = object.concerned_sites(concerned).filter_map(arch::repeated_store);
+            if let Some(span) = span_of(stores.clone()) {
+                self.ladder.write(&object.text, span, stores);
+            }
+        }
+        if !synchronise_cores() {
+            self.ladder.refuse(BARRIER_REFUSED);
+        }
     }
 }
 

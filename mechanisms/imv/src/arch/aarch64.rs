@@ -32,9 +32,26 @@
 //! beside the system calls of an update, and are always right (Neoverse N1 has `DIC` and, by erratum 1542419, needs more than
 //! `ic ivau`: Linux traps that and does the rest). Linux ends a context switch with `dsb ish`, so that the writer may be moved to
 //! another CPU between the steps.
+//!
+//! # Emulated CPUs
+//!
+//! QEMU translates instructions, and discards a translation just before a store to the instruction, not after
+//! (`notdirty_write` in accel/tcg/cputlb.c). A CPU that executes the address in between translates the former instruction again,
+//! and executes that translation until something else is stored there: no cache maintenance and no barrier discards it. So
+//! an update makes its stores once more, with the same words:
+//!
+//! ```text
+//!   text := rwx; stores; text := r-x      may leave translations of former instructions
+//!   membarrier                            each CPU has left what it was translating or executing; later translations are of
+//!                                         the new instructions
+//!   text := rwx; stores; text := r-x      discards the translations that were left; the changes of protection make QEMU look
+//!                                         whether the page has any, which its cache of addresses may not know
+//!   membarrier                            each CPU has left what was discarded
+//! ```
+//!
+//! For a CPU the second half changes nothing, and costs the system calls. A program cannot know whether it is emulated.
 
 use core::arch::asm;
-use core::sync::atomic::{AtomicU32, Ordering};
 
 use dormouse_abi::site::SITE_CALL;
 
@@ -56,15 +73,7 @@ pub(crate) fn os_page_bytes() -> usize {
 
 /// Makes a store to text visible to instruction fetches, which do not read the data cache: the writer's steps above. A
 /// store is within one line, because it is an aligned word.
-///
-/// The word is stored again, for emulators. QEMU discards what it has translated from a page before a store to it, not
-/// after (`notdirty_write` in accel/tcg/cputlb.c), so another CPU may translate the former instruction in between. The
-/// second store discards most such translations, but not one that is still being made.
 pub(crate) fn publish_store(store: Store) {
-    if let Store::Word(address, word) = store {
-        // SAFETY: the caller has just stored the same word there.
-        unsafe { AtomicU32::from_ptr(address as *mut u32) }.store(word, Ordering::Relaxed);
-    }
     // SAFETY: maintenance of the cache line of an address that was just written; user space may do it (Linux sets
     // SCTLR_EL1.UCI), and it changes no data.
     unsafe {
@@ -114,6 +123,14 @@ pub(crate) fn next_store(site: Site, bytes_only: bool, reads_variable: bool) -> 
         Form::Value | Form::GatedValue => return None,
     };
     (seen != wanted && is_known).then_some(Store::Word(site.address, wanted))
+}
+
+/// Whether an update makes its stores twice.
+pub(crate) const STORES_TWICE: bool = true;
+
+/// Returns the store that writes the instruction of a patched site again.
+pub(crate) fn repeated_store(site: Site) -> Option<Store> {
+    is_in_line(site).then(|| Store::Word(site.address, seen(site)))
 }
 
 /// Returns a gate's instruction in the state that its key requires; `None` if its target is out of reach, which no linker

@@ -20,6 +20,14 @@ pub(crate) fn next_store(_site: Site, _bytes_only: bool, _reads_variable: bool) 
     None
 }
 
+/// Whether an update makes its stores twice: there are none.
+pub(crate) const STORES_TWICE: bool = false;
+
+/// Returns the store that writes the instruction of a patched site again: none.
+pub(crate) fn repeated_store(_site: Site) -> Option<Store> {
+    None
+}
+
 /// Whether a site gives another answer than its variable: never.
 pub(crate) fn is_stale(_site: Site) -> bool {
     false

@@ -25,7 +25,8 @@ mod load;
 mod sections;
 
 pub(crate) use imp::{
-    GATE_LEN, PATCHED, is_in_line, is_stale, next_store, opens_at_once, os_page_bytes, publish_store,
+    GATE_LEN, PATCHED, STORES_TWICE, is_in_line, is_stale, next_store, opens_at_once, os_page_bytes, publish_store,
+    repeated_store,
 };
 #[doc(hidden)]
 pub use sections::is_same_text;

@@ -47,6 +47,14 @@ pub(crate) fn publish_store(store: Store) {
     }
 }
 
+/// Whether an update makes its stores twice.
+pub(crate) const STORES_TWICE: bool = false;
+
+/// Returns the store that writes the instruction of a patched site again: none is needed.
+pub(crate) fn repeated_store(_site: Site) -> Option<Store> {
+    None
+}
+
 /// Returns the next store that brings a site towards its variable's state, if it needs one and is in a state that
 /// allows one. (A site in any other state, for example with a debugger's breakpoint, is not changed.) A branch may need
 /// three stores and a gated value two, in sequence.

@@ -733,7 +733,12 @@ mod tests {
 
     #[test]
     fn offline_cpus_have_copies_too() {
-        let options = PoolOptions { cpu_count: 9, stride_bytes: 8192, is_robust: true, ..PoolOptions::default() };
+        let options = PoolOptions {
+            cpu_count: 9,
+            stride_bytes: 2 * memory::os_page_size_bytes(),
+            is_robust: true,
+            ..PoolOptions::default()
+        };
         let heap = Heap::new(&options, None, few_of_many).unwrap();
         let mut handles = Vec::new();
         let mut copies = Vec::new();
@@ -756,7 +761,12 @@ mod tests {
 
     #[test]
     fn strides_prefer_their_nodes_and_hold_zeroes() {
-        let options = PoolOptions { cpu_count: 5, stride_bytes: 8192, is_robust: true, ..PoolOptions::default() };
+        let options = PoolOptions {
+            cpu_count: 5,
+            stride_bytes: 2 * memory::os_page_size_bytes(),
+            is_robust: true,
+            ..PoolOptions::default()
+        };
         let heap = Heap::new(&options, None, three_nodes).unwrap();
         let handle = heap.alloc(4000, 8).unwrap();
         heap.audit().unwrap();

@@ -97,9 +97,9 @@ mod tests {
 
     #[test]
     fn a_mapping_is_aligned_zeroed_and_prefaulted() {
-        for align in [1, 4096, 1 << 16, 1 << 21] {
+        for align in [1, os_page_size_bytes(), 1 << 16, 1 << 21] {
             let mapping = Mapping::new(10_000, align).unwrap();
-            assert!(mapping.base().addr().is_multiple_of(align.max(4096)));
+            assert!(mapping.base().addr().is_multiple_of(align.max(os_page_size_bytes())));
             prefer_node(mapping.base(), mapping.len, 0);
             prefer_node(mapping.base(), mapping.len, 1_000_000);
             prefault(mapping.base(), mapping.len);

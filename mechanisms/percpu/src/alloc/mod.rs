@@ -56,6 +56,8 @@ use core::ptr::NonNull;
 use dormouse_locks::Reentered;
 pub use error::{AllocError, Corruption, MemoryKind, Requirement, Shortage};
 use heap::Heap;
+#[cfg(test)]
+pub(crate) use memory::os_page_size_bytes;
 pub(crate) use memory::{Mapping, keep_lazy};
 pub use topology::possible_cpus;
 

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::*;
+use crate::alloc::os_page_size_bytes;
 use crate::{
     Copying, FenceError, List, ListSlot, Node, Object, Pool, PoolOptions, Update, Width, WordError, Words, fence,
     possible_cpus,
@@ -26,7 +27,12 @@ const SIZE: usize = LIST + size_of::<ListSlot>();
 
 /// More CPUs than this machine can have; no thread ever runs on most of them.
 fn options() -> PoolOptions {
-    PoolOptions { cpu_count: possible_cpus() + 61, stride_bytes: 4096, is_lazy: true, ..PoolOptions::default() }
+    PoolOptions {
+        cpu_count: possible_cpus() + 61,
+        stride_bytes: os_page_size_bytes(),
+        is_lazy: true,
+        ..PoolOptions::default()
+    }
 }
 
 fn layout() -> std::alloc::Layout {

@@ -7,11 +7,16 @@ use dormouse_percpu::{
 };
 use rustix::process::{Resource, Rlimit, setrlimit};
 
-use crate::{Backing, OS_PAGE, addresses, flip, free, in_child, layout};
+use crate::{Backing, addresses, flip, free, in_child, layout, os_page_bytes};
 
-const OPTIONS: PoolOptions =
-    PoolOptions { cpu_count: 2, stride_bytes: 2 * OS_PAGE, limit_bytes: usize::MAX, is_robust: false, is_lazy: false };
-const ROBUST: PoolOptions = PoolOptions { is_robust: true, ..OPTIONS };
+fn options() -> PoolOptions {
+    let stride_bytes = 2 * os_page_bytes();
+    PoolOptions { cpu_count: 2, stride_bytes, limit_bytes: usize::MAX, is_robust: false, is_lazy: false }
+}
+
+fn robust() -> PoolOptions {
+    PoolOptions { is_robust: true, ..options() }
+}
 
 fn text(error: impl Error) -> String {
     error.to_string()
@@ -19,15 +24,15 @@ fn text(error: impl Error) -> String {
 
 #[test]
 fn an_object_that_does_not_fit() {
-    let pool = Pool::new(&OPTIONS).unwrap();
+    let pool = Pool::new(&options()).unwrap();
     assert!(pool.alloc(layout(OBJECT_SIZE_BYTES_MAX, 8)).is_ok());
     let error = pool.alloc(layout(OBJECT_SIZE_BYTES_MAX + 1, 8)).unwrap_err();
     assert_eq!(error, AllocError::TooBig { size_bytes: 4097, size_bytes_max: 4096 });
     assert_eq!(text(error), "an object of 4097 bytes does not fit: this pool's objects have at most 4096");
 
     // Red zones take part of the stride.
-    let pool = Pool::new(&PoolOptions { stride_bytes: OS_PAGE, ..ROBUST }).unwrap();
-    let most = 4096 - 16;
+    let pool = Pool::new(&PoolOptions { stride_bytes: os_page_bytes(), ..robust() }).unwrap();
+    let most = OBJECT_SIZE_BYTES_MAX.min(os_page_bytes() - 16);
     assert_eq!(pool.usage().size_bytes_max, most);
     assert!(pool.alloc(layout(most, 8)).is_ok());
     let error = pool.alloc(layout(most + 1, 8)).unwrap_err();
@@ -36,14 +41,14 @@ fn an_object_that_does_not_fit() {
 
 #[test]
 fn an_alignment_that_cannot_be_met() {
-    let pool = Pool::new(&PoolOptions { stride_bytes: 8 * OS_PAGE, ..OPTIONS }).unwrap();
+    let pool = Pool::new(&PoolOptions { stride_bytes: 8 * os_page_bytes(), ..options() }).unwrap();
     assert!(pool.alloc(layout(1, 4096)).is_ok());
     let error = pool.alloc(layout(1, 8192)).unwrap_err();
     assert_eq!(error, AllocError::BadAlignment { align_bytes: 8192, align_bytes_max: 4096 });
     assert_eq!(text(error), "alignment to 8192 bytes cannot be met: this pool aligns to at most 4096");
 
-    let backing = Backing::new(5 * OS_PAGE);
-    let pool = Pool::in_region(backing.region(64), &OPTIONS).unwrap();
+    let backing = Backing::new(5 * os_page_bytes());
+    let pool = Pool::in_region(backing.region(64), &options()).unwrap();
     assert!(pool.alloc(layout(8, 64)).is_ok());
     let error = pool.alloc(layout(8, 128)).unwrap_err();
     assert_eq!(error, AllocError::BadAlignment { align_bytes: 128, align_bytes_max: 64 });
@@ -61,39 +66,43 @@ fn fill(pool: &Pool) -> (Vec<Object>, AllocError) {
 
 #[test]
 fn exhausted_by_its_limit() {
-    let chunk_bytes = 4 * OS_PAGE;
+    let chunk_bytes = 4 * os_page_bytes();
     let limit_bytes = 3 * chunk_bytes + 1;
-    let pool = Pool::new(&PoolOptions { limit_bytes, ..OPTIONS }).unwrap();
+    let pool = Pool::new(&PoolOptions { limit_bytes, ..options() }).unwrap();
     let (objects, error) = fill(&pool);
     let shortage = Shortage::Limit { limit_bytes, mapped_bytes: 3 * chunk_bytes, chunk_bytes };
     assert_eq!(error, AllocError::Exhausted { size_bytes: 1024, align_bytes: 8, shortage });
-    let cause = "16384 bytes more would pass the limit of 49153, of which it has 49152";
+    let cause =
+        format!("{chunk_bytes} bytes more would pass the limit of {limit_bytes}, of which it has {}", 3 * chunk_bytes);
     assert_eq!(text(error), format!("no room for 1024 bytes per CPU, aligned to 8: {cause}"));
     // Freed memory can be allocated again.
     assert_eq!(free(&pool, objects[1]), Ok(()));
     assert!(pool.alloc(layout(1000, 4)).is_ok());
     assert_eq!(pool.alloc(layout(1024, 8)), Err(error));
 
-    let error = Pool::new(&PoolOptions { limit_bytes: chunk_bytes - 1, ..OPTIONS }).unwrap_err();
+    let error = Pool::new(&PoolOptions { limit_bytes: chunk_bytes - 1, ..options() }).unwrap_err();
     let shortage = Shortage::Limit { limit_bytes: chunk_bytes - 1, mapped_bytes: 0, chunk_bytes };
     assert_eq!(error, AllocError::Exhausted { size_bytes: 0, align_bytes: 0, shortage });
-    assert!(text(error).starts_with("no memory for the pool: 16384 bytes more would pass the limit of 16383"));
+    let expected =
+        format!("no memory for the pool: {chunk_bytes} bytes more would pass the limit of {}", chunk_bytes - 1);
+    assert!(text(error).starts_with(&expected), "{error}");
 }
 
 #[test]
 fn exhausted_because_memory_is_the_caller_s() {
-    let backing = Backing::new(5 * OS_PAGE);
-    let pool = Pool::in_region(backing.region(0), &OPTIONS).unwrap();
+    let backing = Backing::new(5 * os_page_bytes());
+    let pool = Pool::in_region(backing.region(0), &options()).unwrap();
     let (_, error) = fill(&pool);
-    let shortage = Shortage::Fixed { size_bytes: 4 * OS_PAGE };
+    let size_bytes = 4 * os_page_bytes();
+    let shortage = Shortage::Fixed { size_bytes };
     assert_eq!(error, AllocError::Exhausted { size_bytes: 1024, align_bytes: 8, shortage });
-    assert!(text(error).ends_with("the pool's 16384 bytes are fixed"));
+    assert!(text(error).ends_with(&format!("the pool's {size_bytes} bytes are fixed")));
 }
 
 #[test]
 fn exhausted_because_the_kernel_refuses() {
     // More memory than there are addresses.
-    let huge = PoolOptions { cpu_count: 1 << 10, stride_bytes: 1 << 40, is_lazy: true, ..OPTIONS };
+    let huge = PoolOptions { cpu_count: 1 << 10, stride_bytes: 1 << 40, is_lazy: true, ..options() };
     let error = Pool::new(&huge).unwrap_err();
     // ENOMEM from Linux, EINVAL from valgrind.
     let AllocError::Exhausted { size_bytes: 0, align_bytes: 0, shortage } = error else { panic!("{error}") };
@@ -105,7 +114,7 @@ fn exhausted_because_the_kernel_refuses() {
     // The kernel refuses memory while the pool grows. There is room left, but not for another chunk: valgrind's own
     // memory counts too, and valgrind exits if it gets none.
     let chunk_bytes = 256 << 20;
-    let options = PoolOptions { cpu_count: 1 << 12, stride_bytes: chunk_bytes >> 12, is_lazy: true, ..OPTIONS };
+    let options = PoolOptions { cpu_count: 1 << 12, stride_bytes: chunk_bytes >> 12, is_lazy: true, ..options() };
     let pool = Pool::new(&options).unwrap();
     let limit = Some((mapped_bytes() + chunk_bytes / 2) as u64);
     let is_refused = in_child(|| {
@@ -127,12 +136,12 @@ fn exhausted_because_the_kernel_refuses() {
 /// Returns the bytes that this process has mapped, including valgrind's.
 fn mapped_bytes() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-    statm.split(' ').next().unwrap().parse::<usize>().unwrap() * OS_PAGE
+    statm.split(' ').next().unwrap().parse::<usize>().unwrap() * os_page_bytes()
 }
 
 #[test]
 fn a_double_free() {
-    for options in [OPTIONS, ROBUST] {
+    for options in [options(), robust()] {
         let pool = Pool::new(&options).unwrap();
         let [first, second] = [16, 24].map(|size| pool.alloc(layout(size, 8)).unwrap());
         assert_eq!(free(&pool, first), Ok(()));
@@ -147,11 +156,11 @@ fn a_double_free() {
 
 #[test]
 fn a_pointer_from_another_pool() {
-    let backing = Backing::new(4 * OS_PAGE);
+    let backing = Backing::new(4 * os_page_bytes());
     let pools = [
-        Pool::new(&OPTIONS).unwrap(),
-        Pool::new(&ROBUST).unwrap(),
-        Pool::in_region(backing.region(0), &OPTIONS).unwrap(),
+        Pool::new(&options()).unwrap(),
+        Pool::new(&robust()).unwrap(),
+        Pool::in_region(backing.region(0), &options()).unwrap(),
     ];
     let objects: Vec<_> = pools.iter().map(|pool| pool.alloc(layout(64, 8)).unwrap()).collect();
     for (mine, pool) in pools.iter().enumerate() {
@@ -175,7 +184,7 @@ fn a_pointer_from_another_pool() {
 
 #[test]
 fn a_corrupted_red_zone() {
-    let pool = Pool::new(&ROBUST).unwrap();
+    let pool = Pool::new(&robust()).unwrap();
     for cpu in 0..2 {
         let object = pool.alloc(layout(21, 1)).unwrap();
         let withdrawn = pool.usage().withdrawn_bytes;
@@ -203,7 +212,7 @@ fn a_corrupted_red_zone() {
 
 #[test]
 fn corrupted_poison() {
-    let pool = Pool::new(&ROBUST).unwrap();
+    let pool = Pool::new(&robust()).unwrap();
     let object = pool.alloc(layout(40, 8)).unwrap();
     let at = addresses(&pool, object);
     assert_eq!(free(&pool, object), Ok(()));
@@ -223,7 +232,7 @@ fn corrupted_poison() {
 
 #[test]
 fn writes_to_memory_that_was_never_allocated() {
-    let pool = Pool::new(&ROBUST).unwrap();
+    let pool = Pool::new(&robust()).unwrap();
     let object = pool.alloc(layout(64, 8)).unwrap();
     let far = addresses(&pool, object)[1].wrapping_add(1000);
     flip(far);
@@ -240,29 +249,31 @@ fn options_that_cannot_be_met() {
         other => panic!("{other:?}"),
     };
     let cpus = Requirement::Between { least: 1, most: 1 << 16 };
-    assert_eq!(refused(PoolOptions { cpu_count: 0, ..OPTIONS }), ("cpu_count", 0, cpus));
-    assert_eq!(refused(PoolOptions { cpu_count: u32::MAX, ..OPTIONS }), ("cpu_count", u32::MAX as usize, cpus));
-    let strides = Requirement::Between { least: OS_PAGE, most: 1 << 40 };
-    for stride_bytes in [0, 4095, (1 << 40) + 1, usize::MAX] {
-        assert_eq!(refused(PoolOptions { stride_bytes, ..OPTIONS }), ("stride_bytes", stride_bytes, strides));
+    assert_eq!(refused(PoolOptions { cpu_count: 0, ..options() }), ("cpu_count", 0, cpus));
+    assert_eq!(refused(PoolOptions { cpu_count: u32::MAX, ..options() }), ("cpu_count", u32::MAX as usize, cpus));
+    let strides = Requirement::Between { least: os_page_bytes(), most: 1 << 40 };
+    for stride_bytes in [0, os_page_bytes() - 1, (1 << 40) + 1, usize::MAX] {
+        assert_eq!(refused(PoolOptions { stride_bytes, ..options() }), ("stride_bytes", stride_bytes, strides));
     }
-    assert_eq!(refused(PoolOptions { stride_bytes: 5000, ..OPTIONS }), ("stride_bytes", 5000, Requirement::PowerOfTwo));
-    let three_pages = PoolOptions { stride_bytes: 3 * OS_PAGE, ..OPTIONS };
-    assert_eq!(refused(three_pages), ("stride_bytes", 3 * OS_PAGE, Requirement::PowerOfTwo));
-    assert_eq!(text(Pool::new(&three_pages).unwrap_err()), "stride_bytes is 12288, but must be a power of two");
+    for stride_bytes in [os_page_bytes() + 904, 3 * os_page_bytes()] {
+        let uneven = PoolOptions { stride_bytes, ..options() };
+        assert_eq!(refused(uneven), ("stride_bytes", stride_bytes, Requirement::PowerOfTwo));
+        let expected = format!("stride_bytes is {stride_bytes}, but must be a power of two");
+        assert_eq!(text(Pool::new(&uneven).unwrap_err()), expected);
+    }
 
-    let backing = Backing::new(4 * OS_PAGE);
-    let in_region = |offset| Pool::in_region(backing.region(offset), &OPTIONS).map(drop);
+    let backing = Backing::new(4 * os_page_bytes());
+    let in_region = |offset| Pool::in_region(backing.region(offset), &options()).map(drop);
     assert_eq!(in_region(0), Ok(()));
     let Err(AllocError::BadOption { option, value, .. }) = in_region(64) else { panic!() };
-    assert_eq!((option, value), ("region.size_bytes", 4 * OS_PAGE - 64));
+    assert_eq!((option, value), ("region.size_bytes", 4 * os_page_bytes() - 64));
     let Err(AllocError::BadOption { option, need: Requirement::MultipleOf(_), .. }) = in_region(4) else { panic!() };
     assert_eq!(option, "region.base");
 }
 
 #[test]
 fn a_handler_that_interrupts_the_pool() {
-    let pool = Pool::new(&OPTIONS).unwrap();
+    let pool = Pool::new(&options()).unwrap();
     let object = pool.alloc(layout(8, 8)).unwrap();
     let inside = pool.hold(|| (pool.alloc(layout(8, 8)), free(&pool, object), pool.audit(), pool.hold(|| ())));
     let refused = AllocError::Reentered;

@@ -12,7 +12,12 @@ use std::alloc::Layout;
 
 use dormouse_percpu::{Object, Pool, Region};
 
-pub(crate) const OS_PAGE: usize = 4096;
+/// Returns the size of an os_page. Not by rustix, which reads the auxiliary vector that valgrind hides.
+pub(crate) fn os_page_bytes() -> usize {
+    // SAFETY: the call takes no pointers.
+    let size_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(size_bytes).expect("Linux has a page size")
+}
 
 pub(crate) fn layout(size: usize, align: usize) -> Layout {
     Layout::from_size_align(size, align).unwrap()

@@ -2,12 +2,12 @@
 
 use dormouse_percpu::{Pool, PoolOptions, possible_cpus};
 
-use crate::{OS_PAGE, addresses, bytes, free, layout};
+use crate::{addresses, bytes, free, layout, os_page_bytes};
 
 #[test]
 fn addresses_follow_the_formula() {
     for cpu_count in [1, 2, 5, 64] {
-        let options = PoolOptions { cpu_count, stride_bytes: 4 * OS_PAGE, ..PoolOptions::default() };
+        let options = PoolOptions { cpu_count, stride_bytes: 4 * os_page_bytes(), ..PoolOptions::default() };
         let pool = Pool::new(&options).unwrap();
         assert_eq!(pool.view().cpu_count(), cpu_count);
         let mut ranges = Vec::new();
@@ -15,7 +15,7 @@ fn addresses_follow_the_formula() {
             let object = pool.alloc(layout(size, 8)).unwrap();
             let at = addresses(&pool, object);
             for (cpu, copy) in at.iter().enumerate() {
-                assert_eq!(copy.addr().wrapping_sub(at[0].addr()), cpu * 4 * OS_PAGE);
+                assert_eq!(copy.addr().wrapping_sub(at[0].addr()), cpu * 4 * os_page_bytes());
                 ranges.push((copy.addr(), copy.addr() + size));
             }
         }
@@ -33,15 +33,15 @@ fn cache_lines_are_shared_only_by_objects_of_one_cpu() {
     let lines = |cpu: usize| objects.iter().map(|at| at[cpu].addr() / 64).collect::<std::collections::BTreeSet<_>>();
     assert_eq!((lines(0).len(), lines(1).len()), (1, 1));
     assert!(lines(0).is_disjoint(&lines(1)));
-    let pages = |cpu: usize| objects.iter().map(|at| at[cpu].addr() / OS_PAGE).collect::<Vec<_>>();
+    let pages = |cpu: usize| objects.iter().map(|at| at[cpu].addr() / os_page_bytes()).collect::<Vec<_>>();
     assert!(!pages(0).iter().any(|page| pages(1).contains(page)), "a page of two CPUs");
 }
 
 fn is_resident(at: *mut u8) -> bool {
-    let page = at.map_addr(|address| address & !(OS_PAGE - 1));
+    let page = at.map_addr(|address| address & !(os_page_bytes() - 1));
     let mut state = 0u8;
     // SAFETY: one mapped os_page; the kernel writes one byte.
-    assert_eq!(unsafe { libc::mincore(page.cast(), OS_PAGE, &raw mut state) }, 0);
+    assert_eq!(unsafe { libc::mincore(page.cast(), os_page_bytes(), &raw mut state) }, 0);
     state & 1 == 1
 }
 

@@ -7,11 +7,16 @@ use dormouse_percpu::{Attached, Pool, PoolOptions, Region};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use crate::{OS_PAGE, addresses, bytes, free, in_child, layout};
+use crate::{addresses, bytes, free, in_child, layout, os_page_bytes};
 
-const LEN: usize = 12 * OS_PAGE;
-const OPTIONS: PoolOptions =
-    PoolOptions { cpu_count: 3, stride_bytes: 4 * OS_PAGE, limit_bytes: usize::MAX, is_robust: true, is_lazy: false };
+fn size_bytes() -> usize {
+    12 * os_page_bytes()
+}
+
+fn options() -> PoolOptions {
+    let stride_bytes = 4 * os_page_bytes();
+    PoolOptions { cpu_count: 3, stride_bytes, limit_bytes: usize::MAX, is_robust: true, is_lazy: false }
+}
 
 /// One piece of memory, mapped twice.
 struct Shared([*mut u8; 2]);
@@ -19,18 +24,18 @@ struct Shared([*mut u8; 2]);
 impl Shared {
     fn new() -> Shared {
         let file = memfd_create(c"pool", MemfdFlags::CLOEXEC).unwrap();
-        ftruncate(&file, LEN as u64).unwrap();
+        ftruncate(&file, size_bytes() as u64).unwrap();
         let access = ProtFlags::READ | ProtFlags::WRITE;
         Shared([(); 2].map(|()| {
             // SAFETY: a new mapping of a file of this length.
-            unsafe { mmap(std::ptr::null_mut(), LEN, access, MapFlags::SHARED, &file, 0) }.unwrap().cast()
+            unsafe { mmap(std::ptr::null_mut(), size_bytes(), access, MapFlags::SHARED, &file, 0) }.unwrap().cast()
         }))
     }
 
     fn region(&self, mapping: usize) -> Region {
         // SAFETY: mapped until the end of the test. The two mappings' bytes are accessed one after the other, by one
         // thread or through the copies of one object.
-        unsafe { Region::new(self.0[mapping], LEN) }
+        unsafe { Region::new(self.0[mapping], size_bytes()) }
     }
 }
 
@@ -38,7 +43,7 @@ impl Drop for Shared {
     fn drop(&mut self) {
         for base in self.0 {
             // SAFETY: the pools over it have been dropped.
-            unsafe { munmap(base.cast(), LEN) }.unwrap();
+            unsafe { munmap(base.cast(), size_bytes()) }.unwrap();
         }
     }
 }
@@ -46,17 +51,17 @@ impl Drop for Shared {
 #[test]
 fn another_process_finds_objects_by_offset() {
     let shared = Shared::new();
-    let pool = Pool::in_region(shared.region(0), &OPTIONS).unwrap();
-    let attached = Attached::new(shared.region(1), &OPTIONS).unwrap();
+    let pool = Pool::in_region(shared.region(0), &options()).unwrap();
+    let attached = Attached::new(shared.region(1), &options()).unwrap();
     for round in 1..100u8 {
         let size = usize::from(round) * 5;
         let object = pool.alloc(layout(size, 8)).unwrap();
         let offset = pool.offset_of(object).unwrap();
         assert_eq!(pool.object_at(offset), Some(object));
         assert_eq!(pool.object_at(offset + 8), None);
-        assert_eq!(pool.object_at(offset + LEN), None);
+        assert_eq!(pool.object_at(offset + size_bytes()), None);
         let there = attached.object_at(offset).unwrap();
-        assert_eq!(attached.object_at(LEN), None);
+        assert_eq!(attached.object_at(size_bytes()), None);
         for (cpu, copy) in addresses(&pool, object).into_iter().enumerate() {
             // SAFETY: the object lives, in the region that both have mapped.
             let other = unsafe { attached.view().address(there, cpu as u32) };
@@ -70,13 +75,13 @@ fn another_process_finds_objects_by_offset() {
         assert_eq!(pool.object_at(offset), None);
         assert_eq!(pool.offset_of(object), None);
     }
-    assert!(Attached::new(shared.region(1), &PoolOptions { cpu_count: 4, ..OPTIONS }).is_err());
+    assert!(Attached::new(shared.region(1), &PoolOptions { cpu_count: 4, ..options() }).is_err());
 }
 
 #[test]
 fn a_forked_child_shares_a_region() {
     let shared = Shared::new();
-    let pool = Pool::in_region(shared.region(0), &OPTIONS).unwrap();
+    let pool = Pool::in_region(shared.region(0), &options()).unwrap();
     let object = pool.alloc(layout(100, 8)).unwrap();
     let at = addresses(&pool, object);
     let is_well = in_child(|| {
@@ -93,7 +98,7 @@ fn a_forked_child_shares_a_region() {
 /// Other threads allocate all the time; the child's pool is consistent, and separate from the parent's.
 #[test]
 fn a_forked_child_has_a_private_pool_of_its_own() {
-    let pool = Pool::new(&PoolOptions { stride_bytes: 64 * OS_PAGE, ..OPTIONS }).unwrap();
+    let pool = Pool::new(&PoolOptions { stride_bytes: 64 * os_page_bytes(), ..options() }).unwrap();
     let kept = pool.alloc(layout(64, 8)).unwrap();
     let copies = addresses(&pool, kept);
     bytes(copies[1], 64).fill(7);

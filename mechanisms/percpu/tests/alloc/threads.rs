@@ -5,7 +5,7 @@ use std::thread;
 
 use dormouse_percpu::{Object, Pool, PoolOptions};
 
-use crate::{OS_PAGE, addresses, bytes, free, layout};
+use crate::{addresses, bytes, free, layout, os_page_bytes};
 
 const THREADS: usize = 4;
 const ROUNDS: usize = 1500;
@@ -38,7 +38,7 @@ impl Parcel {
 #[test]
 fn objects_travel_between_threads() {
     for is_robust in [false, true] {
-        let stride_bytes = 2 * OS_PAGE;
+        let stride_bytes = 2 * os_page_bytes();
         let options = PoolOptions { cpu_count: 2, stride_bytes, is_robust, is_lazy: true, ..PoolOptions::default() };
         let pool = Pool::new(&options).unwrap();
         let (senders, receivers): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| mpsc::channel::<Parcel>()).unzip();

@@ -23,7 +23,7 @@
 #define THREADS 4
 #define ITEMS 64
 #define RECORDS 16
-#define OS_PAGE 4096u
+#define OS_PAGE ((size_t)sysconf(_SC_PAGESIZE))
 
 /* Each CPU's copy of the object. The list and other members are also tested at offsets other than 0. */
 struct copy {
@@ -103,12 +103,15 @@ static void check_options(void)
     options.cpu_count = 1 << 20;
     refused(options, DORMOUSE_PERCPU_BAD_OPTION, EINVAL, "cpu_count is 1048576");
     options = options_of(0);
-    options.stride_bytes = 5000;
-    refused(options, DORMOUSE_PERCPU_BAD_OPTION, EINVAL, "stride_bytes is 5000, but must be a power of two");
+    char text[128];
+    options.stride_bytes = 3 * OS_PAGE;
+    snprintf(text, sizeof text, "stride_bytes is %zu, but must be a power of two", options.stride_bytes);
+    refused(options, DORMOUSE_PERCPU_BAD_OPTION, EINVAL, text);
     options = options_of(0);
     options.limit_bytes = OS_PAGE;
     options.cpu_count = 2;
-    refused(options, DORMOUSE_PERCPU_LIMIT, ENOSPC, "no memory for the pool: 16384 bytes more would pass the limit of 4096");
+    snprintf(text, sizeof text, "no memory for the pool: %zu bytes more would pass the limit of %zu", 4 * OS_PAGE, OS_PAGE);
+    refused(options, DORMOUSE_PERCPU_LIMIT, ENOSPC, text);
     options = options_of(DORMOUSE_PERCPU_LAZY);
     options.cpu_count = 1 << 10;
     options.stride_bytes = (size_t)1 << 40;
@@ -161,7 +164,10 @@ static void check_errors(unsigned flags)
         second = other;
         count++;
     }
-    EXPECT(result, ENOSPC, LIMIT, "no room for 1024 bytes per CPU, aligned to 8: 16384 bytes more would pass the limit of 32768");
+    char text[128];
+    snprintf(text, sizeof text, "no room for 1024 bytes per CPU, aligned to 8: %zu bytes more would pass the limit of %zu",
+             4 * OS_PAGE, 8 * OS_PAGE);
+    EXPECT(result, ENOSPC, LIMIT, text);
     assert(count >= 2);
     struct dormouse_percpu_leak leaks[2];
     assert(dormouse_percpu_pool_leaks(some, leaks, 2) == 1 && leaks[0].size_bytes == 1024 && leaks[0].count == (size_t)count);
@@ -508,7 +514,9 @@ static void check_region(void)
     struct dormouse_percpu_error error;
     errno = 0;
     assert(dormouse_percpu_pool_create_in_region(here, OS_PAGE, &options, &error) == NULL);
-    EXPECT(-errno, EINVAL, BAD_OPTION, "region.size_bytes is 4096");
+    char text[64];
+    snprintf(text, sizeof text, "region.size_bytes is %zu", OS_PAGE);
+    EXPECT(-errno, EINVAL, BAD_OPTION, text);
     assert(dormouse_percpu_pool_create_in_region(NULL, size_bytes, &options, &error) == NULL);
     EXPECT(-errno, EINVAL, BAD_OPTION, "region.base is 0");
     pool = dormouse_percpu_pool_create_in_region(here, size_bytes, &options, &error);
