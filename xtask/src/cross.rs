@@ -243,12 +243,18 @@ fn registry() -> Result<String> {
     Ok(found.context("apt has no source of Debian packages here, from which root directories are made")?.to_owned())
 }
 
+/// Unpacks a package in a root directory that mmdebstrap makes, without its dependencies.
+const UNPACK: &str = r#"cd "$1/tmp" && APT_CONFIG="$MMDEBSTRAP_APT_CONFIG" apt-get -q download PACKAGE && dpkg -x ./*.deb "$1" && rm ./*.deb"#;
+
 /// Returns a root directory of Debian, which is made unless it is there. `variant`: `minbase` installs, `extract` only
-/// unpacks, which runs nothing of the other architecture.
-fn debian(name: &str, variant: &str, architectures: &str, packages: &str) -> Result<PathBuf> {
+/// unpacks, which runs nothing of the other architecture. `unpacked`: a package that is unpacked without those that it
+/// depends on.
+fn debian(name: &str, variant: &str, architectures: &str, packages: &str, unpacked: &str) -> Result<PathBuf> {
     let dir = cache()?.join(name);
     let packages = packages.split_whitespace().collect::<Vec<_>>().join(",");
-    if fs::read_to_string(dir.join(READY)).is_ok_and(|made_of| made_of == packages) {
+    let made_of =
+        packages.split(',').chain(Some(unpacked)).filter(|name| !name.is_empty()).collect::<Vec<_>>().join(",");
+    if fs::read_to_string(dir.join(READY)).is_ok_and(|found| found == made_of) {
         return Ok(dir);
     }
     show(&format!("making {} once", dir.display()));
@@ -259,11 +265,14 @@ fn debian(name: &str, variant: &str, architectures: &str, packages: &str) -> Res
     let mut make = Command::new(MMDEBSTRAP.program);
     make.args(["--quiet", &format!("--variant={variant}"), &format!("--architectures={architectures}")]);
     make.arg(format!("--include={packages}"));
+    if !unpacked.is_empty() {
+        make.arg(format!("--customize-hook={}", UNPACK.replace("PACKAGE", unpacked)));
+    }
     // A mirror may keep a list of this suite for longer than it is valid.
     make.args(["--aptopt=Acquire::Check-Valid-Until \"false\"", "sid"]).arg(&dir);
     // The keys that are installed here may be older than the suite's.
     succeed(make.arg(format!("deb [trusted=yes] {} sid main", registry()?)))?;
-    fs::write(dir.join(READY), packages).context("cannot finish the root directory")?;
+    fs::write(dir.join(READY), made_of).context("cannot finish the root directory")?;
     Ok(dir)
 }
 
@@ -286,8 +295,11 @@ impl Machine {
             Emulation::System { .. } => EMULATOR.to_owned(),
             Emulation::User { .. } | Emulation::None => format!("{USER_PACKAGES} g++-{gcc}"),
         };
-        let packages = format!("{BUILD_PACKAGES} {others} gcc-{gcc} libc6-dev:{of} libstd-rust-dev:{of}");
-        let dir = debian(&format!("build-{}", self.debian), "minbase", &format!("amd64,{}", self.debian), &packages)?;
+        let packages = format!("{BUILD_PACKAGES} {others} gcc-{gcc} libc6-dev:{of}");
+        // It depends on a compiler of the other machine, which is not needed, and cannot be installed beside this one's if
+        // Debian has another revision of it at the moment.
+        let library = format!("libstd-rust-dev:{of}");
+        let dir = debian(&format!("build-{of}"), "minbase", &format!("amd64,{of}"), &packages, &library)?;
         let home = cargo_home()?;
         let registry = home.join("registry");
         fs::create_dir_all(self.target_dir()?).context("cannot make the target directory")?;
@@ -332,7 +344,7 @@ impl Machine {
     /// Returns the root directory of the emulated machine, with the kernel's file.
     fn machine_root(&self, kernel: &str) -> Result<(PathBuf, PathBuf)> {
         let packages = format!("{MACHINE_PACKAGES} {kernel}");
-        let dir = debian(&format!("machine-{}", self.name), "extract", self.debian, &packages)?;
+        let dir = debian(&format!("machine-{}", self.name), "extract", self.debian, &packages, "")?;
         let in_modules = fs::read_dir(dir.join("usr/lib/modules")).into_iter().flatten().flatten();
         let in_boot = fs::read_dir(dir.join("boot")).into_iter().flatten().flatten().map(|entry| entry.path());
         let found = in_modules
