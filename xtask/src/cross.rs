@@ -18,7 +18,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use dormouse_testing::ENV_SKIPS;
+use dormouse_testing::{ENV_RUNNER, ENV_SKIPS};
 
 use crate::programs::{BUILD, Built, Failed, Program, build as build_all, skips, sources};
 use crate::run::{cargo, quote, root, succeed, target_dir};
@@ -186,6 +186,8 @@ const COMPILER_NAMES: [(&str, &str); 8] = [
 const COMPILER_DIR: &str = "/opt/cross";
 /// Updates in stress tests of gates and values: few, because emulation is slow.
 const STRESS_UPDATES: &str = "20000";
+/// Mutated traces in each test of them, where programs are emulated.
+const EMULATED_MUTATIONS: u32 = 30;
 /// Maximum duration of a test program in emulation. It only ends those that hang.
 const LIMIT_S: u32 = 1800;
 /// Name of the file in a finished root directory, which holds the packages of which it was made.
@@ -508,7 +510,11 @@ impl Cross {
                 build.args(["--package", package]).args(targets.iter().flat_map(|target| ["--test", *target]));
             }
         } else {
-            build.args(BUILD).args(self.packages.iter().flat_map(|package| ["--package", package]));
+            let is_built = |option: &&&str| self.targets.is_empty() || **option != "--tests";
+            build.args(BUILD.iter().filter(is_built));
+            build
+                .args(self.targets.iter().flat_map(|target| ["--test", target]))
+                .args(self.packages.iter().flat_map(|package| ["--package", package]));
             if self.packages.is_empty() {
                 build.arg("--workspace").args(WITHOUT.iter().flat_map(|package| ["--exclude", *package]));
             }
@@ -541,7 +547,11 @@ impl Cross {
         command.args(self.variables().iter().map(|(name, value)| format!("{name}={value}")));
         command.arg(format!("PATH={COMPILER_DIR}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"));
         if let Emulation::User { program: emulator, format } = &machine.emulation {
-            command.arg(format!("DORMOUSE_TEST_RUNNER={emulator}"));
+            let given = |name: &str| self.variables.iter().any(|variable| variable.split('=').next() == Some(name));
+            if !given("DORMOUSE_MUTATIONS") {
+                command.arg(format!("DORMOUSE_MUTATIONS={EMULATED_MUTATIONS}"));
+            }
+            command.arg(format!("{ENV_RUNNER}={emulator}"));
             let map = if is_root() { &["--map-users=all", "--map-groups=all"][..] } else { &["--map-root-user"] };
             command.args(["unshare", "--user", "--mount"]).args(map);
             command.args(["sh", "-ec", REGISTER, "sh", &format.rule(emulator)]);
