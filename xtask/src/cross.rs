@@ -1,7 +1,7 @@
 //! `cargo xtask cross`: builds for other machines, and runs the tests in emulation.
 //!
 //! ```text
-//!   cache/build-ARCH   root directory of Debian with compilers for ARCH     bwrap runs cargo in it
+//!   cache/build-ARCH   root directory of Debian with compilers for ARCH     bwrap runs cargo in it, and emulated programs
 //!   cache/machine-ARCH root directory of ARCH with a kernel                 the emulated machine's file system
 //! ```
 //! The caches are outside the checkout. Both roots come from Debian's `sid`, through the registry that apt uses here.
@@ -18,12 +18,12 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use dormouse_testing::ENV_SKIPS;
+use dormouse_testing::{ENV_RUNNER, ENV_SKIPS};
 
 use crate::lua;
 use crate::programs::{BUILD, Built, Failed, Program, build as build_all, skips, sources};
 use crate::run::{cargo, quote, root, succeed, target_dir};
-use crate::system::{BUBBLEWRAP, Tool, ensure};
+use crate::system::{BUBBLEWRAP, Tool, ensure, is_root};
 use crate::tally::{Job, SKIP_PREFIX, Tally, show};
 
 /// Another machine.
@@ -36,7 +36,7 @@ pub(crate) enum Target {
     Aarch64Pages16,
     /// 32-bit Arm, by user-mode emulation
     Armv7,
-    /// 32-bit x86, by user-mode emulation
+    /// 32-bit x86, whose programs this kernel runs itself
     I686,
     /// RISC-V, by user-mode emulation
     Riscv64,
@@ -58,20 +58,49 @@ struct Machine {
 }
 
 enum Emulation {
-    /// Emulates system calls too, by those of this kernel. There is no rseq(2).
-    User { program: &'static str },
+    /// This kernel runs programs of that machine beside its own.
+    None,
+    /// Emulates programs. System calls are those of this kernel, but for some: there is no rseq(2).
+    User { program: &'static str, format: Format },
     /// Emulates a machine, which runs the kernel in files of this package.
     System { kernel: &'static str },
 }
 
+/// The part of an ELF file's header by which the kernel chooses an emulator.
+struct Format {
+    /// `EI_CLASS`: 1 for 32 bits, 2 for 64.
+    class: u8,
+    /// `EI_DATA`: 1 for little endian, 2 for big.
+    data: u8,
+    /// `e_machine`.
+    machine: u16,
+}
+
+impl Format {
+    /// Returns the rule of binfmt_misc that has this emulator run programs of the format.
+    fn rule(&self, emulator: &str) -> String {
+        let &Format { class, data, machine } = self;
+        let is_big = data == 2;
+        // Executable files and shared objects, whose types are 2 and 3.
+        let (kind, kinds) = (2_u16, 0xFFFE_u16);
+        let half = |half: u16| if is_big { half.to_be_bytes() } else { half.to_le_bytes() };
+        let identity = [0x7F, b'E', b'L', b'F', class, data, 1];
+        let magic = identity.into_iter().chain([0; 9]).chain(half(kind)).chain(half(machine));
+        let mask = [0xFF; 7].into_iter().chain([0; 9]).chain(half(kinds)).chain([0xFF; 2]);
+        let text = |bytes: &mut dyn Iterator<Item = u8>| bytes.map(|byte| format!("\\x{byte:02x}")).collect::<String>();
+        // P: the emulator is told the program's own argv[0]. F: the emulator is found even from another root directory.
+        format!(":cross:M::{}:{}:{emulator}:PF", text(&mut magic.into_iter()), text(&mut mask.into_iter()))
+    }
+}
+
 impl Target {
     fn machine(self) -> Machine {
-        let user = |name, triple, debian, gcc, program| Machine {
+        let user = |name, triple, debian, gcc, program, (class, data, machine)| Machine {
             name,
             triple,
             debian,
             gcc,
-            emulation: Emulation::User { program },
+            emulation: Emulation::User { program, format: Format { class, data, machine } },
         };
         let arm64 = |name, kernel| Machine {
             name,
@@ -83,14 +112,32 @@ impl Target {
         match self {
             Target::Aarch64 => arm64("aarch64", "linux-image-cloud-arm64"),
             Target::Aarch64Pages16 => arm64("aarch64-16k", "linux-image-arm64-16k"),
-            Target::Armv7 => {
-                user("armv7", "armv7-unknown-linux-gnueabihf", "armhf", "arm-linux-gnueabihf", "qemu-arm-static")
+            Target::Armv7 => user(
+                "armv7",
+                "armv7-unknown-linux-gnueabihf",
+                "armhf",
+                "arm-linux-gnueabihf",
+                "/usr/bin/qemu-arm",
+                (1, 1, 40),
+            ),
+            Target::I686 => Machine {
+                name: "i686",
+                triple: "i686-unknown-linux-gnu",
+                debian: "i386",
+                gcc: "i686-linux-gnu",
+                emulation: Emulation::None,
+            },
+            Target::Riscv64 => user(
+                "riscv64",
+                "riscv64gc-unknown-linux-gnu",
+                "riscv64",
+                "riscv64-linux-gnu",
+                "/usr/bin/qemu-riscv64",
+                (2, 1, 243),
+            ),
+            Target::S390x => {
+                user("s390x", "s390x-unknown-linux-gnu", "s390x", "s390x-linux-gnu", "/usr/bin/qemu-s390x", (2, 2, 22))
             }
-            Target::I686 => user("i686", "i686-unknown-linux-gnu", "i386", "i686-linux-gnu", "qemu-i386-static"),
-            Target::Riscv64 => {
-                user("riscv64", "riscv64gc-unknown-linux-gnu", "riscv64", "riscv64-linux-gnu", "qemu-riscv64-static")
-            }
-            Target::S390x => user("s390x", "s390x-unknown-linux-gnu", "s390x", "s390x-linux-gnu", "qemu-s390x-static"),
         }
     }
 }
@@ -99,12 +146,11 @@ impl Target {
 const MMDEBSTRAP: Tool = Tool { program: "mmdebstrap", others: &[], package: "mmdebstrap", is_required: true };
 /// Packs initial file systems of emulated machines.
 const CPIO: Tool = Tool { program: "cpio", others: &[], package: "cpio", is_required: true };
-/// Runs programs of other machines.
-const QEMU_USER: Tool =
-    Tool { program: "qemu-s390x-static", others: &[], package: "qemu-user-static", is_required: true };
 
 /// Compilers for the other machine, in the root directory that builds.
 const BUILD_PACKAGES: &str = "rustc cargo gcc libc6-dev make pkgconf";
+/// Programs that tests run beside those of the other machine, and the emulator, in the root directory that builds.
+const USER_PACKAGES: &str = "qemu-user babeltrace2 python3-minimal";
 /// Emulator of a whole machine. Versions before 8.2 execute instructions that another CPU has replaced.
 const EMULATOR: &str = "qemu-system-arm";
 /// Packages of an emulated machine: the programs that tests run there.
@@ -142,6 +188,21 @@ const RUN_BY: [(&str, &[&str]); 1] = [(
 const STRESS_UPDATES: &str = "20000";
 /// Number of CPUs of an emulated machine, unless it is given.
 const CPUS: u32 = 2;
+/// Names under which tests find the compilers of the other machine, and the programs of those compilers' package.
+const COMPILER_NAMES: [(&str, &str); 8] = [
+    ("cc", "gcc"),
+    ("gcc", "gcc"),
+    ("c++", "g++"),
+    ("g++", "g++"),
+    ("ld", "ld"),
+    ("nm", "nm"),
+    ("objdump", "objdump"),
+    ("readelf", "readelf"),
+];
+/// Directory of these names, which is only there while tests run.
+const COMPILER_DIR: &str = "/opt/cross";
+/// Mutated traces in each test of them, where programs are emulated.
+const EMULATED_MUTATIONS: u32 = 30;
 /// Maximum duration of a test program in emulation. It only ends those that hang.
 const LIMIT_S: u32 = 1800;
 /// Name of the file in a finished root directory, which holds the packages of which it was made.
@@ -202,12 +263,18 @@ fn registry() -> Result<String> {
     Ok(found.context("apt has no source of Debian packages here, from which root directories are made")?.to_owned())
 }
 
+/// Unpacks a package in a root directory that mmdebstrap makes, without its dependencies.
+const UNPACK: &str = r#"cd "$1/tmp" && APT_CONFIG="$MMDEBSTRAP_APT_CONFIG" apt-get -q download PACKAGE && dpkg -x ./*.deb "$1" && rm ./*.deb"#;
+
 /// Returns a root directory of Debian, which is made unless it is there. `variant`: `minbase` installs, `extract` only
-/// unpacks, which runs nothing of the other architecture.
-fn debian(name: &str, variant: &str, architectures: &str, packages: &str) -> Result<PathBuf> {
+/// unpacks, which runs nothing of the other architecture. `unpacked`: a package that is unpacked without those that it
+/// depends on.
+fn debian(name: &str, variant: &str, architectures: &str, packages: &str, unpacked: &str) -> Result<PathBuf> {
     let dir = cache()?.join(name);
     let packages = packages.split_whitespace().collect::<Vec<_>>().join(",");
-    if fs::read_to_string(dir.join(READY)).is_ok_and(|made_of| made_of == packages) {
+    let made_of =
+        packages.split(',').chain(Some(unpacked)).filter(|name| !name.is_empty()).collect::<Vec<_>>().join(",");
+    if fs::read_to_string(dir.join(READY)).is_ok_and(|found| found == made_of) {
         return Ok(dir);
     }
     show(&format!("making {} once", dir.display()));
@@ -218,11 +285,14 @@ fn debian(name: &str, variant: &str, architectures: &str, packages: &str) -> Res
     let mut make = Command::new(MMDEBSTRAP.program);
     make.args(["--quiet", &format!("--variant={variant}"), &format!("--architectures={architectures}")]);
     make.arg(format!("--include={packages}"));
+    if !unpacked.is_empty() {
+        make.arg(format!("--customize-hook={}", UNPACK.replace("PACKAGE", unpacked)));
+    }
     // A mirror may keep a list of this suite for longer than it is valid.
     make.args(["--aptopt=Acquire::Check-Valid-Until \"false\"", "sid"]).arg(&dir);
     // The keys that are installed here may be older than the suite's.
     succeed(make.arg(format!("deb [trusted=yes] {} sid main", registry()?)))?;
-    fs::write(dir.join(READY), packages).context("cannot finish the root directory")?;
+    fs::write(dir.join(READY), made_of).context("cannot finish the root directory")?;
     Ok(dir)
 }
 
@@ -241,9 +311,15 @@ impl Machine {
     /// Returns a command that runs `program` in the root directory that builds. The checkout is where it is here.
     fn in_build_root(&self, program: &str) -> Result<Command> {
         let Machine { gcc, debian: of, .. } = self;
-        let emulator = if matches!(self.emulation, Emulation::System { .. }) { EMULATOR } else { "" };
-        let packages = format!("{BUILD_PACKAGES} {emulator} gcc-{gcc} libc6-dev:{of} libstd-rust-dev:{of}");
-        let dir = debian(&format!("build-{}", self.debian), "minbase", &format!("amd64,{}", self.debian), &packages)?;
+        let others = match self.emulation {
+            Emulation::System { .. } => EMULATOR.to_owned(),
+            Emulation::User { .. } | Emulation::None => format!("{USER_PACKAGES} g++-{gcc}"),
+        };
+        let packages = format!("{BUILD_PACKAGES} {others} gcc-{gcc} libc6-dev:{of}");
+        // It depends on a compiler of the other machine, which is not needed, and cannot be installed beside this one's if
+        // Debian has another revision of it at the moment.
+        let library = format!("libstd-rust-dev:{of}");
+        let dir = debian(&format!("build-{of}"), "minbase", &format!("amd64,{of}"), &packages, &library)?;
         let home = cargo_home()?;
         let registry = home.join("registry");
         fs::create_dir_all(self.target_dir()?).context("cannot make the target directory")?;
@@ -256,9 +332,14 @@ impl Machine {
             "/proc",
             "--tmpfs",
             "/tmp",
+            "--tmpfs",
+            "/opt",
         ]);
         for bound in [root(), &registry, &target_dir()?, &cache()?] {
             command.arg("--bind").arg(bound).arg(bound);
+        }
+        for (name, program) in COMPILER_NAMES {
+            command.args(["--symlink", &format!("/usr/bin/{gcc}-{program}"), &format!("{COMPILER_DIR}/{name}")]);
         }
         let upper = self.triple.replace('-', "_").to_uppercase();
         let variables = [
@@ -283,7 +364,7 @@ impl Machine {
     /// Returns the root directory of the emulated machine, with the kernel's file.
     fn machine_root(&self, kernel: &str) -> Result<(PathBuf, PathBuf)> {
         let packages = format!("{MACHINE_PACKAGES} {kernel}");
-        let dir = debian(&format!("machine-{}", self.name), "extract", self.debian, &packages)?;
+        let dir = debian(&format!("machine-{}", self.name), "extract", self.debian, &packages, "")?;
         let in_modules = fs::read_dir(dir.join("usr/lib/modules")).into_iter().flatten().flatten();
         let in_boot = fs::read_dir(dir.join("boot")).into_iter().flatten().flatten().map(|entry| entry.path());
         let found = in_modules
@@ -294,6 +375,12 @@ impl Machine {
         Ok((dir, kernel))
     }
 }
+
+/// Has the kernel run programs of another machine by an emulator, in this user namespace alone, and executes a command.
+const REGISTER: &str = r#"mount -t binfmt_misc none /proc/sys/fs/binfmt_misc
+printf %s "$1" > /proc/sys/fs/binfmt_misc/register
+shift
+exec "$@""#;
 
 /// First program of the emulated machine: mounts what programs expect, runs the tests and switches the machine off.
 const INIT: &str = r#"#!/bin/sh
@@ -385,7 +472,7 @@ impl Cross {
     pub(crate) fn run(&self) -> Result<()> {
         let machine = self.target.machine();
         let tools: &[Tool] = match machine.emulation {
-            Emulation::User { .. } => &[MMDEBSTRAP, BUBBLEWRAP, QEMU_USER],
+            Emulation::User { .. } | Emulation::None => &[MMDEBSTRAP, BUBBLEWRAP],
             Emulation::System { .. } => &[MMDEBSTRAP, BUBBLEWRAP, CPIO],
         };
         ensure(tools)?;
@@ -403,8 +490,8 @@ impl Cross {
 
     fn count(&self, machine: &Machine, built: &Built, tally: &mut Tally) -> Result<()> {
         match machine.emulation {
-            Emulation::User { program } => {
-                built.programs.iter().try_for_each(|test| tally.run(self.user_job(machine, program, test)?))
+            Emulation::User { .. } | Emulation::None => {
+                built.programs.iter().try_for_each(|test| tally.run(self.user_job(machine, test)?))
             }
             Emulation::System { kernel } => tally.run(self.system_job(machine, kernel, built)?),
         }
@@ -442,7 +529,11 @@ impl Cross {
                 build.args(["--package", package]).args(targets.iter().flat_map(|target| ["--test", *target]));
             }
         } else {
-            build.args(BUILD).args(self.packages.iter().flat_map(|package| ["--package", package]));
+            let is_built = |option: &&&str| self.targets.is_empty() || **option != "--tests";
+            build.args(BUILD.iter().filter(is_built));
+            build
+                .args(self.targets.iter().flat_map(|target| ["--test", target]))
+                .args(self.packages.iter().flat_map(|package| ["--package", package]));
             let run = RUN_BY.iter().filter(|(package, _)| self.packages.iter().any(|given| given == package));
             build.args(run.flat_map(|(_, others)| *others).flat_map(|package| ["--package", *package]));
             if self.packages.is_empty() {
@@ -491,17 +582,23 @@ impl Cross {
         fs::read_dir(&dir)?.map(|entry| Ok(entry?.path())).collect()
     }
 
-    /// Returns the job that runs a test program by user-mode emulation.
-    fn user_job(&self, machine: &Machine, emulator: &str, program: &Program) -> Result<Job> {
+    /// Returns the job that runs a test program on this kernel, with the compilers of its machine.
+    fn user_job(&self, machine: &Machine, program: &Program) -> Result<Job> {
         let mut command = machine.in_build_root("env")?;
-        let emulator = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
-            .map(|dir| dir.join(emulator))
-            .find(|file| file.is_file())
-            .with_context(|| format!("{emulator} is not installed"))?;
         command.arg("--chdir").arg(&program.dir);
         command.args(self.variables().iter().map(|(name, value)| format!("{name}={value}")));
-        command.arg(format!("DORMOUSE_TEST_RUNNER={}", emulator.display()));
-        command.arg(emulator).arg(&program.file).args(self.arguments());
+        command.arg(format!("PATH={COMPILER_DIR}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"));
+        if let Emulation::User { program: emulator, format } = &machine.emulation {
+            let given = |name: &str| self.variables.iter().any(|variable| variable.split('=').next() == Some(name));
+            if !given("DORMOUSE_MUTATIONS") {
+                command.arg(format!("DORMOUSE_MUTATIONS={EMULATED_MUTATIONS}"));
+            }
+            command.arg(format!("{ENV_RUNNER}={emulator}"));
+            let map = if is_root() { &["--map-users=all", "--map-groups=all"][..] } else { &["--map-root-user"] };
+            command.args(["unshare", "--user", "--mount"]).args(map);
+            command.args(["sh", "-ec", REGISTER, "sh", &format.rule(emulator)]);
+        }
+        command.args(["timeout", "-k", "5", &LIMIT_S.to_string()]).arg(&program.file).args(self.arguments());
         Ok(Job { command, source: Some(program.source.clone()) })
     }
 

@@ -27,18 +27,13 @@ fn babeltrace2(trace: &Trace, zone: &str, arguments: &[&str]) -> Option<(Vec<u8>
     store(trace, directory.path());
     let mut command = Command::new("babeltrace2");
     command.args(arguments).arg(directory.path()).env("TZ", zone).env("LC_ALL", "C.UTF-8");
-    match command.output() {
-        Ok(output) => {
-            let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert!(output.status.success(), "{errors}\n{}", trace.metadata);
-            Some((output.stdout, errors))
-        }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            dormouse_testing::skip(dormouse_testing::Lack::program("babeltrace2"));
-            None
-        }
-        Err(error) => panic!("babeltrace2: {error}"),
+    if !dormouse_testing::has("babeltrace2") {
+        return None;
     }
+    let output = command.output().unwrap_or_else(|error| panic!("babeltrace2: {error}"));
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{errors}\n{}", trace.metadata);
+    Some((output.stdout, errors))
 }
 
 /// Returns this crate's lines, and the number of lost events.

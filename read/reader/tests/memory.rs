@@ -7,6 +7,7 @@ use std::process::Command;
 use dormouse_abi::class::{FieldType, Kind};
 use dormouse_ctf::Value;
 use dormouse_reader::TraceFiles;
+use dormouse_testing::Lack;
 use dormouse_traces::TraceBuilder;
 
 const STREAMS: u64 = 3;
@@ -58,7 +59,12 @@ fn peak_memory_stays_below_its_bound_for_a_larger_trace() {
             .map(|number| number.parse().unwrap())
             .collect();
         assert_eq!(numbers[0], STREAMS * 12_000, "{what}");
-        assert!(numbers[1] <= BOUND_KIB, "{what}: {} KiB", numbers[1]);
+        if dormouse_testing::is_emulated() {
+            let lack = Lack::emulated("the emulator's memory counts as the program's");
+            dormouse_testing::skip_part(format!("memory of {what}"), lack);
+        } else {
+            assert!(numbers[1] <= BOUND_KIB, "{what}: {} KiB", numbers[1]);
+        }
     }
 }
 

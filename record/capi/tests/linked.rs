@@ -185,3 +185,25 @@ fn a_program_with_musl_is_traced() {
         exercise(&[], &program);
     }
 }
+
+/// The headers of every library, which C programs with musl include; their libraries need Rust's for musl.
+#[test]
+fn headers_compile_with_musl() {
+    if !has("musl-gcc") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let headers = include_dirs().flat_map(|dir| std::fs::read_dir(dir.join("dormouse")).into_iter().flatten());
+    let headers: Vec<_> = headers.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    assert!(headers.iter().any(|name| name == "event.h"), "{headers:?}");
+    for name in headers {
+        let source = dir.path().join("included.c");
+        std::fs::write(&source, format!("#include <dormouse/{name}>\nint main(void) {{ return 0; }}\n")).unwrap();
+        let mut compile = Command::new("musl-gcc");
+        compile.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]);
+        include_dirs().for_each(|dir| {
+            compile.arg("-I").arg(dir);
+        });
+        succeed(compile.arg(&source));
+    }
+}

@@ -94,7 +94,7 @@ const WAITS_FOR_SIGNALS: [i64; 3] = [libc::SYS_rt_sigtimedwait, libc::SYS_rt_sig
 const WAITS_FOR_SIGNALS: [i64; 2] = [libc::SYS_rt_sigtimedwait, libc::SYS_rt_sigsuspend];
 
 /// Calls that are restarted after a handler with `SA_RESTART` (signal(7)).
-const RESTARTED: [i64; 17] = [
+const RESTARTED: &[i64] = &[
     libc::SYS_read,
     libc::SYS_readv,
     libc::SYS_write,
@@ -103,6 +103,8 @@ const RESTARTED: [i64; 17] = [
     libc::SYS_openat,
     libc::SYS_wait4,
     libc::SYS_waitid,
+    // s390x has accept4(2) alone.
+    #[cfg(not(target_arch = "s390x"))]
     libc::SYS_accept,
     libc::SYS_accept4,
     libc::SYS_connect,

@@ -24,6 +24,7 @@ pub mod code;
 pub mod commands;
 pub mod guest;
 pub mod lttng;
+pub mod machines;
 pub mod manual;
 pub mod mutations;
 pub mod programs;
@@ -33,6 +34,9 @@ pub mod terminal;
 pub const ENV_SKIPS: &str = "DORMOUSE_SKIPS";
 /// Environment variable that, set to `1`, turns missing tools into failures.
 pub const ENV_REQUIRE_TOOLS: &str = "DORMOUSE_REQUIRE_TOOLS";
+
+/// Environment variable that names the emulator, if programs of another machine are emulated one by one on this kernel.
+pub const ENV_RUNNER: &str = "DORMOUSE_TEST_RUNNER";
 
 /// Programs that tests run, and the Debian packages that contain them, if the names differ.
 const PACKAGES: [(&str, &str); 21] = [
@@ -134,6 +138,17 @@ impl Lack {
     pub fn machine(reason: impl Display, remedy: impl Display) -> Lack {
         Lack { reason: reason.to_string(), remedy: remedy.to_string(), is_tool: false }
     }
+
+    /// Returns the lack of something that an emulator of single programs does not have.
+    pub fn emulated(reason: impl Display) -> Lack {
+        Lack::machine(reason, "run the tests on a machine of this architecture")
+    }
+}
+
+/// Whether this program runs in an emulator of single programs, which has no rseq(2), ptrace(2) or seccomp(2), and whose own
+/// memory and threads count as the program's.
+pub fn is_emulated() -> bool {
+    std::env::var_os(ENV_RUNNER).is_some_and(|runner| !runner.is_empty())
 }
 
 /// Skips the calling test, which must return.

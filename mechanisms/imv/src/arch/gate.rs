@@ -70,12 +70,16 @@ macro_rules! static_branch {
     ($key:path, announce($section:literal, $function:path $(,)?) $(,)?) => {
         $crate::__gate!(announced ($key, {
             ::core::concat!(".pushsection ", $section, ",\"aR?\",%progbits"),
+            // Fields have 64 bits. Where addresses have 32, assemblers have no 64-bit differences: the rest is zero.
             ".balign 8",
-            ".8byte {key} - .",
-            ".8byte {function} - .",
+            ".{address_bytes}byte {key} - .",
+            ".balign 8",
+            ".{address_bytes}byte {function} - .",
+            ".balign 8",
             ".popsection",
         }, {
             function = sym $function,
+            address_bytes = const ::core::mem::size_of::<usize>(),
         }))
     };
 }

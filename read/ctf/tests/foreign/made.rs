@@ -2,7 +2,7 @@
 
 use dormouse_traces::BitWriter;
 
-use super::agree;
+use super::{agree, is_reference};
 
 pub(crate) const INTEGERS: &str = "
 typealias integer { size = 8; align = 8; } := uint8_t;
@@ -158,6 +158,9 @@ fn headers_agree(is_big_endian: bool, tag_bits: u32, time_bits: u32, extended: u
 /// classes, and a stream without packet context.
 #[test]
 fn variants_sequences_and_names_in_all_scopes() {
+    if !is_reference() {
+        return;
+    }
     let metadata = format!(
         "/* CTF 1.8 */\n{INTEGERS}
         typealias integer {{ size = 12; align = 4; base = x; }} := twelve;
