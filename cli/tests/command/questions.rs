@@ -264,3 +264,54 @@ fn groups_of_pairs_are_in_the_order_of_their_time() {
     let sums: Vec<u64> = rows.map(|row| row["values"]["sum"].as_u64().expect("a sum")).collect();
     assert!(sums.len() > 10 && sums.is_sorted_by(|a, b| a >= b), "{sums:?}");
 }
+
+/// Writes a trace that is a sample: a tenth of the requests, all large ones, and some ticks.
+fn sampled() -> TempDir {
+    let mut builder = TraceBuilder::new();
+    let fields = [("bytes", FieldType::scalar(Kind::U64))];
+    let [request, tick] = ["request", "tick"].map(|name| builder.class("shop", name, &fields));
+    let cpu = builder.stream(0);
+    let rules = "shop:request where bytes > 4K\nshop:request sample 1/10\nshop:tick sample 50/s";
+    builder.state(1, &StateRecord::Rules { rules });
+    for index in 0..9u64 {
+        let bytes = if index % 3 == 0 { 10_000 } else { 100 };
+        builder.event(cpu, 1000 + 1_000_000 * index, 7, 7, request, &[Value::U64(bytes)]);
+    }
+    builder.event(cpu, 10_001_000, 7, 7, tick, &[Value::U64(1)]);
+    let dir = tempfile::tempdir().expect("a directory");
+    builder.finish().write(dir.path());
+    dir
+}
+
+#[test]
+fn a_sample_is_told_and_scaled() {
+    let dir = sampled();
+    let (text, code, error) = stats(&dir, &[]);
+    assert_eq!((code, error.as_str()), (Some(0), ""), "a sample is no error");
+    let note = "
+note: the trace is a sample. ESTIMATED is about how many events happened for which a rule's condition was true, ERROR its
+standard error; - is not known. All other figures are those of recorded events
+";
+    let table = "
+EVENTS  ESTIMATED  ERROR  BYTES  ID  CLASS         SAMPLE
+     9         63     23    234   0  shop:request  1/10
+     1          -      -     26   1  shop:tick     at most 50 a second: not scaled
+";
+    assert!(text.contains(&format!("{table}{note}")), "{text}");
+    let (text, code, _) = stats(&dir, &["--field", "bytes", "-e", "shop:request"]);
+    let of_classes = "      (shop:request: 1/10)\n";
+    assert!(code == Some(0) && text.contains(&format!("{note}{of_classes}")), "{text}");
+    let row = text.lines().find(|line| line.ends_with("shop:request")).expect("a row");
+    let cells: Vec<&str> = row.split_whitespace().take(7).collect();
+    // 3 × 10,000, and 6 × 100, of which each stands for ten.
+    assert_eq!(cells, ["9", "63", "23", "29.9", "KiB", "35.2", "KiB"], "{text}");
+    for question in [&["--latency", "shop:request..shop:tick"][..], &["--by", "event", "--diff"]] {
+        let path = dir.path().to_str().expect("text");
+        let other = question.contains(&"--diff").then_some(path);
+        let (text, code, _) = stats(&dir, &[question, other.as_slice()].concat());
+        let told = "note: the trace is a sample: counts are those of recorded events (shop:request: 1/10; shop:tick: at \
+                    most 50 a second: not scaled)";
+        assert!(code == Some(0) && text.contains(told), "{text}");
+        assert_eq!(text.contains("; pairs are those of which both events were recorded"), other.is_none(), "{text}");
+    }
+}

@@ -24,7 +24,7 @@
 //! * [`trace`]: a trace of any tracer, ready to be read.
 //! * [`stream`]: packets and events of one stream.
 //! * [`merge`]: events of all streams in time order. Their files are read by `dormouse-reader`.
-//! * [`select`]: selection of events, and the writers of events.
+//! * [`select`]: selection of events, the writers of events, and the weights of events that are a sample.
 //! * [`processes`]: the programs that process ids stood for, by time.
 //! * [`stats`]: statistics of whole traces, without merging them.
 //! * [`time`]: clocks and dates.

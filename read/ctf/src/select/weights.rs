@@ -29,7 +29,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use dormouse_abi::rule::{Name, Part, Sample, hash, is_in_sample};
+use dormouse_abi::rule::{Name, Part, RULE_COUNT_MAX, Sample, hash, is_in_sample};
 use dormouse_filter::{Fields, RuleText, Test};
 
 use super::{ClassRef, Place, Values, Writer};
@@ -55,7 +55,7 @@ impl Weight {
     pub const ONE: Weight = Weight::Known { factor: 1.0, is_independent: true };
 }
 
-/// Maximum number of different weights that [`WeightCounts`] keeps.
+/// Maximum number of different weights that [`WeightCounts`] keeps. Events of further ones count as those of no known weight.
 const WEIGHTS_MAX: usize = 1024;
 
 /// Numbers of events by their weights. Sums of them do not depend on the order in which events were added.
@@ -127,9 +127,10 @@ pub struct SampledRules {
 
 impl SampledRules {
     /// Parses the rules of a session, one a line. A rule that this version does not understand has a sample without a
-    /// known probability, for all classes.
+    /// known probability, for all classes. So have rules beyond [`RULE_COUNT_MAX`] together.
     pub fn parse(text: &str) -> SampledRules {
-        SampledRules { rules: text.lines().map(|line| RuleText::parse(line).ok()).collect() }
+        let parsed = |(index, line)| if index < RULE_COUNT_MAX { RuleText::parse(line).ok() } else { None };
+        SampledRules { rules: text.lines().enumerate().take(RULE_COUNT_MAX + 1).map(parsed).collect() }
     }
 
     /// Whether a rule has a sample. Without one, all events have the weight 1.

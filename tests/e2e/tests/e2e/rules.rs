@@ -1,10 +1,13 @@
 //! Rules: the trace has exactly the events that they select, by the program's own ledger.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use dormouse_abi::rule::value::Value;
+use dormouse_abi::rule::{hash, is_in_sample};
 use dormouse_ctf::StateRecord;
 use dormouse_e2e::check::check;
 use dormouse_e2e::run::{Record, Recording, Running, dormouse};
@@ -308,3 +311,122 @@ fn rules_select_what_view_selects() {
         assert_eq!(found, expected, "{condition}");
     }
 }
+
+/// Returns what `dormouse stats` prints as JSON. The options are a question.
+fn json_stats(recording: &Recording, question: &[&str]) -> serde_json::Value {
+    let output =
+        Command::new(dormouse()).args(["stats", "--json"]).arg(&recording.dir).args(question).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "a sample is no error: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Returns the requests as a class of `dormouse stats --json`.
+fn request_stats(recording: &Recording) -> serde_json::Value {
+    let stats = json_stats(recording, &[]);
+    let mut classes = stats["classes"].as_array().unwrap().iter();
+    classes.find(|class| class["name"] == "e2e:request").expect("some were recorded").clone()
+}
+
+/// Checks an estimate against the ledger. Programs draw random numbers whose seed a test does not know, so an estimate
+/// can be far off by chance: by more than six standard errors once in 500 million times.
+fn check_estimate(estimated: &serde_json::Value, truth: f64, error: f64) {
+    let estimated = estimated.as_f64().expect("a number");
+    assert!((estimated - truth).abs() <= 6.0 * error, "{estimated} instead of {truth} ± {error}");
+}
+
+#[test]
+fn samples_by_chance_are_scaled_back() {
+    for context in ["ids", "none"] {
+        let recording = recorded(Record::new().context(context), &["e2e:request sample 1/10"]);
+        check(&recording);
+        let (truth, found) = (ledger(&recording.stdout).len() as f64, request_stats(&recording));
+        assert!(found["count"].as_u64().unwrap() < 2_000, "{found}");
+        assert_eq!(found["samples"], serde_json::json!(["1/10"]));
+        // The variance of the estimate of n events by a sample of one in N is n (N - 1).
+        let error = (truth * 9.0).sqrt();
+        check_estimate(&found["estimated"], truth, error);
+        let stated = found["estimated_error"].as_f64().unwrap();
+        assert!(stated > error / 2.0 && stated < error * 2.0, "{stated} instead of {error}");
+    }
+}
+
+#[test]
+fn some_events_are_recorded_all_and_others_in_a_sample() {
+    let rules = ["e2e:request where bytes >= 9000", "e2e:request sample 1/100"];
+    let recording = recorded(Record::new(), &rules);
+    let (trace, _, _) = check(&recording);
+    let ledger = ledger(&recording.stdout);
+    let is_large = |request: &&Request<'_>| request.bytes >= 9_000;
+    let large = ledger.iter().filter(is_large).count();
+    // `round=u32 ROUND bytes=u32 BYTES path=…`
+    let is_large = |values: &&String| values.split(' ').nth(3).unwrap().parse::<u32>().unwrap() >= 9_000;
+    assert_eq!(trace.values("e2e:request").iter().filter(is_large).count(), large);
+    let found = request_stats(&recording);
+    check_estimate(&found["estimated"], ledger.len() as f64, ((ledger.len() - large) as f64 * 99.0).sqrt());
+    // The same for single groups: one that is recorded all, and all others.
+    let of_large = json_stats(&recording, &["--by", "event", "--where", "bytes >= 9000"]);
+    let row = &of_large["rows"][0];
+    assert_eq!((row["estimated"].as_f64(), row["estimated_error"].as_f64()), (Some(large as f64), Some(0.0)));
+}
+
+/// The rules at the time of an event are its measure.
+#[test]
+fn samples_that_change_are_scaled_back() {
+    let mut rounds = Rounds::start(Record::new().env("DORMOUSE_LISTEN", "thread"), "e2e:request sample 1/10");
+    rounds.emit();
+    for rule in ["e2e:request sample 1/2", "e2e:request", "e2e:request sample 7/s"] {
+        assert_eq!(rounds.set(&[rule]), "1 program follows\n");
+        rounds.emit();
+    }
+    let recording = rounds.end();
+    let rows = json_stats(&recording, &["--by", "round", "-e", "e2e:request"])["rows"].as_array().unwrap().clone();
+    let row = |round: u32| rows.iter().find(|row| row["key"]["round"] == round).expect("a row");
+    let truth = |round: u32| ledger(&recording.stdout).iter().filter(|request| request.round == round).count() as f64;
+    for (round, variance) in [(0, 9.0), (1, 1.0), (2, 0.0)] {
+        check_estimate(&row(round)["estimated"], truth(round), (truth(round) * variance).sqrt());
+    }
+    assert_eq!((row(3)["count"].as_u64() < Some(100), &row(3)["estimated"]), (true, &serde_json::Value::Null));
+    let found = request_stats(&recording);
+    assert_eq!(found["samples"], serde_json::json!(["1/10", "1/2", "7/s"]));
+    assert_eq!(found["estimated"], serde_json::Value::Null, "the number of one round is not known");
+}
+
+/// All programs choose the same values of a field, and record all of their events.
+#[test]
+fn a_sample_by_a_field_has_all_events_of_its_values() {
+    const PROCESSES: usize = 3;
+    let script = format!("for i in 1 2 {PROCESSES}; do \"$0\" requests \"$1\"; done");
+    for (rule, chosen) in [
+        ("e2e:request sample by bytes 1/4", &(|request: &Request<'_>| Value::Integer(request.bytes.into())) as Key<'_>),
+        ("e2e:request sample by fields.path 1/4", &|request| Value::Text(request.path.as_bytes().to_vec().into())),
+    ] {
+        let record = Record::new().budget(AMPLE).option("-e").option(rule);
+        let line = record.place().join("line");
+        std::fs::write(&line, "\n").unwrap();
+        let command = ["sh".as_ref(), "-c".as_ref(), script.as_ref(), TRACED.as_ref(), line.as_os_str()];
+        let recording = record.run(&command).succeeded();
+        let (trace, _, _) = check(&recording);
+        let ledger = ledger(&recording.stdout);
+        let mut of_value = BTreeMap::new();
+        for values in trace.values("e2e:request") {
+            *of_value.entry(values).or_insert(0) += 1;
+        }
+        assert!(of_value.values().all(|count| *count == PROCESSES), "a value is there in each process, or in none");
+        let is_chosen = |request: &&Request<'_>| is_in_sample(hash(&chosen(request)), 4);
+        let wanted: Vec<&Request<'_>> = ledger.iter().filter(is_chosen).collect();
+        assert_eq!(wanted.len(), of_value.len() * PROCESSES);
+        for Request { round, bytes, path } in &wanted {
+            let values = format!("round=u32 {round} bytes=u32 {bytes} path=str {path:?}");
+            assert!(of_value.contains_key(&values), "{values}");
+        }
+        let found = request_stats(&recording);
+        assert_eq!(found["estimated"].as_f64(), Some(4.0 * wanted.len() as f64));
+        assert_eq!(found["estimated_error"], serde_json::Value::Null);
+        // The hash is the same in each run; a random choice of values has this standard error.
+        let error = (3.0 * PROCESSES as f64 * ledger.len() as f64).sqrt();
+        check_estimate(&found["estimated"], ledger.len() as f64, error);
+    }
+}
+
+/// Returns the value by which a request is sampled.
+type Key<'k> = &'k dyn Fn(&Request<'_>) -> Value<'static>;
