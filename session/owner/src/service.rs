@@ -81,6 +81,9 @@ impl Shared {
         if !register.set_rules(rules.rules(), rules.text()) {
             return Err("the session has no room for these rules; join some by `*`, or leave some out".into());
         }
+        // Records have the time of the last look. Readers weigh events by the rules at their time, so the record must not
+        // be earlier than events of the rules before.
+        self.look();
         // Without the record, the events are recorded by these rules all the same.
         let _ = self.trace.state(&[StateRecord::Rules { rules: rules.text() }]);
         Ok(())
