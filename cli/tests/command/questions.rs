@@ -294,8 +294,8 @@ standard error; - is not known. All other figures are those of recorded events
 ";
     let table = "
 EVENTS  ESTIMATED  ERROR  BYTES  ID  CLASS         SAMPLE
-     9         63     23    234   0  shop:request  1/10
-     1          -      -     26   1  shop:tick     at most 50 a second: not scaled
+     9         63     23    216   0  shop:request  1/10
+     1          -      -     24   1  shop:tick     at most 50 a second: not scaled
 ";
     assert!(text.contains(&format!("{table}{note}")), "{text}");
     let (text, code, _) = stats(&dir, &["--field", "bytes", "-e", "shop:request"]);
