@@ -172,18 +172,31 @@ const SHORT_WITHOUT: [&str; 2] = ["model::", "alone::"];
 /// Packages that are of no use on another machine: those that run the project's tasks here.
 const WITHOUT: [&str; 4] = ["xtask", "xtask-cache", "xtask-lua", "dormouse-install"];
 /// Packages whose programs and libraries the tests of a package run.
-const RUN_BY: [(&str, &[&str]); 1] = [(
-    "dormouse-e2e",
-    &[
-        "dormouse",
+const RUN_BY: [(&str, &[&str]); 2] = [
+    (
         "dormouse-capi",
-        "dormouse-census",
-        "dormouse-cli",
-        "dormouse-e2e-plugin",
-        "dormouse-preload",
-        "dormouse-vring-vhost",
-    ],
-)];
+        &[
+            "dormouse-backing-capi",
+            "dormouse-cli",
+            "dormouse-imv-capi",
+            "dormouse-percpu-capi",
+            "dormouse-relay-capi",
+            "dormouse-vring-capi",
+        ],
+    ),
+    (
+        "dormouse-e2e",
+        &[
+            "dormouse",
+            "dormouse-capi",
+            "dormouse-census",
+            "dormouse-cli",
+            "dormouse-e2e-plugin",
+            "dormouse-preload",
+            "dormouse-vring-vhost",
+        ],
+    ),
+];
 /// Updates in stress tests of gates and values: few, because emulation is slow.
 const STRESS_UPDATES: &str = "20000";
 /// Number of CPUs of an emulated machine, unless it is given.
