@@ -100,10 +100,10 @@ fn program(rng: &mut SmallRng) -> (String, Vec<Vec<Kind>>) {
     let (mut text, mut kinds) = (PRELUDE.to_string(), vec![Vec::new(); CLASS_COUNT]);
     for class in 0..CLASS_COUNT {
         let mut fields: Vec<String> = Vec::new();
-        for field in 0..class {
+        for (field, kinds) in kinds.iter_mut().take(class).enumerate() {
             let (form, kind) = FIELDS[rng.random_range(0..FIELDS.len())];
             fields.push(form.replace("fN", &format!("f{field}")));
-            kinds[field].push(kind);
+            kinds.push(kind);
         }
         // The number is the first field, or the last one.
         fields.insert(if class % 2 == 0 { 0 } else { class }, "(n, number)".into());

@@ -432,8 +432,10 @@ fn check_estimate(estimated: &serde_json::Value, truth: f64, error: f64) {
 fn samples_by_chance_are_scaled_back() {
     for context in ["ids", "none"] {
         let recording = recorded(Record::new().context(context), &["e2e:request sample 1/10"]);
-        check(&recording);
-        let (truth, found) = (ledger(&recording.stdout).len() as f64, request_stats(&recording));
+        let (trace, events, _) = check(&recording);
+        let emitted = ledger(&recording.stdout).len() as u64;
+        assert_eq!(unrecorded(&trace), [("e2e:request".to_string(), 0, emitted - events)]);
+        let (truth, found) = (emitted as f64, request_stats(&recording));
         assert!(found["count"].as_u64().unwrap() < 2_000, "{found}");
         assert_eq!(found["samples"], serde_json::json!(["1/10"]));
         // The variance of the estimate of n events by a sample of one in N is n (N - 1).
@@ -454,7 +456,10 @@ fn some_events_are_recorded_all_and_others_in_a_sample() {
     let large = ledger.iter().filter(is_large).count();
     // `round=u32 ROUND bytes=u32 BYTES path=…`
     let is_large = |values: &&String| values.split(' ').nth(3).unwrap().parse::<u32>().unwrap() >= 9_000;
-    assert_eq!(trace.values("e2e:request").iter().filter(is_large).count(), large);
+    let recorded = trace.values("e2e:request");
+    assert_eq!(recorded.iter().filter(is_large).count(), large);
+    let sampled_out = (ledger.len() - recorded.len()) as u64;
+    assert_eq!(unrecorded(&trace), [("e2e:request".to_string(), 0, sampled_out)]);
     let found = request_stats(&recording);
     check_estimate(&found["estimated"], ledger.len() as f64, ((ledger.len() - large) as f64 * 99.0).sqrt());
     // The same for single groups: one that is recorded all, and all others.
