@@ -226,7 +226,15 @@ fn discarded_events_agree() {
     assert_same_lines(&ours, &theirs);
     assert_eq!(lost, 21);
     // Losses in the first packet may be older than the stream's first packet, so babeltrace2 prints no number for it.
-    for part in ["Tracer may have discarded events", "Tracer discarded 5 events", "Tracer discarded 12 events"] {
+    // Version 2.1 prints nothing for them.
+    let version = Command::new("babeltrace2").arg("--version").output().unwrap().stdout;
+    let is_first_told = !String::from_utf8_lossy(&version).contains(" 2.1");
+    if !is_first_told {
+        let lack = dormouse_testing::Lack::machine("babeltrace2 2.1 does not print it", "run it on Debian 12");
+        dormouse_testing::skip_part("loss before the first packet", lack);
+    }
+    let first = is_first_told.then_some("Tracer may have discarded events");
+    for part in first.into_iter().chain(["Tracer discarded 5 events", "Tracer discarded 12 events"]) {
         assert!(errors.contains(part), "{errors}");
     }
     let metadata = trace.parse();
