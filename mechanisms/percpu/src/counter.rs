@@ -45,7 +45,8 @@ use crate::txn::Commit;
 /// A word that only critical sections on its CPU write, and any thread may read.
 ///
 /// It has no atomic addition, because one between a section's load and its store would be lost.
-#[repr(transparent)]
+// As atomics of 64 bits are, also where integers of 64 bits are not.
+#[repr(C, align(8))]
 #[derive(Debug, Default)]
 pub struct RseqU64(UnsafeCell<u64>);
 

@@ -225,6 +225,11 @@ fn discarded_events_agree() {
     let (ours, lost) = view(&trace, ClockFormat::TimeOfDay, 0);
     assert_same_lines(&ours, &theirs);
     assert_eq!(lost, 21);
+    let version = Command::new("babeltrace2").arg("--version").output().unwrap().stdout;
+    if String::from_utf8_lossy(&version).contains(" 2.1") {
+        let lack = dormouse_testing::Lack::machine("babeltrace2 2.1 tells of fewer losses", "run it on Debian 12");
+        return dormouse_testing::skip_part("warnings of lost events", lack);
+    }
     // Losses in the first packet may be older than the stream's first packet, so babeltrace2 prints no number for it.
     for part in ["Tracer may have discarded events", "Tracer discarded 5 events", "Tracer discarded 12 events"] {
         assert!(errors.contains(part), "{errors}");

@@ -126,11 +126,10 @@ fn install() {
     unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), before.as_mut_ptr()) };
     // SAFETY: filled by the call above.
     let before = *BEFORE.get_or_init(|| unsafe { before.assume_init() });
-    let action = libc::sigaction {
-        sa_sigaction: handle as *const () as usize,
-        sa_flags: libc::SA_SIGINFO | libc::SA_ONSTACK,
-        ..before
-    };
+    // On some machines the structure has private fields.
+    let mut action = before;
+    action.sa_sigaction = handle as *const () as usize;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
     // SAFETY: the handler has the signature that SA_SIGINFO requires and only calls async-signal-safe functions, except
     // for a former handler, for which the code that installed it is responsible.
     unsafe { libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut()) };
