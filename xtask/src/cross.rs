@@ -153,6 +153,8 @@ const RUN_BY: [(&str, &[&str]); 2] = [
 ];
 /// Updates in stress tests of gates and values: few, because emulation is slow.
 const STRESS_UPDATES: &str = "20000";
+/// Number of times that a gate is toggled in the test of that.
+const TOGGLES: &str = "2000";
 /// Number of CPUs of an emulated machine, unless it is given.
 const CPUS: u32 = 2;
 /// Maximum duration of a test program in emulation. It only ends those that hang.
@@ -485,7 +487,12 @@ impl Cross {
     /// Returns the variables of test programs.
     fn variables(&self) -> Vec<(String, String)> {
         let given = self.variables.iter().filter_map(|variable| variable.split_once('='));
-        let own = [("DORMOUSE_BUILT", "1"), ("DORMOUSE_STRESS_UPDATES", STRESS_UPDATES), ("RUST_BACKTRACE", "0")];
+        let own = [
+            ("DORMOUSE_BUILT", "1"),
+            ("DORMOUSE_TOGGLES", TOGGLES),
+            ("DORMOUSE_STRESS_UPDATES", STRESS_UPDATES),
+            ("RUST_BACKTRACE", "0"),
+        ];
         own.into_iter().chain(given).map(|(name, value)| (name.into(), value.into())).collect()
     }
 
