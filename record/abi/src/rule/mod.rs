@@ -52,7 +52,7 @@ pub const RULES_SIZE_BYTES_MAX: usize = 32 << 10;
 /// recorded if one of these rules selects it: its condition is true, and the event is in its sample.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rule {
-    /// Pattern of `provider:name`; see [`matches`].
+    /// Pattern of `provider:name`; see [`matches()`].
     pub pattern: String,
     /// Levels of the classes that the rule matches; `None`: any, or no level.
     pub levels: Option<LevelBound>,
