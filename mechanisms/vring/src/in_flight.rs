@@ -31,6 +31,8 @@ use crate::split::Layout;
 /// descriptors replace available ones, so a device must publish each buffer by itself, in the order in which it popped them. It has then
 /// no buffer that it could not pop again. The layout's room for buffers stays empty.
 ///
+/// Numbers are in the byte order of the machine, as in other programs' records, and not little-endian as those of a ring.
+///
 /// Another process may change the record: each value is checked, and a wrong one changes which of the driver's buffers
 /// are executed, and nothing else.
 #[derive(Debug)]
@@ -69,6 +71,14 @@ const PACKED_POSITIONS: usize = 16;
 const ALIGNMENT: usize = 64;
 const WRAP: u16 = 1 << 15;
 
+/// Converts a number between little-endian and the byte order of the machine.
+fn native<W: Word>(number: W) -> W {
+    match cfg!(target_endian = "big") {
+        true => W::from_u64(number.to_u64().swap_bytes() >> (64 - 8 * size_of::<W>())),
+        false => number,
+    }
+}
+
 impl InFlight {
     /// Returns the number of bytes of the record of a queue of `size` descriptors, a multiple of 64.
     pub const fn size_bytes(is_packed: bool, size: u16) -> usize {
@@ -95,7 +105,7 @@ impl InFlight {
         debug_assert!(offset + size_of::<W>() <= InFlight::size_bytes(self.is_packed, self.size));
         // SAFETY: by `new`'s contract the record is mapped and accessed only atomically; the word is inside it, and
         // aligned, because the record is.
-        unsafe { W::load(self.base.wrapping_add(offset), Relaxed) }
+        native(unsafe { W::load(self.base.wrapping_add(offset), Relaxed) })
     }
 
     /// Stores a word after everything before it. A process that is killed has executed a prefix of its stores.
@@ -103,7 +113,7 @@ impl InFlight {
         debug_assert!(offset + size_of::<W>() <= InFlight::size_bytes(self.is_packed, self.size));
         // SAFETY: by `new`'s contract the record is mapped and accessed only atomically; the word is inside it, and
         // aligned, because the record is.
-        unsafe { value.store(self.base.wrapping_add(offset), Release) }
+        unsafe { native(value).store(self.base.wrapping_add(offset), Release) }
     }
 
     /// Offsets of a buffer's fields in a split queue's record. `inflight` is the first byte of a word whose rest is
@@ -121,7 +131,11 @@ impl InFlight {
     }
 
     fn is_in_flight(&self, head: u16) -> bool {
-        self.load::<u16>(InFlight::entry(head)) as u8 == 1
+        native(self.load::<u16>(InFlight::entry(head))) as u8 == 1
+    }
+
+    fn set_in_flight(&self, head: u16, is_in_flight: bool) {
+        self.store(InFlight::entry(head), native(u16::from(is_in_flight)));
     }
 
     /// Reads from the record and the queue where a device continues. If the record is new, that is `base`.
@@ -145,14 +159,14 @@ impl InFlight {
         let published = self.used.wrapping_sub(self.load(USED_IDX));
         if is_new || published > layout.size() {
             // The queue is a new one: nothing of the record is about it.
-            (0..self.size).for_each(|head| self.store(InFlight::entry(head), 0_u16));
+            (0..self.size).for_each(|head| self.set_in_flight(head, false));
         } else {
             let mut head: u16 = self.load(LAST_BATCH_HEAD);
             for _ in 0..published {
                 if head >= self.size {
                     break;
                 }
-                self.store(InFlight::entry(head), 0_u16);
+                self.set_in_flight(head, false);
                 head = self.load(InFlight::next_of(head));
             }
         }
@@ -167,8 +181,8 @@ impl InFlight {
     }
 
     fn resume_packed(&mut self, bus: &impl Bus, base: u16, is_new: bool) -> Result<Resumption, RingError> {
-        let word: u64 = self.load(PACKED_POSITIONS);
-        let position = |offset: u64, wrap: u64| offset as u16 & !WRAP | if wrap & 1 != 0 { WRAP } else { 0 };
+        let word = native(self.load::<u64>(PACKED_POSITIONS));
+        let position = |offset: u64, wrap: u64| native(offset as u16) & !WRAP | if wrap & 1 != 0 { WRAP } else { 0 };
         let (new, old) = (position(word, word >> 32), position(word >> 16, word >> 40));
         let is_new = is_new || [new, old].iter().any(|position| position & !WRAP >= self.size);
         if is_new {
@@ -186,9 +200,10 @@ impl InFlight {
 
     /// Stores the position behind the buffer that is published next, and the current one, in one word.
     fn store_positions(&self, used: u16) {
-        let offsets = u64::from(used & !WRAP) | u64::from(self.used & !WRAP) << 16;
+        let [new, old] = [used, self.used].map(|position| u64::from(native(position & !WRAP)));
+        let offsets = new | old << 16;
         let wraps = u64::from(used >> 15) | u64::from(self.used >> 15) << 8;
-        self.store(PACKED_POSITIONS, offsets | wraps << 32);
+        self.store(PACKED_POSITIONS, native(offsets | wraps << 32));
     }
 
     /// Records that a buffer was popped. Wait-free.
@@ -196,7 +211,7 @@ impl InFlight {
         if !self.is_packed && head < self.size {
             self.store(InFlight::counter_of(head), self.counter);
             self.counter = self.counter.wrapping_add(1);
-            self.store(InFlight::entry(head), 1_u16);
+            self.set_in_flight(head, true);
         }
     }
 
@@ -218,7 +233,7 @@ impl InFlight {
             self.used = self.batch.last().copied().unwrap_or(self.used);
             self.store_positions(self.used);
         } else {
-            self.batch.iter().for_each(|head| self.store(InFlight::entry(*head), 0_u16));
+            self.batch.iter().for_each(|head| self.set_in_flight(*head, false));
             self.used = self.used.wrapping_add(self.batch.len() as u16);
             self.store(USED_IDX, self.used);
         }
