@@ -61,7 +61,7 @@ const TOOLS: [(&str, &str); 4] = [
     ("tracing-filter", "env-filter"),
 ];
 
-/// What peers cannot be asked, and so is not measured.
+/// Notes on cases that are not measured, because the peer has no such condition.
 const NOT_MEASURED: [&str; 2] = [
     "peer perfetto: rejected, accepted: not measured, it has no conditions on fields; a category is armed or dormant",
     "peer tracing: an event's own field: not measured, EnvFilter compares fields of spans only (env-filter)",

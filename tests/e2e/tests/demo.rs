@@ -17,6 +17,7 @@ use dormouse_testing::{has, include_dirs, wait_until};
 
 /// How long a program runs, in seconds: long enough for the commands below, in emulation too.
 const PROGRAM_SECONDS: &str = "12";
+/// How long its events are armed: some thousands are recorded, and how many is only told when the recording ends.
 const ARMED: Duration = Duration::from_millis(1500);
 
 /// Arms and disarms all events of a program while it runs, and counts what was recorded.
