@@ -200,22 +200,29 @@ fn the_record_has_the_layout_of_vhost_user() {
         device.push_used(chain, 0);
         in_flight.give_back(chain.id(), device.base());
     }
+    // Numbers are in the machine's byte order.
     let word = |byte: usize| record.0[byte / 8].load(Relaxed);
-    let heads: Vec<u64> = chains.iter().map(|chain| chain.id().into()).collect();
-    let entry = |head: u64| 16 + 16 * head as usize;
-    // features, version 1, desc_num 8, last_batch_head, used_idx.
-    assert_eq!((word(0), word(8)), (0, 1 | 8 << 16 | heads[0] << 32));
-    assert_eq!(word(entry(heads[1])), 1, "in flight");
-    assert_eq!(word(entry(heads[0])), 1 | heads[2] << 48, "in flight, and before the third in the list");
+    let bytes = |byte: usize| word(byte).to_ne_bytes();
+    let halves = |byte: usize| {
+        let bytes = bytes(byte);
+        [0, 2, 4, 6].map(|at| u16::from_ne_bytes([bytes[at], bytes[at + 1]]))
+    };
+    let heads: Vec<u16> = chains.iter().map(Chain::id).collect();
+    let entry = |head: u16| 16 + 16 * usize::from(head);
+    assert_eq!(word(0), 0, "features");
+    assert_eq!(halves(8), [1, 8, heads[0], 0], "version, desc_num, last_batch_head, used_idx");
+    assert_eq!(bytes(entry(heads[1])), [1, 0, 0, 0, 0, 0, 0, 0], "in flight");
+    assert_eq!(bytes(entry(heads[0]))[..6], [1, 0, 0, 0, 0, 0], "in flight");
+    assert_eq!(halves(entry(heads[0]))[3], heads[2], "before the third in the list");
     assert_eq!(heads.iter().map(|head| word(entry(*head) + 8)).collect::<Vec<_>>(), [0, 1, 2], "counters");
     device.publish_used();
     // A device that is killed here is continued: the batch is not executed again.
     // SAFETY: the memory outlives the record, and its words are atomics.
     let mut next = unsafe { InFlight::new(record.0.as_ptr().cast_mut().cast(), false, 8) }.unwrap();
     let from = next.resume(&bus, 0).unwrap();
-    assert_eq!((from.base, from.again), (3, vec![heads[1] as u16]));
-    assert_eq!(word(8) >> 48, 2, "used_idx");
-    assert_eq!([word(entry(heads[0])) & 0xFF, word(entry(heads[2])) & 0xFF], [0, 0]);
+    assert_eq!((from.base, from.again), (3, vec![heads[1]]));
+    assert_eq!(halves(8)[3], 2, "used_idx");
+    assert_eq!([heads[0], heads[2]].map(|head| bytes(entry(head))[0]), [0, 0]);
 }
 
 /// A packed queue's device that is killed at each of the steps of returning a buffer continues before the buffer or after
