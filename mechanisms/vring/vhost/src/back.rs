@@ -562,6 +562,12 @@ const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 impl<D: ServedDevice> Serving<D> {
     fn run(mut self) -> u16 {
+        // A back end that was killed may have returned buffers without an interrupt, and with event indexes the driver
+        // asks for none after the one that it misses.
+        if let Some(call) = &self.call {
+            signal(call);
+            self.shared.count(|counters| counters.interrupts += 1);
+        }
         self.serve_until_stopped();
         // The next thread's device starts with a shadow in which notifications are enabled, so the ring must agree.
         self.ring.arm_notification();

@@ -683,6 +683,26 @@ fn a_queue_without_a_kick_file_is_polled() {
     assert_eq!((counters.buffers, counters.kicks, counters.refused), (100, 0, 0), "{:?}", device.back_end.refusal());
 }
 
+/// A back end that is killed between the return of a buffer and its interrupt leaves a driver that waits for it. The next
+/// one wakes the driver.
+#[test]
+fn a_driver_whose_interrupt_was_lost_is_woken() {
+    let device = Device::start(1, BackEndOptions::default());
+    for accepted in [0, Features::EVENT_IDX] {
+        let mut liar = Liar::connect(&device, accepted, "liar");
+        liar.share().unwrap();
+        let bus = liar.bus();
+        split::init(&bus, LIAR_QUEUE.into()).unwrap();
+        // One buffer was made available and was returned.
+        bus.store::<u16>(Area::Driver, 2, 1, Relaxed);
+        bus.store::<u16>(Area::Device, 2, 1, Relaxed);
+        liar.start(LIAR_QUEUE, liar.addrs(), 1).unwrap();
+        let call = borrow(&liar.call);
+        let woken = poll(&mut [PollFd::new(&call, PollFlags::IN)], Some(&LONG.try_into().unwrap()));
+        assert_eq!(woken, Ok(1), "features {accepted:#x}");
+    }
+}
+
 fn borrow(event: &EventFd) -> BorrowedFd<'_> {
     // SAFETY: the event file is borrowed, and so stays open, as long as the result.
     unsafe { BorrowedFd::borrow_raw(event.as_raw_fd()) }
