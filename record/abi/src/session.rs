@@ -257,6 +257,13 @@ pub struct Unrecorded {
 
 const _: () = assert!(size_of::<Unrecorded>() == 4096);
 
+impl Unrecorded {
+    /// Returns the offset of a class's counter, in bytes.
+    pub const fn counter_offset(reason: Reason, class_id: u16) -> usize {
+        (reason as usize * LOST_CLASS_COUNT + lost_class_index(class_id)) * size_of::<AtomicU64>()
+    }
+}
+
 const _: () = assert!(core::mem::offset_of!(StreamControl, records_lost_by_class) == 264);
 const _: () = assert!(size_of::<StreamControl>() == 2368 && size_of::<StreamControl>() <= STREAM_STRIDE_BYTES);
 const _: () = assert!(core::mem::offset_of!(StreamControl, state) == 0);

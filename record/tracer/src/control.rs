@@ -180,7 +180,7 @@ impl Control {
             is_wanted
         });
         let wanted = each.collect();
-        self.plans.free_replaced();
+        self.plans.end_change();
         wanted
     }
 

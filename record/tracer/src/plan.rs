@@ -15,6 +15,9 @@
 //! so that an accepted event enters the section like any other; it is reset when the process leaves the session, like
 //! those of classes.
 
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod entries;
+
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -26,6 +29,9 @@ use dormouse_relay::Segment;
 use crate::readers;
 use crate::rule::Tests;
 use crate::value::WORDS_MAX;
+
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub(crate) use entries::{ENTRIES, number_of_entry};
 
 /// Plan of a class.
 #[derive(Debug)]
@@ -121,6 +127,8 @@ pub(crate) struct Plans {
     patterns: [Option<String>; PATTERN_COUNT_MAX],
     /// Plans that were replaced, and that a thread may still use.
     replaced: Vec<Replaced>,
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    stopped: entries::Stopped,
     /// Number of CPUs that the session counts.
     pub(crate) cpu_count: u32,
 }
@@ -135,7 +143,14 @@ unsafe impl Send for Replaced {}
 impl Plans {
     pub(crate) const fn new() -> Plans {
         let patterns = [const { None }; PATTERN_COUNT_MAX];
-        Plans { numbers: BTreeMap::new(), patterns, replaced: Vec::new(), cpu_count: 0 }
+        Plans {
+            numbers: BTreeMap::new(),
+            patterns,
+            replaced: Vec::new(),
+            #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+            stopped: entries::Stopped::new(),
+            cpu_count: 0,
+        }
     }
 
     /// Assigns mark `mark` to events that match this pattern.
@@ -179,6 +194,8 @@ impl Plans {
         let known = self.numbers.get(&text).copied();
         let number = if needs_plan { known.or_else(|| self.add(text)) } else { known };
         if let Some(number) = number {
+            #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+            self.stopped.add(number, id, tests.as_ref().filter(|_| marks == 0));
             // A class that needs no plan any more has an empty one for threads that have read its former word.
             let again = AGAIN.get().copied();
             self.replace(number, Plan { id: AtomicU32::new(id), marks, tests, again });
@@ -200,6 +217,8 @@ impl Plans {
         let slot = &BLOCKS[number / BLOCK_LEN];
         if slot.load(Ordering::Relaxed).is_null() {
             readers::prepare(self.cpu_count);
+            #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+            entries::prepare();
             let plans: Block = [const { AtomicPtr::new(core::ptr::null_mut()) }; BLOCK_LEN];
             // (O') Release pairs with (O).
             slot.store(Box::into_raw(Box::new(plans)), Ordering::Release);
@@ -217,8 +236,11 @@ impl Plans {
         }
     }
 
-    /// Frees replaced plans that no thread uses any more. Returns false if a thread may still use one.
-    pub(crate) fn free_replaced(&mut self) -> bool {
+    /// Ends a change of plans: frees replaced ones that no thread uses any more. Returns false if a thread may still use
+    /// one.
+    pub(crate) fn end_change(&mut self) -> bool {
+        #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+        self.stopped.set(self.cpu_count);
         if !self.replaced.is_empty() && readers::wait() {
             for Replaced(plan) in self.replaced.drain(..) {
                 // SAFETY: made from a box, found by nobody since it was replaced, and no thread uses it any more.
@@ -238,6 +260,12 @@ impl Plans {
             if let Some(plan) = unsafe { plan.as_ref() } {
                 plan.id.store(CLASS_ID_NONE, Ordering::Relaxed);
             }
+        }
+        #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+        if self.numbers.values().fold(false, |is_set, number| entries::stop(*number) || is_set) {
+            // Sections that have found an entry set must not find the next session. If the kernel has no barrier, no
+            // entry was set.
+            crate::membarrier::restart_sections();
         }
     }
 }

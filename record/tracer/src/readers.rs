@@ -15,7 +15,7 @@
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
 
-use dormouse_abi::rule::mixed;
+use dormouse_abi::rule::{mixed, random};
 use dormouse_abi::session::Line;
 use dormouse_percpu::Rseq;
 
@@ -77,6 +77,18 @@ pub(crate) fn prepare(cpu_count: u32) {
     }
 }
 
+/// Returns the first CPU's place in a sequence of random numbers, which has those of other CPUs at distances of a line;
+/// `None` if fewer CPUs than `cpu_count` have one.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub(crate) fn random_places(cpu_count: u32) -> Option<*const AtomicU64> {
+    let (_, cpus) = counters()?.0.split_last()?;
+    let first = cpus.first()?;
+    (cpu_count as usize <= cpus.len()).then_some(&raw const first.0.random)
+}
+
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+const _: () = assert!(LINE_SHIFT == dormouse_relay::arch::RANDOM_STRIDE_SHIFT);
+
 /// An event that readers count: a use of a plan begins or ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Count {
@@ -129,8 +141,22 @@ fn wait_for(words: &impl Words, looks: u32) -> bool {
 /// The counters, for a thread that may use restartable sequences or not.
 struct OfThread(&'static AllCounters, Option<Rseq>);
 
+/// Binary logarithm of the distance between the counters of two CPUs, in bytes.
+const LINE_SHIFT: u32 = size_of::<Line<Counters>>().trailing_zeros();
+
 /// Maximum number of attempts to count in a restartable sequence.
 const ATTEMPTS_MAX: u32 = 4;
+
+/// Whether one of a few attempts succeeds.
+#[inline(always)]
+pub(crate) fn any_attempt(mut attempt: impl FnMut() -> bool) -> bool {
+    for _ in 0..ATTEMPTS_MAX {
+        if attempt() {
+            return true;
+        }
+    }
+    false
+}
 
 impl Words for OfThread {
     #[inline(always)]
@@ -149,11 +175,13 @@ impl Words for OfThread {
         // (G) pairs with (G'): the processor may exchange a count with what is before and after it, but nothing passes
         // the barrier that the writer makes every thread execute.
         compiler_fence(Ordering::SeqCst);
-        let is_counted = (0..ATTEMPTS_MAX).any(|_| {
-            let Some((rseq, cpu)) = self.1.and_then(|rseq| Some((rseq, rseq.cpu_id()?))) else { return false };
-            let Some(of_cpu) = cpus.get(cpu as usize) else { return false };
-            // SAFETY: the counter is aligned and never freed, and only sections on its CPU write it.
-            unsafe { rseq.add(cpu, of_cpu.0.counter(count, phase).as_ptr(), 1) }
+        let is_counted = self.1.is_some_and(|rseq| {
+            let Some(first) = cpus.first() else { return false };
+            let word = first.0.counter(count, phase).as_ptr();
+            // SAFETY: the counters of all CPUs are aligned, at distances of a line, and never freed; only sections on its
+            // CPU write each.
+            let add = || unsafe { rseq.add_by_stride(word, LINE_SHIFT, cpus.len() as u32, 1) };
+            any_attempt(add)
         });
         if !is_counted {
             // (G) SeqCst pairs with (G'), for threads without restartable sequences.
@@ -199,10 +227,10 @@ impl Circumstances for Using {
         let cpu = rseq.and_then(|rseq| rseq.cpu_id()).map_or(usize::MAX, |cpu| cpu as usize);
         let Some((last, cpus)) = all.0.split_last() else { return 0 };
         let place = &cpus.get(cpu).unwrap_or(last).0.random;
-        // SplitMix64. Two threads that meet here draw the same number, which does no harm.
-        let next = place.load(Ordering::Relaxed).wrapping_add(0x9E37_79B9_7F4A_7C15);
+        // Two threads that meet here draw the same number, which does no harm.
+        let (next, number) = random(place.load(Ordering::Relaxed));
         place.store(next, Ordering::Relaxed);
-        mixed(next)
+        number
     }
 
     #[inline(always)]

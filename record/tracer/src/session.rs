@@ -14,7 +14,7 @@ use dormouse_percpu::{Area, PerCpu, Rseq};
 use dormouse_relay::Memory;
 
 use crate::presence::Presence;
-use crate::readers::Using;
+use crate::readers::{Using, any_attempt};
 use crate::thread;
 
 /// A session from this process's point of view. Never freed, because the record path may hold it at any time; its
@@ -223,14 +223,12 @@ pub(crate) fn count_unrecorded(reason: Reason, id: &AtomicU32, rseq: Option<Rseq
 /// Maximum number of attempts to find the session, which may leave the address space and return meanwhile.
 pub(crate) const FIND_ATTEMPTS_MAX: u32 = 3;
 
-/// Maximum number of attempts to count under rseq. The first one may take the page fault of the table's first use.
-const COUNT_ATTEMPTS_MAX: u32 = 4;
-
 impl Attached {
     #[inline(always)]
     fn count_unrecorded(&self, reason: Reason, class_id: u16, rseq: Option<Rseq>) {
         let index = lost_class_index(class_id);
-        let is_counted = (0..COUNT_ATTEMPTS_MAX).any(|_| {
+        // The first attempt may take the page fault of the table's first use.
+        let is_counted = any_attempt(|| {
             let Some((rseq, cpu)) = rseq.and_then(|rseq| Some((rseq, rseq.cpu_id()?))) else { return false };
             let Some(table) = self.unrecorded.get(UNRECORDED, cpu) else { return false };
             self.memory.use_stream(cpu);

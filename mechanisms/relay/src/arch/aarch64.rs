@@ -1,6 +1,6 @@
 //! AArch64: the instructions of each step of the sections.
 //!
-//! x0 holds the id (or `StampedRecord`), x1 the size, x3, x4 and x5 the fields. They stay unchanged, except that runs use
+//! x0 holds the id (or `StampedRecord`, or entry), x1 the size, x3, x4 and x5 the fields. They stay unchanged, except that runs use
 //! x5. x2, x9 to x13, x16 and x17 are free: x16 and x17 because the linker may change them on the way to a function
 //! anyway. x18 is the platform's. There is no memory below the stack pointer that a handler would respect, and none is
 //! needed.
@@ -10,6 +10,8 @@
 //! | `load_context` | | context | thread pointer | | | | |
 //! | `arm` | | context | rseq structure | | | | |
 //! | `find_stream`, `check_at` | limit of a page | context | state | session | | control block | id |
+//! | `compare` | | context | | session | | CPU | |
+//! | `count` | | context | count | | | counter | |
 //! | `fit` | | context | state | session | offset of the record in its page | control block | id |
 //! | `find_place` | | context | state | 16 bytes before the place of the fields | | control block | id |
 //!
@@ -85,13 +87,15 @@ macro_rules! section_text {
     " };
     // (X) pairs with the store of the word, by the dependencies above. Without a session the count is 0. A thread that
     // is not registered has a number beyond any count.
-    (find_stream) => { "
+    (find_stream) => { concat!("
         adrp x11, {session}
         ldr x11, [x11, :lo12:{session}]
         ldr w16, [x10, {CPU_ID}]
         ldr w17, [x11, {CPU_COUNT}]
         cmp w16, w17
         b.hs 50f
+        ", $crate::section_text!(find_control)) };
+    (find_control) => { "
         eor x17, x11, x11
         ldr w17, [x0, x17]
         mov w13, {ID_MAX}
@@ -100,6 +104,113 @@ macro_rules! section_text {
         ldp x10, x2, [x11, {STREAMS}] // and {PAGE_LIMIT_BYTES}
         add x16, x10, x16, lsl {STRIDE_SHIFT}
         ldr x10, [x16]
+    " };
+    // Number 0 is no plan, and the last one is that of a class without an id.
+    (find_entry) => { "
+        ldrh w16, [x0, 2]
+        sub w17, w16, 1
+        mov w13, 0xfffe
+        cmp w17, w13
+        b.hs 58f
+        adrp x17, {entries}
+        ldr x17, [x17, :lo12:{entries}]
+        cbz x17, 58f
+        add x0, x17, x16, lsl {ENTRY_SHIFT}
+    " };
+    (jump_unplanned) => { "b {unplanned}" };
+    // (E) Acquire pairs with the store of the source. (X) pairs with that of the session: what follows depends on it.
+    (compare $fields:tt) => { concat!("
+        add x11, x0, {SOURCE}
+        ldar w2, [x11]
+        cbz w2, 50f
+        ldr x11, [x0, {SESSION_WORD}]
+        ldr x11, [x11]
+        ldr w16, [x10, {CPU_ID}]
+        ldr w17, [x11, {CPU_COUNT}]
+        cmp w16, w17
+        b.hs 50f
+        cmp w2, {SOURCE_RANDOM}
+        b.eq 46f
+        ", $crate::section_text!(load_compared $fields), "
+        b 47f
+        46:
+        ", $crate::section_text!(draw_random), "
+        47:
+        ldr x13, [x0, {SCALE}]
+        mul x12, x12, x13
+        ldp x13, x17, [x0, {FIRST}] // and {SPAN}
+        sub x12, x12, x13
+        cmp x12, x17
+        b.ls 48f
+    ") };
+    (count) => { "
+        ldr x13, [x11, {UNRECORDED}]
+        add x16, x13, x16, lsl {UNRECORDED_SHIFT}
+        ldr w13, [x0, {COUNTER}]
+        add x16, x16, x13
+        ldr x10, [x16]
+        cbz x10, 50f
+        add x10, x10, 1
+        b 49f
+        48:
+    " };
+    (load_compared 0) => { "b 50f" };
+    (load_compared 1) => { "mov x12, x3" };
+    (load_compared 2) => { "
+        ldr w13, [x0, {WORD}]
+        cmp w13, 0
+        csel x12, x3, x4, eq
+    " };
+    (load_compared 3) => { "
+        ldr w13, [x0, {WORD}]
+        cmp w13, 1
+        csel x12, x3, x4, lo
+        csel x12, x12, x5, ls
+    " };
+    (load_compared runs) => { "
+        mov x12, x3
+        ldr w13, [x0, {FIRST_RUN}]
+        cbz w13, 45f
+        ldr w17, [x3, 20]
+        cmp w13, w17
+        b.ne 50f
+        add x12, x12, 24
+        45:
+        cmp x12, x4
+        b.hs 50f
+        ldr w13, [x0, {RUN_MIN}]
+        ldr w17, [x12, 20]
+        cmp w13, w17
+        b.hi 50f
+        ldr w13, [x0, {WORD}]
+        ldr x17, [x12, 8]
+        cmp x13, x17
+        b.hs 50f
+        ldr x12, [x12]
+        ldr x12, [x12, x13, lsl 3]
+        cmp w2, {SOURCE_TEXT}
+        b.ne 47f
+        rev x12, x12
+    " };
+    // `dormouse_abi::rule::random` has the same arithmetic.
+    (draw_random) => { "
+        ldr x10, [x0, {RANDOM}]
+        add x10, x10, x16, lsl {RANDOM_STRIDE_SHIFT}
+        ldr x12, [x10]
+        movz x13, ({RANDOM_STEP} >> 48) & 0xffff, lsl 48
+        movk x13, ({RANDOM_STEP} >> 32) & 0xffff, lsl 32
+        movk x13, ({RANDOM_STEP} >> 16) & 0xffff, lsl 16
+        movk x13, {RANDOM_STEP} & 0xffff
+        add x12, x12, x13
+        str x12, [x10]
+        movz x13, ({RANDOM_KEY} >> 48) & 0xffff, lsl 48
+        movk x13, ({RANDOM_KEY} >> 32) & 0xffff, lsl 32
+        movk x13, ({RANDOM_KEY} >> 16) & 0xffff, lsl 16
+        movk x13, {RANDOM_KEY} & 0xffff
+        eor x13, x13, x12
+        mul x17, x12, x13
+        umulh x12, x12, x13
+        eor x12, x12, x17
     " };
     (fit $fields:tt) => { "
         and x12, x10, 0xffffff
@@ -145,6 +256,9 @@ macro_rules! section_text {
     " };
     // (A) pairs with (C), by which readers load the word.
     (commit) => { "add x10, x10, x1\n stlr x10, [x16]" };
+    // Either the state word with the record's size, or the counter, becomes visible. (A) pairs with (C), by which readers
+    // load the word.
+    (commit_either) => { "add x10, x10, x1\n 49: stlr x10, [x16]" };
     // (A) pairs with (C), by which readers load the word.
     (commit_less) => { "add x10, x10, x1\n sub x10, x10, {LESS}\n stlr x10, [x16]" };
     (signature) => { ".inst {SIGNATURE}" };

@@ -7,10 +7,14 @@ mod aarch64;
 #[macro_use]
 mod x86_64;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod entry;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod sections;
 
 #[cfg(target_arch = "aarch64")]
 pub use aarch64::*;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub use entry::*;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub use sections::*;
 #[cfg(target_arch = "x86_64")]

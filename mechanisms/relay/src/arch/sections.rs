@@ -32,6 +32,17 @@
 //!       timestamp = counter              → slow unless its epoch is control.epoch
 //!       page[offset] = id, lower half, fields…
 //! ```
+//! A class with a plan has the plan's number in the upper half of its id word, so that the sections above fail. The
+//! section of its plan's entry ([`Entry`]) follows. It decides, and either records or counts:
+//! ```text
+//!   rseq_load_entry_compare_…(id, size, fields):
+//!     entry = &entries[number]         → compact sections, without a number
+//!     the steps of the first sections, with the entry's id and session, except:
+//!       session                        → slow unless the entry has a comparison
+//!       if the number is beyond the entry's range:
+//!         counter = session.unrecorded[rseq.cpu_id] + entry.counter     → slow if it is 0: the table may be unused yet
+//!         *counter += 1                ← the final store, which is the same instruction
+//! ```
 //! The slow path reads the clock itself. Its sections compare the state word with the one that was read before the
 //! clock, so timestamps never decrease within a stream there either. They check no expiry or epoch, because the caller
 //! has checked both for that word and time.
@@ -94,6 +105,8 @@ pub struct Session {
     /// Number of CPUs whose streams may be written with the timestamp counter as the clock, in compact records; 0 if
     /// the session has another clock or other records.
     pub compact_cpu_count: u32,
+    /// Start of the CPUs' tables of events that are not recorded.
+    pub unrecorded: *mut u8,
 }
 
 // AArch64 loads these pairs at once.
@@ -117,6 +130,7 @@ impl Session {
             page_limit_bytes: page_size_bytes - dormouse_abi::page::SLACK_BYTES,
             cpu_count: count_for(RecordKind::Ids),
             compact_cpu_count: count_for(RecordKind::Compact),
+            unrecorded: memory.unrecorded_base(),
         }
     }
 
@@ -130,6 +144,7 @@ impl Session {
             page_limit_bytes: 0,
             cpu_count: 0,
             compact_cpu_count: 0,
+            unrecorded: null,
         }
     }
 }
@@ -142,7 +157,10 @@ impl Session {
 ///       fn record_1(ids 1 [w0: u64], session: CURRENT, rseq_offset: RSEQ_OFFSET, context: "name", slow: record_1_slowly)
 ///   }
 /// ```
-/// `ids` or `compact` is the form of the header ([`dormouse_abi::record`]). The fields follow: 0 to 3 words, or
+/// `ids` or `compact` is the form of the header ([`dormouse_abi::record`]). `planned` is a section with `ids` for classes
+/// with a plan, whose entry is in the array `entries`, a static pointer that may be null; classes without a plan take the
+/// path `unplanned`, and the slow path of the others gets the address of the entry in place of that of the id. The fields
+/// follow: 0 to 3 words, or
 /// `runs [first: *const Segment, end: *const Segment]`, the segments from `first` up to, but not including, `end`.
 ///
 /// The slow function has the arguments of the defined one: `id: *const u32, size_bytes: usize, which: MaybeUninit<u64>`
@@ -164,6 +182,7 @@ impl Session {
 /// | 4 | after the header is stored |
 /// | 5 | after each run of bytes is stored |
 /// | 6 | before the final store |
+/// | 7 | before an event is counted that is not recorded |
 ///
 /// With `other: function`, a function of that type, an id is followed by a word of 64 bits that names its owner: if it
 /// is not `which`, the other function is called instead.
@@ -189,6 +208,7 @@ macro_rules! define_record {
             before = [
                 $crate::section_text!(compare_owner $($other)?), $crate::section_text!(load_context $fields $context)
             ],
+            find = $crate::section_text!(find_stream),
             fit = $crate::section_text!(fit $fields),
             header = $crate::section_text!(store_header $fields $context),
             commit = $crate::section_text!(commit),
@@ -203,6 +223,53 @@ macro_rules! define_record {
             CPU_COUNT = const ::core::mem::offset_of!($crate::arch::Session, cpu_count),
         );
     };
+    ($(#[$meta:meta])* $vis:vis fn $name:ident(
+        planned $fields:tt [$($argument:ident: $type:ty),*], entries: $entries:path, rseq_offset: $rseq_offset:path,
+        context: $context:literal, slow: $slow:path, unplanned: $unplanned:path $(; injected: $injected:path)?
+    )) => {
+        $crate::define_record!(
+            @direct [$(#[$meta])*] [$vis] $name $fields [$($argument: $type),*], injected = [$($injected)?],
+            before = [
+                // Not every form has all operands.
+                "// {WORD} {FIRST_RUN} {RUN_MIN} {SOURCE_TEXT}",
+                $crate::section_text!(find_entry), $crate::section_text!(load_context $fields $context)
+            ],
+            find = concat!(
+                $crate::section_text!(compare $fields), $crate::section_text!(point 7 [$($injected)?]),
+                $crate::section_text!(count), $crate::section_text!(find_control)
+            ),
+            fit = $crate::section_text!(fit $fields),
+            header = $crate::section_text!(store_header $fields $context),
+            commit = $crate::section_text!(commit_either),
+            after = ["58: ", $crate::section_text!(jump_unplanned)],
+            entries = sym $entries,
+            rseq_offset = sym $rseq_offset,
+            slow = sym $slow,
+            unplanned = sym $unplanned,
+            $(injected = sym $injected,)?
+            EXPIRY = const ::core::mem::offset_of!($crate::arch::abi::session::StreamControl, expiry),
+            ID_MAX = const $crate::arch::abi::class::CLASS_ID_MAX,
+            CPU_COUNT = const ::core::mem::offset_of!($crate::arch::Session, cpu_count),
+            UNRECORDED = const ::core::mem::offset_of!($crate::arch::Session, unrecorded),
+            UNRECORDED_SHIFT = const ::core::mem::size_of::<$crate::arch::abi::session::Unrecorded>().trailing_zeros(),
+            ENTRY_SHIFT = const $crate::arch::ENTRY_SHIFT,
+            SOURCE = const $crate::arch::offset::SOURCE,
+            SOURCE_TEXT = const $crate::arch::Source::Text as u32,
+            SOURCE_RANDOM = const $crate::arch::Source::Random as u32,
+            SESSION_WORD = const $crate::arch::offset::SESSION_WORD,
+            SCALE = const $crate::arch::offset::SCALE,
+            FIRST = const $crate::arch::offset::FIRST,
+            SPAN = const $crate::arch::offset::SPAN,
+            RANDOM = const $crate::arch::offset::RANDOM,
+            RANDOM_STEP = const $crate::arch::abi::rule::RANDOM_KEYS[0],
+            RANDOM_KEY = const $crate::arch::abi::rule::RANDOM_KEYS[1],
+            RANDOM_STRIDE_SHIFT = const $crate::arch::RANDOM_STRIDE_SHIFT,
+            COUNTER = const $crate::arch::offset::COUNTER,
+            WORD = const $crate::arch::offset::WORD,
+            FIRST_RUN = const $crate::arch::offset::FIRST_RUN,
+            RUN_MIN = const $crate::arch::offset::RUN_MIN,
+        );
+    };
     // Here the context word only says whether the thread may use this path; it is not recorded.
     ($(#[$meta:meta])* $vis:vis fn $name:ident(
         compact $fields:tt [$($argument:ident: $type:ty),*], session: $session:path, rseq_offset: $rseq_offset:path,
@@ -211,6 +278,7 @@ macro_rules! define_record {
         $crate::define_record!(
             @direct [$(#[$meta])*] [$vis] $name $fields [$($argument: $type),*], injected = [$($injected)?],
             before = [$crate::section_text!(check_context $context)],
+            find = $crate::section_text!(find_stream),
             fit = $crate::section_text!(fit_less $fields),
             header = $crate::section_text!(store_compact_header),
             commit = $crate::section_text!(commit_less),
@@ -228,7 +296,7 @@ macro_rules! define_record {
     // The stream and the session are found inside the section.
     (
         @direct [$($meta:tt)*] [$($vis:tt)*] $name:ident $fields:tt [$($argument:ident: $type:ty),*], injected = $injected:tt,
-        before = [$($before:expr),*], fit = $fit:expr, header = $header:expr, commit = $commit:expr,
+        before = [$($before:expr),*], find = $find:expr, fit = $fit:expr, header = $header:expr, commit = $commit:expr,
         after = [$($after:expr),*],
         $($operands:tt)*
     ) => {
@@ -241,7 +309,7 @@ macro_rules! define_record {
                 $crate::section_text!(arm),
                 "20:",
                 $crate::section_text!(point 1 $injected),
-                $crate::section_text!(find_stream)
+                $find
             ],
             fit = $fit, header = $header, commit = $commit,
             done = "",

@@ -1,6 +1,6 @@
 //! x86-64: the instructions of each step of the sections.
 //!
-//! rdi holds the id (or `StampedRecord`), rsi the size, rcx, r8 and r9 the fields. They stay unchanged, except that runs
+//! rdi holds the id (or `StampedRecord`, or entry), rsi the size, rcx, r8 and r9 the fields. They stay unchanged, except that runs
 //! use rcx, which is saved below the stack pointer, where no handler writes (psABI, "red zone"). rax, rdx, r10, r11 are
 //! free, and so is r9 if it holds no word.
 //!
@@ -8,6 +8,8 @@
 //! | --- | --- | --- | --- | --- |
 //! | `arm` | | rseq structure's offset | | |
 //! | `find_stream`, `check_at` | control block | state | session | |
+//! | `compare` | CPU | | session | |
+//! | `count` | | | counter | 1 |
 //! | `fit` | control block | state | session | offset of the record's end in its page |
 //! | `find_place` | | 16 bytes before the place of the fields | control block | |
 //!
@@ -52,11 +54,112 @@ macro_rules! section_text {
     " };
     // (X) pairs with the store of the word. Without a session the count is 0. A thread that is not registered has a
     // number beyond any count.
-    (find_stream) => { "
+    (find_stream) => { concat!("
         mov r11, qword ptr [rip + {session}]
         mov eax, dword ptr fs:[r10 + {CPU_ID}]
         cmp eax, dword ptr [r11 + {CPU_COUNT}]
         jae 50f
+        ", $crate::section_text!(find_control)) };
+    // Number 0 is no plan, and the last one is that of a class without an id.
+    (find_entry) => { "
+        movzx eax, word ptr [rdi + 2]
+        lea r10d, [rax - 1]
+        cmp r10d, 0xfffe
+        jae 58f
+        shl eax, {ENTRY_SHIFT}
+        mov r10, qword ptr [rip + {entries}]
+        test r10, r10
+        jz 58f
+        lea rdi, [r10 + rax]
+    " };
+    (jump_unplanned) => { "jmp {unplanned}" };
+    // (E) pairs with the store of the source, and (X) with that of the session: loads are made in program order.
+    (compare $fields:tt) => { concat!("
+        mov edx, dword ptr [rdi + {SOURCE}]
+        mov r11, qword ptr [rdi + {SESSION_WORD}]
+        test edx, edx
+        jz 50f
+        mov r11, qword ptr [r11]
+        mov eax, dword ptr fs:[r10 + {CPU_ID}]
+        cmp eax, dword ptr [r11 + {CPU_COUNT}]
+        jae 50f
+        cmp edx, {SOURCE_RANDOM}
+        je 46f
+        ", $crate::section_text!(load_compared $fields), "
+        jmp 47f
+        46:
+        ", $crate::section_text!(draw_random), "
+        47:
+        imul r10, qword ptr [rdi + {SCALE}]
+        sub r10, qword ptr [rdi + {FIRST}]
+        cmp r10, qword ptr [rdi + {SPAN}]
+        jbe 48f
+    ") };
+    (count) => { "
+        shl rax, {UNRECORDED_SHIFT}
+        add rax, qword ptr [r11 + {UNRECORDED}]
+        mov r11d, dword ptr [rdi + {COUNTER}]
+        add r11, rax
+        cmp qword ptr [r11], 0
+        je 50f
+        mov edx, 1
+        jmp 49f
+        48:
+    " };
+    (load_compared 0) => { "jmp 50f" };
+    (load_compared 1) => { "mov r10, rcx" };
+    (load_compared 2) => { "
+        mov r10, rcx
+        cmp dword ptr [rdi + {WORD}], 0
+        cmovne r10, r8
+    " };
+    (load_compared 3) => { "
+        mov r10, rcx
+        cmp dword ptr [rdi + {WORD}], 1
+        cmove r10, r8
+        cmova r10, r9
+    " };
+    (load_compared runs) => { "
+        mov r10, rcx
+        mov edx, dword ptr [rdi + {FIRST_RUN}]
+        test edx, edx
+        jz 45f
+        cmp edx, dword ptr [rcx + 20]
+        jne 50f
+        add r10, 24
+        45:
+        cmp r10, r8
+        jae 50f
+        mov edx, dword ptr [rdi + {RUN_MIN}]
+        cmp edx, dword ptr [r10 + 20]
+        ja 50f
+        mov edx, dword ptr [rdi + {WORD}]
+        cmp rdx, qword ptr [r10 + 8]
+        jae 50f
+        mov r10, qword ptr [r10]
+        mov r10, qword ptr [r10 + rdx * 8]
+        cmp dword ptr [rdi + {SOURCE}], {SOURCE_TEXT}
+        jne 47f
+        bswap r10
+    " };
+    // `dormouse_abi::rule::random` has the same arithmetic. The CPU's number follows from the place.
+    (draw_random) => { "
+        shl rax, {RANDOM_STRIDE_SHIFT}
+        mov r10, rax
+        add r10, qword ptr [rdi + {RANDOM}]
+        movabs rdx, {RANDOM_STEP}
+        add rdx, qword ptr [r10]
+        mov qword ptr [r10], rdx
+        movabs rax, {RANDOM_KEY}
+        xor rax, rdx
+        mul rdx
+        xor rdx, rax
+        mov rax, r10
+        mov r10, rdx
+        sub rax, qword ptr [rdi + {RANDOM}]
+        shr rax, {RANDOM_STRIDE_SHIFT}
+    " };
+    (find_control) => { "
         cmp dword ptr [rdi], {ID_MAX}
         ja 50f
         shl rax, {STRIDE_SHIFT}
@@ -135,6 +238,8 @@ macro_rules! section_text {
         mov dword ptr [r10 + {LESS} + 1], eax
     " };
     (commit) => { "add qword ptr [r11], rsi" };
+    // Either the size is added to the state word, or 1 to a counter.
+    (commit_either) => { "mov rdx, rsi\n 49: add qword ptr [r11], rdx" };
     (commit_less) => { "lea rdx, [rsi - {LESS}]\n add qword ptr [r11], rdx" };
     // The signature is the operand of an undefined instruction.
     (signature) => { ".byte 0x0f, 0xb9, 0x3d\n .long {SIGNATURE}" };

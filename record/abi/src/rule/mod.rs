@@ -25,7 +25,7 @@ mod sample;
 pub mod value;
 
 pub use code::{from_bytes, to_bytes};
-pub use sample::{SAMPLE_MAX, Sample, hash, is_in_sample, mixed};
+pub use sample::{RANDOM_KEYS, SAMPLE_MAX, Sample, hash, is_in_sample, mixed, random};
 
 use alloc::string::String;
 use alloc::vec;

@@ -41,6 +41,16 @@ fn fold(a: u64, b: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
+/// Step and key of the sequence of random numbers: those of wyrand (Wang Yi), which passes BigCrush and PractRand.
+pub const RANDOM_KEYS: [u64; 2] = [0xA076_1D64_78BD_642F, 0xE703_7ED1_A0B4_28DB];
+
+/// Returns the next place in a sequence of random numbers, and the random number there.
+#[inline(always)]
+pub fn random(place: u64) -> (u64, u64) {
+    let place = place.wrapping_add(RANDOM_KEYS[0]);
+    (place, fold(place, place ^ RANDOM_KEYS[1]))
+}
+
 /// Returns a number whose bits each depend on all bits of another: the last steps of SplitMix64 (Steele, Lea and Flood,
 /// 2014). Different numbers give different ones.
 #[inline(always)]

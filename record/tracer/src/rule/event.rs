@@ -98,6 +98,12 @@ impl Place {
         is_plain.then_some(self.start)
     }
 
+    /// Returns the offset of a text that every event has there, if no other text or sequence is before it.
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    pub(crate) fn fixed_text_offset(&self) -> Option<usize> {
+        self.fixed_offset().filter(|_| self.kind == Kind::Str)
+    }
+
     /// Whether every event of the class has the value.
     pub(crate) fn is_always_there(&self) -> bool {
         !matches!(self.part, Part::Element(_))
@@ -143,17 +149,26 @@ impl<'a> Event<'a> {
     #[inline(always)]
     pub(crate) fn bits(&self, offset: usize, size_bytes: usize) -> Option<u64> {
         let (rest, reversed) = self.rest(offset);
+        // A copy of known size is one instruction.
+        let bits = match size_bytes {
+            1 => rest.first_chunk().map(|bytes| u8::from_le_bytes(*bytes).into()),
+            2 => rest.first_chunk().map(|bytes| u16::from_le_bytes(*bytes).into()),
+            4 => rest.first_chunk().map(|bytes| u32::from_le_bytes(*bytes).into()),
+            _ => rest.first_chunk().map(|bytes| u64::from_le_bytes(*bytes)),
+        };
+        match bits {
+            Some(bits) if reversed > 1 => Some(bits.swap_bytes() >> (64 - 8 * size_bytes)),
+            Some(bits) => Some(bits),
+            None => self.split_bits(offset, size_bytes),
+        }
+    }
+
+    /// Returns a number within which a run ends.
+    #[cold]
+    fn split_bits(&self, offset: usize, size_bytes: usize) -> Option<u64> {
         let mut bytes = [0; 8];
-        if let Some(whole) = rest.get(..size_bytes) {
-            bytes[..size_bytes].copy_from_slice(whole);
-            if reversed > 1 {
-                bytes[..size_bytes].reverse();
-            }
-        } else {
-            // A run may end within the number.
-            for (index, byte) in bytes[..size_bytes].iter_mut().enumerate() {
-                *byte = *self.rest(offset + index).0.first()?;
-            }
+        for (index, byte) in bytes[..size_bytes].iter_mut().enumerate() {
+            *byte = *self.rest(offset + index).0.first()?;
         }
         Some(u64::from_le_bytes(bytes))
     }

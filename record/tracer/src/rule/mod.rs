@@ -12,6 +12,8 @@
 //!
 //! An event costs at most [`COST_MAX`] units, whatever the rules and its fields are: another process wrote the rules.
 
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod comparison;
 mod event;
 mod rate;
 
@@ -68,7 +70,8 @@ enum Ask {
     IsOneOf(Place, Vec<i128>),
     IsTrue(Place),
     Compare(Source, Operator, Source),
-    Matches(Place, Pattern),
+    /// Whether a text matches, or whether it does not.
+    Matches(Place, Pattern, bool),
     /// The answer for an event that has this element.
     Given(Place, bool),
     /// Whether the event is one in this many, by chance.
@@ -99,9 +102,10 @@ pub(crate) enum Answer {
     TooDear,
 }
 
-/// A pattern of text. The first two need no search, however long a text is.
+/// A pattern of text. All but the last need no search, however long a text is.
 #[derive(Debug, PartialEq)]
 enum Pattern {
+    Exactly(Vec<u8>),
     Prefix(Vec<u8>),
     Suffix(Vec<u8>),
     Other(Vec<u8>),
@@ -111,6 +115,7 @@ impl Pattern {
     fn new(pattern: &[u8]) -> Pattern {
         let is_plain = |text: &[u8]| !text.iter().any(|byte| matches!(byte, b'*' | b'?' | b'\\'));
         match pattern {
+            text if is_plain(text) => Pattern::Exactly(text.into()),
             [prefix @ .., b'*'] if is_plain(prefix) => Pattern::Prefix(prefix.into()),
             [b'*', suffix @ ..] if is_plain(suffix) => Pattern::Suffix(suffix.into()),
             _ => Pattern::Other(pattern.into()),
@@ -120,6 +125,7 @@ impl Pattern {
     /// Whether a text matches. `None`: it costs more than `cost`.
     fn matches(&self, text: &[u8], cost: &mut u32) -> Option<bool> {
         let (is_match, len) = match self {
+            Pattern::Exactly(pattern) => (text == pattern, pattern.len()),
             Pattern::Prefix(prefix) => (text.starts_with(prefix), prefix.len()),
             Pattern::Suffix(suffix) => (text.ends_with(suffix), suffix.len()),
             Pattern::Other(pattern) => return matches_within(pattern, text, cost),
@@ -326,7 +332,7 @@ fn bind_test(test: &Test, condition: &Condition, decl: &ClassDecl, full_name: &s
                     let numbers = labels.numbers(|label| matches_within(pattern, label, left) == Some(true));
                     is_one_of(place, numbers)
                 }
-                None if place.kind() == Kind::Str => Asked::open(Ask::Matches(place, Pattern::new(pattern))),
+                None if place.kind() == Kind::Str => Asked::open(Ask::Matches(place, Pattern::new(pattern), true)),
                 None => Asked::Known(None),
             },
             constant => Asked::Known(constant.constant().and_then(|value| value.matches(pattern))),
@@ -372,6 +378,12 @@ fn compare_to(place: Place, operator: Operator, literal: &Literal) -> Asked {
                 let numbers = labels.numbers(|label| label == text);
                 return is_one_of(place, numbers);
             }
+        }
+        (Literal::Text(text), None) if place.kind() == Kind::Str && operator == Operator::Equal => {
+            return Asked::open(Ask::Matches(place, Pattern::Exactly(text.clone()), true));
+        }
+        (Literal::Text(text), None) if place.kind() == Kind::Str && operator == Operator::NotEqual => {
+            return Asked::open(Ask::Matches(place, Pattern::Exactly(text.clone()), false));
         }
         (Literal::Integer(constant), None) if !matches!(place.kind(), Kind::F32 | Kind::F64 | Kind::Str) => {
             if let Some(asked) = compare_integers(&place, operator, *constant) {
@@ -514,8 +526,8 @@ impl Ask {
             }
             // Samples that ask nothing of the event.
             Ask::Chance(_) | Ask::Rate(_) => None,
-            Ask::Matches(place, pattern) => match event.value(place) {
-                Some(Value::Text(text)) => Some(pattern.matches(&text, cost)?),
+            Ask::Matches(place, pattern, wanted) => match event.value(place) {
+                Some(Value::Text(text)) => Some(pattern.matches(&text, cost)? == *wanted),
                 _ => None,
             },
             Ask::Compare(left, operator, right) => {

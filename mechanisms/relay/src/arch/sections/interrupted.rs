@@ -5,6 +5,7 @@ use std::arch::{asm, global_asm};
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicIsize, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+use dormouse_abi::class::CLASS_PLAN_SHIFT;
 use dormouse_abi::page;
 use dormouse_abi::record::{self, RecordKind};
 use dormouse_percpu::Rseq;
@@ -12,8 +13,8 @@ use dormouse_testing::{Lack, skip};
 
 use super::*;
 use crate::Setup;
-use crate::abi::session::{CLOCK_TSC, Geometry, MODE_OVERWRITE, State, expiry};
-use crate::arch::timestamp;
+use crate::abi::session::{CLOCK_TSC, Geometry, MODE_OVERWRITE, Reason, State, expiry, lost_class_index};
+use crate::arch::{Comparison, Entry, Source, timestamp};
 
 /// The chosen point, and the number of passes before it interrupts.
 pub(super) static INJECTED: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
@@ -74,14 +75,33 @@ unsafe extern "C" fn slow_runs(
     SLOW.fetch_add(1, Ordering::Relaxed);
 }
 
+/// Number of calls of the path of classes without a plan.
+static UNPLANNED: AtomicU64 = AtomicU64::new(0);
+
+unsafe extern "C" fn unplanned() {
+    UNPLANNED.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Entries, of which the second one is that of the plan.
+static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(std::ptr::null_mut());
+const PLAN: u32 = 1;
+
 macro_rules! define {
-    ($($ids:ident $compact:ident $fields:tt $arguments:tt $slow:path),*) => {$(
+    ($($ids:ident $planned:ident $compact:ident $fields:tt $arguments:tt $slow:path),*) => {$(
         define_record! {
             /// # Safety
             /// The conditions of `define_record!`.
             fn $ids(
                 ids $fields $arguments, session: SESSION, rseq_offset: RSEQ_OFFSET, context: "interrupted_context",
                 slow: $slow; injected: INJECTED
+            )
+        }
+        define_record! {
+            /// # Safety
+            /// The conditions of `define_record!`.
+            fn $planned(
+                planned $fields $arguments, entries: ENTRIES, rseq_offset: RSEQ_OFFSET, context: "interrupted_context",
+                slow: $slow, unplanned: unplanned; injected: INJECTED
             )
         }
         define_record! {
@@ -96,11 +116,11 @@ macro_rules! define {
 }
 
 define!(
-    record_0 compact_0 0 [] slow::<0>,
-    record_1 compact_1 1 [w0: u64] slow::<1>,
-    record_2 compact_2 2 [w0: u64, w1: u64] slow::<2>,
-    record_3 compact_3 3 [w0: u64, w1: u64, w2: u64] slow::<3>,
-    record_runs compact_runs runs [first: *const Segment, end: *const Segment] slow_runs
+    record_0 planned_0 compact_0 0 [] slow::<0>,
+    record_1 planned_1 compact_1 1 [w0: u64] slow::<1>,
+    record_2 planned_2 compact_2 2 [w0: u64, w1: u64] slow::<2>,
+    record_3 planned_3 compact_3 3 [w0: u64, w1: u64, w2: u64] slow::<3>,
+    record_runs planned_runs compact_runs runs [first: *const Segment, end: *const Segment] slow_runs
 );
 
 /// Writes the handler's record, with a section that may be aborted as well.
@@ -224,6 +244,62 @@ impl Bench {
         }
     }
 
+    /// Sets the plan's entry: events pass whose number is at most `span`.
+    fn plan(&self, source: Source, span: u64) {
+        static RANDOM: AtomicU64 = AtomicU64::new(0);
+        let entries = std::iter::repeat_with(|| unsafe { std::mem::zeroed::<Entry>() }).take(2).collect::<Vec<_>>();
+        let entries = entries.leak();
+        let comparison = Comparison {
+            source,
+            first_run_size_bytes: 0,
+            word: 0,
+            run_size_bytes_min: 8,
+            scale: 1,
+            first: 0,
+            span,
+            reason: Reason::Rejected,
+        };
+        // SAFETY: no section has the entry yet; the session has one CPU.
+        unsafe { entries[PLAN as usize].set(ID as u16, &comparison, &SESSION, &RANDOM) };
+        ENTRIES.store(entries.as_mut_ptr(), Ordering::Relaxed);
+        self.unrecorded().store(1, crate::atomic::Ordering::Relaxed);
+    }
+
+    /// Returns the counter of the class under test.
+    fn unrecorded(&self) -> &crate::atomic::AtomicU64 {
+        &self.memory.unrecorded(0).by_class[Reason::Rejected as usize][lost_class_index(ID as u16)]
+    }
+
+    /// Interrupts the section that `write` executes at the points of an event that is not recorded: it is counted once.
+    fn interrupt_counted(&self, what: &str, write: &dyn Fn()) {
+        let handlers_only = |what: &str| {
+            let len =
+                Bench::check_record(&self.content(), Form::Context, HANDLER_ID, &HANDLER_WORD.to_le_bytes(), what);
+            assert_eq!(len, self.content().len(), "{what}: the event is recorded");
+        };
+        for point in [1, 7] {
+            let what = format!("{what}, point {point}");
+            self.open();
+            self.unrecorded().store(1, crate::atomic::Ordering::Relaxed);
+            let before = INTERRUPTED.load(Ordering::Relaxed);
+            let mut counted = 0;
+            let is_interrupted = (0..1_000).any(|_| {
+                counted = self.unrecorded().load(crate::atomic::Ordering::Relaxed);
+                self.renew();
+                INJECTED[1].store(0, Ordering::Relaxed);
+                INJECTED[0].store(point, Ordering::Relaxed);
+                write();
+                INTERRUPTED.load(Ordering::Relaxed) != before
+            });
+            assert!(is_interrupted, "{what}");
+            assert_eq!(self.unrecorded().load(crate::atomic::Ordering::Relaxed), counted, "{what}: it has counted");
+            handlers_only(&what);
+            repeat(write);
+            assert_eq!(self.unrecorded().load(crate::atomic::Ordering::Relaxed), counted + 1, "{what}");
+            handlers_only(&what);
+        }
+    }
+
     /// Checks all of a record but its time, and returns its size in bytes.
     fn check_record(content: &[u8], form: Form, id: u32, fields: &[u8], what: &str) -> usize {
         let header = form.header_size_bytes();
@@ -290,6 +366,40 @@ fn prepare() -> Option<Rseq> {
     rseq
 }
 
+impl Bench {
+    /// Interrupts the sections of a class with a plan at each point, with events that pass and with events that do not.
+    fn interrupt_planned(&self, source: Source, words: &[u8], run_fields: &[u8], runs: &[Segment; RUN_COUNT]) {
+        let size = |len: usize| record::HEADER_SIZE_BYTES + len;
+        let core::ops::Range { start, end } = runs.as_ptr_range();
+        let (none, [w0, w1, w2]) = (MaybeUninit::uninit(), WORDS);
+        let word = &(PLAN << CLASS_PLAN_SHIFT | ID);
+        // SAFETY: the test fulfils the macro's conditions in each of these: memory, registration, as many words or runs.
+        let planned: [(&[u8], &dyn Fn()); 5] = unsafe {
+            [
+                (&[], &|| planned_0(word, size(0), none)),
+                (&words[..8], &|| planned_1(word, size(8), none, w0)),
+                (&words[..16], &|| planned_2(word, size(16), none, w0, w1)),
+                (words, &|| planned_3(word, size(24), none, w0, w1, w2)),
+                (run_fields, &|| planned_runs(word, size(run_fields.len()), none, start, end)),
+            ]
+        };
+        // Without fields there is no word. Only runs have text.
+        let begin = match source {
+            Source::Random => 0,
+            Source::Text => 4,
+            _ => 1,
+        };
+        for (index, (fields, write)) in planned.into_iter().enumerate().skip(begin) {
+            let what = format!("{source:?}, {} bytes", fields.len());
+            self.plan(source, u64::MAX);
+            self.interrupt_each(Form::Context, fields, if index == 4 { RUN_COUNT as u32 } else { 0 }, write);
+            self.plan(source, 0);
+            self.interrupt_counted(&what, write);
+        }
+        assert_eq!(UNPLANNED.load(Ordering::Relaxed), 0);
+    }
+}
+
 #[test]
 fn an_interrupted_section_writes_nothing_and_its_restart_everything() {
     let Some(rseq) = prepare() else { return };
@@ -323,6 +433,9 @@ fn an_interrupted_section_writes_nothing_and_its_restart_everything() {
             // SAFETY: the test fulfils the macro's conditions: memory, registration, an array of runs.
             let write = || unsafe { record_runs(&ID, size(run_fields.len()), none, start, end) };
             bench.interrupt_each(Form::Context, &run_fields, run_count, &write);
+            for source in [Source::Word, Source::Text, Source::Random] {
+                bench.interrupt_planned(source, &words, &run_fields, &runs);
+            }
             Form::Context
         } else {
             // SAFETY: the test fulfils the macro's conditions: memory, registration, no words.

@@ -1,0 +1,285 @@
+//! Sections of classes with a plan: which events they record, which they count, and which they leave to the slow path.
+#![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use dormouse_abi::class::{CLASS_ID_MAX, CLASS_ID_NONE, CLASS_PLAN_SHIFT};
+use dormouse_abi::page;
+use dormouse_abi::record::{HEADER_SIZE_BYTES, RecordKind};
+use dormouse_abi::rule::random;
+use dormouse_abi::session::{CLOCK_TSC, MODE_OVERWRITE, Reason, State, expiry, lost_class_index};
+use dormouse_relay::arch::{Comparison, Entry, Session, Source, timestamp};
+use dormouse_relay::{Memory, Segment, Setup};
+use dormouse_testing::random as below;
+
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod section;
+use section::{GEOMETRY, OsPage, RSEQ_OFFSET, SESSION, SLOW, set_context, slow};
+
+unsafe extern "C" fn slow_runs(_: *const u32, _: usize, _: MaybeUninit<u64>, _: *const Segment, _: *const Segment) {
+    SLOW[0].fetch_add(1, Ordering::Relaxed);
+}
+
+/// Number of calls of the path of classes without a plan.
+static UNPLANNED: AtomicU64 = AtomicU64::new(0);
+
+unsafe extern "C" fn unplanned() {
+    UNPLANNED.fetch_add(1, Ordering::Relaxed);
+}
+
+static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(std::ptr::null_mut());
+static RANDOM: AtomicU64 = AtomicU64::new(7);
+
+macro_rules! define {
+    ($($name:ident $fields:tt $arguments:tt $slow:ident),*) => {$(
+        dormouse_relay::define_record! {
+            /// # Safety
+            /// The conditions of `define_record!`.
+            fn $name(
+                planned $fields $arguments, entries: ENTRIES, rseq_offset: RSEQ_OFFSET, context: "test_context",
+                slow: $slow, unplanned: unplanned
+            )
+        }
+    )*};
+}
+
+define!(
+    planned_0 0 [] slow, planned_1 1 [w0: u64] slow, planned_2 2 [w0: u64, w1: u64] slow,
+    planned_3 3 [w0: u64, w1: u64, w2: u64] slow,
+    planned_runs runs [first: *const Segment, end: *const Segment] slow_runs
+);
+
+/// Number of the plan, and id of its class.
+const PLAN: u32 = 3;
+const ID: u16 = 5;
+
+/// Outcome of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Recorded,
+    Counted,
+    Slow,
+    Unplanned,
+}
+
+/// A session of one CPU that has a page.
+struct Bench {
+    memory: Memory,
+    unit: u32,
+    entry: &'static Entry,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let backing = vec![OsPage([0; 4096]); GEOMETRY.size_bytes().div_ceil(4096)].leak();
+        let setup = Setup {
+            mode: MODE_OVERWRITE,
+            clock: CLOCK_TSC,
+            uuid: [7; 16],
+            kind: RecordKind::Ids,
+            page_count_limit: GEOMETRY.page_count,
+            kept_for: &[],
+            kept_each: 0,
+        };
+        // SAFETY: valid, zeroed, aligned, and never freed.
+        let memory = unsafe { Memory::initialise(backing.as_mut_ptr().cast(), &GEOMETRY, &setup) };
+        let unit = memory.draw(3, 0, |_| 0).expect("a page");
+        SESSION.store(Box::leak(Box::new(Session::new(&memory, true))), Ordering::Relaxed);
+        // SAFETY: entries of zeroes are valid.
+        let entries: Vec<Entry> = (0..=PLAN).map(|_| unsafe { std::mem::zeroed() }).collect();
+        let entries = entries.leak();
+        ENTRIES.store(entries.as_mut_ptr(), Ordering::Relaxed);
+        Bench { memory, unit, entry: &entries[PLAN as usize] }
+    }
+
+    fn set(&self, comparison: &Comparison) {
+        self.entry.stop();
+        // SAFETY: no section runs meanwhile; the session has one CPU, and nothing of it is unmapped.
+        unsafe { self.entry.set(ID, comparison, &SESSION, &RANDOM) };
+    }
+
+    fn counter(&self, reason: Reason) -> &AtomicU64 {
+        &self.memory.unrecorded(0).by_class[reason as usize][lost_class_index(ID)]
+    }
+
+    /// Writes an event of a class whose word is `word`, and returns its outcome.
+    fn write(&self, word: u32, reason: Reason, write: &dyn Fn(*const u32)) -> Outcome {
+        let control = self.memory.stream(0);
+        let begin = State { seq: 0, unit: self.unit, offset: page::HEADER_SIZE_BYTES as u32 }.to_word();
+        let changed = || {
+            let state = u64::from(control.state.load(Ordering::Relaxed) != begin);
+            let slow = SLOW[0].load(Ordering::Relaxed);
+            [state, self.counter(reason).load(Ordering::Relaxed), slow, UNPLANNED.load(Ordering::Relaxed)]
+        };
+        control.state.store(begin, Ordering::Relaxed);
+        control.expiry.store(expiry(timestamp()), Ordering::Relaxed);
+        let before = changed();
+        write(&word);
+        let after = changed();
+        let differences: Vec<u64> = after.iter().zip(before).map(|(after, before)| after - before).collect();
+        match differences[..] {
+            [1, 0, 0, 0] => Outcome::Recorded,
+            [0, 1, 0, 0] => Outcome::Counted,
+            [0, 0, 1, 0] => Outcome::Slow,
+            [0, 0, 0, 1] => Outcome::Unplanned,
+            _ => panic!("{differences:?}"),
+        }
+    }
+
+    /// The same, without what the kernel has interrupted.
+    fn outcome(&self, reason: Reason, write: &dyn Fn(*const u32)) -> Outcome {
+        let word = PLAN << CLASS_PLAN_SHIFT | u32::from(ID);
+        let mut outcomes = (0..3).map(|_| self.write(word, reason, write));
+        outcomes.find(|outcome| *outcome != Outcome::Slow).unwrap_or(Outcome::Slow)
+    }
+}
+
+const NOTHING: Comparison = Comparison {
+    source: Source::Word,
+    first_run_size_bytes: 0,
+    word: 0,
+    run_size_bytes_min: 8,
+    scale: 1,
+    first: 0,
+    span: 0,
+    reason: Reason::Rejected,
+};
+
+/// Whether a number is in the range, by arithmetic of 128 bits.
+fn is_in(comparison: &Comparison, number: u64) -> bool {
+    let modulus = 1_u128 << 64;
+    let scaled = u128::from(number) * u128::from(comparison.scale) % modulus;
+    (scaled + modulus - u128::from(comparison.first)) % modulus <= u128::from(comparison.span)
+}
+
+#[test]
+fn events_are_recorded_counted_or_left_to_the_slow_path() {
+    let Some(rseq) = section::on_one_cpu() else { return };
+    RSEQ_OFFSET.store(rseq.offset(), Ordering::Relaxed);
+    set_context(0x1234_5678_9abc_def0);
+    let bench = Bench::new();
+    let (none, size) = (MaybeUninit::uninit(), |len: usize| HEADER_SIZE_BYTES + len);
+    let (recorded, counted) = (Outcome::Recorded, Outcome::Counted);
+    let mut below = below(41);
+    let mut number = || (0..4).fold(0, |number, _| number << 16 | below(1 << 16) as u64);
+
+    // SAFETY: the test fulfils the macro's conditions: memory, registration, one word.
+    let seven = &|word: *const u32| unsafe { planned_1(word, size(8), none, 7) };
+    // Classes without a plan, and one without an id.
+    for word in [5, CLASS_ID_NONE, u32::from(CLASS_ID_MAX)] {
+        assert_eq!(bench.write(word, Reason::Rejected, seven), Outcome::Unplanned, "{word:#x}");
+    }
+    let passed = Comparison { first: 7, ..NOTHING };
+    assert_eq!(bench.outcome(Reason::Rejected, seven), Outcome::Slow, "an entry that is not set");
+    bench.set(&passed);
+    assert_eq!(bench.outcome(Reason::Rejected, seven), recorded);
+    bench.set(&Comparison { first: 8, ..NOTHING });
+    assert_eq!(bench.outcome(Reason::Rejected, seven), Outcome::Slow, "the table may not be in use");
+    for reason in [Reason::Rejected, Reason::SampledOut] {
+        bench.counter(reason).store(1, Ordering::Relaxed);
+    }
+    assert_eq!(bench.outcome(Reason::Rejected, seven), counted);
+    bench.entry.stop();
+    assert_eq!(bench.outcome(Reason::Rejected, seven), Outcome::Slow, "an entry that was stopped");
+
+    // Words of fields.
+    for case in 0..3_000 {
+        let words = [number(), number(), number()];
+        let scale = 1 << (8 * (number() % 8));
+        let word = (number() % 3) as u32;
+        let first = words[word as usize].wrapping_mul(scale).wrapping_add(number() % 3).wrapping_sub(1);
+        let span = [0, 1, u64::MAX, number()][case % 4];
+        let comparison = Comparison { word, scale, first, span, reason: Reason::SampledOut, ..NOTHING };
+        bench.set(&comparison);
+        let [w0, w1, w2] = words;
+        let expected = if is_in(&comparison, words[word as usize]) { recorded } else { counted };
+        let what = format!("{words:x?} {comparison:x?}");
+        // SAFETY: the test fulfils the macro's conditions: memory, registration, three words.
+        let write: &dyn Fn(*const u32) = &|id| unsafe { planned_3(id, size(24), none, w0, w1, w2) };
+        assert_eq!(bench.outcome(Reason::SampledOut, write), expected, "{what}");
+        if word < 2 {
+            // SAFETY: the test fulfils the macro's conditions: memory, registration, two words.
+            let write: &dyn Fn(*const u32) = &|id| unsafe { planned_2(id, size(16), none, w0, w1) };
+            assert_eq!(bench.outcome(Reason::SampledOut, write), expected, "{what}");
+        }
+        if word == 0 {
+            // SAFETY: the test fulfils the macro's conditions: memory, registration, one word.
+            let write: &dyn Fn(*const u32) = &|id| unsafe { planned_1(id, size(8), none, w0) };
+            assert_eq!(bench.outcome(Reason::SampledOut, write), expected, "{what}");
+        }
+    }
+
+    // Random numbers are those of the sequence.
+    let half = Comparison { source: Source::Random, span: u64::MAX / 2, reason: Reason::SampledOut, ..NOTHING };
+    bench.set(&half);
+    for _ in 0..1_000 {
+        let place = RANDOM.load(Ordering::Relaxed);
+        // SAFETY: the test fulfils the macro's conditions: memory, registration, no words.
+        let write: &dyn Fn(*const u32) = &|id| unsafe { planned_0(id, size(0), none) };
+        let outcome = bench.outcome(Reason::SampledOut, write);
+        let (next, number) = random(place);
+        // Otherwise the kernel has interrupted a section that had drawn.
+        if RANDOM.load(Ordering::Relaxed) == next {
+            assert_eq!(outcome, if is_in(&half, number) { recorded } else { counted });
+        }
+    }
+
+    // Runs: a word of the first or second one, if it is as long as it must be.
+    let bytes: [u8; 64] = core::array::from_fn(|index| (index as u8).wrapping_mul(37).wrapping_add(1));
+    for _ in 0..3_000 {
+        let lens = [1 + number() as usize % 40, number() as usize % 40];
+        let at = number() as usize % 24;
+        let runs = [
+            if number() % 2 == 0 {
+                Segment::exact(bytes.as_ptr(), lens[0])
+            } else {
+                Segment::padded(bytes.as_ptr(), lens[0])
+            },
+            Segment::exact(bytes[at..].as_ptr(), lens[1]),
+        ];
+        let count = 1 + number() as usize % 2;
+        let is_second = number() % 2 == 0;
+        let source = if number() % 2 == 0 { Source::Word } else { Source::Text };
+        let first_run_size_bytes =
+            if is_second { [lens[0], 1 + number() as usize % 40][number() as usize % 2] } else { 0 } as u32;
+        let comparison = Comparison {
+            source,
+            first_run_size_bytes,
+            word: number() as u32 % 4,
+            run_size_bytes_min: number() as u32 % 40,
+            scale: 1,
+            first: 0,
+            span: u64::MAX / 2,
+            reason: Reason::Rejected,
+        };
+        bench.set(&comparison);
+        let Comparison { word, run_size_bytes_min, .. } = comparison;
+        let (run, base) = if is_second { (1, at) } else { (0, 0) };
+        let whole_words = if run == 0 && runs[0].len() % 8 != 0 && count > 0 {
+            // Only a padded run may be read beyond its end.
+            None
+        } else {
+            Some(lens[run] / 8)
+        };
+        let is_there = run < count
+            && (!is_second || first_run_size_bytes as usize == lens[0])
+            && run_size_bytes_min as usize <= lens[run];
+        let begin = base + 8 * word as usize;
+        let Some(loaded) = bytes.get(begin..begin + 8) else { continue };
+        let number = u64::from_le_bytes(loaded.try_into().unwrap());
+        let number = if source == Source::Text { number.swap_bytes() } else { number };
+        let decided = if is_in(&comparison, number) { recorded } else { counted };
+        let whole: usize = runs[..count].iter().map(Segment::len).sum();
+        let core::ops::Range { start, end } = runs[..count].as_ptr_range();
+        // SAFETY: the test fulfils the macro's conditions: memory, registration, an array of runs.
+        let outcome = bench.outcome(Reason::Rejected, &|id| unsafe { planned_runs(id, size(whole), none, start, end) });
+        let what = format!("{lens:?} {count} {comparison:x?}");
+        match whole_words {
+            _ if !is_there => assert_eq!(outcome, Outcome::Slow, "{what}"),
+            Some(whole_words) if word as usize >= whole_words => assert_eq!(outcome, Outcome::Slow, "{what}"),
+            Some(_) => assert_eq!(outcome, decided, "{what}"),
+            None => assert!(outcome == Outcome::Slow || outcome == decided, "{what}: {outcome:?}"),
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Entries of plans: those of which one comparison decides about an event are left to sections.
+
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use dormouse_relay::arch::{Comparison, Entry};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+
+use super::PLAN_COUNT_MAX;
+use crate::rule::Tests;
+use crate::session::CURRENT_SECTION;
+use crate::{membarrier, readers};
+
+/// Entries, by the numbers of their plans; null until there is a plan, or if the kernel gives no memory. Never freed.
+pub(crate) static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Returns the number of the plan whose entry has its id at this address.
+pub(crate) fn number_of_entry(id: *const u32) -> u32 {
+    let first = ENTRIES.load(Ordering::Relaxed).addr();
+    (id.addr().wrapping_sub(first) / size_of::<Entry>()) as u32
+}
+
+/// Makes the entries, before the first plan is found. The kernel gives each page at its first use. Called under the
+/// tracer's lock.
+pub(super) fn prepare() {
+    if !ENTRIES.load(Ordering::Relaxed).is_null() {
+        return;
+    }
+    let (size_bytes, protection) = (PLAN_COUNT_MAX * size_of::<Entry>(), ProtFlags::READ | ProtFlags::WRITE);
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: a new mapping at an address that the kernel chooses.
+    let found = unsafe { mmap_anonymous(core::ptr::null_mut(), size_bytes, protection, flags) };
+    // Entries of zeroes are not set. (Q') Release pairs with the sections' load.
+    ENTRIES.store(found.map_or(core::ptr::null_mut(), |found| found.cast()), Ordering::Release);
+}
+
+fn entry(number: u32) -> Option<&'static Entry> {
+    let entries = ENTRIES.load(Ordering::Relaxed);
+    if entries.is_null() || number as usize >= PLAN_COUNT_MAX {
+        return None;
+    }
+    // SAFETY: an entry of the array, which is never freed; entries of zeroes are valid.
+    unsafe { entries.wrapping_add(number as usize).as_ref() }
+}
+
+/// Leaves the events of a plan to the slow path. Returns whether sections may still decide about some until they are
+/// restarted.
+pub(super) fn stop(number: u32) -> bool {
+    entry(number).is_some_and(|entry| {
+        entry.is_set() && {
+            entry.stop();
+            true
+        }
+    })
+}
+
+/// Entries that were stopped, with their new comparisons.
+#[derive(Debug, Default)]
+pub(super) struct Stopped(Vec<(u32, u16, Comparison)>);
+
+impl Stopped {
+    pub(super) const fn new() -> Stopped {
+        Stopped(Vec::new())
+    }
+
+    /// Stops a plan's entry. Its tests on events of the class with this id are left to sections later, if one comparison
+    /// decides them.
+    pub(super) fn add(&mut self, number: u32, id: u32, tests: Option<&Tests>) {
+        stop(number);
+        if let (Ok(id), Some(comparison)) = (u16::try_from(id), tests.and_then(Tests::comparison)) {
+            self.0.push((number, id, comparison));
+        }
+    }
+
+    /// Leaves events to sections again. `cpu_count`: number of CPUs that the session counts.
+    pub(super) fn set(&mut self, cpu_count: u32) {
+        let random = readers::random_places(cpu_count);
+        if self.0.is_empty() || !membarrier::restart_sections() {
+            return self.0.clear();
+        }
+        for (number, id, comparison) in self.0.drain(..) {
+            if let (Some(entry), Some(random)) = (entry(number), random) {
+                // SAFETY: stopped before the restart; the word is that of all sections, and the random numbers are of as
+                // many CPUs as the session counts.
+                unsafe { entry.set(id, &comparison, &CURRENT_SECTION, random) };
+            }
+        }
+    }
+}
