@@ -262,7 +262,7 @@ impl Plans {
             }
         }
         #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-        if self.numbers.values().fold(false, |is_set, number| entries::stop(*number) || is_set) {
+        if self.numbers.values().filter(|number| entries::stop(**number)).count() > 0 {
             // Sections that have found an entry set must not find the next session. If the kernel has no barrier, no
             // entry was set.
             crate::membarrier::restart_sections();

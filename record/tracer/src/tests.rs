@@ -4,7 +4,7 @@
 //! One thread plays both sides: the tests' clock stands still except when a call would block, and then the other side
 //! acts.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::fs::File;
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -720,14 +720,26 @@ impl Rejecting {
         let setup =
             Setup { mode, clock: COUNTER, uuid: [9; 16], kind, page_count_limit: 8, kept_for: &[], kept_each: 0 };
         let session = Rejecting(Hostile::new(geometry, setup));
-        let number = Operand::Name(0);
-        let question = Question::Compare(number, Operator::Equal, Operand::Literal(Literal::Integer(1)));
-        let test = Test { question, wanted: true, passed: Next::Accept, failed: Next::Reject };
-        let name = Name { parts: vec![Part::Member("number".into())] };
-        let condition = Condition { tests: vec![test], names: vec![name] };
-        let rule = Rule { condition, ..Rule::all("counted:*") };
-        assert!(session.memory().register().unwrap().set_rules(&[rule], "counted:* where number == 1"));
+        session.set_rules(&[&[1]]);
         session
+    }
+
+    /// Replaces the rules. Each is true for events with one of its numbers.
+    fn set_rules(&self, rules: &[&[i128]]) {
+        let rule = |numbers: &&[i128]| {
+            let test = |(index, number): (usize, &i128)| {
+                let literal = Operand::Literal(Literal::Integer(*number));
+                let question = Question::Compare(Operand::Name(0), Operator::Equal, literal);
+                let is_last = index + 1 == numbers.len();
+                let failed = if is_last { Next::Reject } else { Next::Test(index as u8 + 1) };
+                Test { question, wanted: true, passed: Next::Accept, failed }
+            };
+            let name = Name { parts: vec![Part::Member("number".into())] };
+            let condition = Condition { tests: numbers.iter().enumerate().map(test).collect(), names: vec![name] };
+            Rule { condition, ..Rule::all("counted:*") }
+        };
+        let rules: Vec<Rule> = rules.iter().map(rule).collect();
+        assert!(self.memory().register().unwrap().set_rules(&rules, "numbers"));
     }
 
     fn memory(&self) -> Memory {
@@ -747,23 +759,24 @@ impl Rejecting {
         counts[Reason::Rejected as usize].iter().sum()
     }
 
-    /// Emits events that are rejected from several threads, calls `disturb` meanwhile, and returns their number.
-    fn emit(&self, disturb: impl Fn()) -> u64 {
+    /// Emits events that are rejected from several threads while it calls `disturb` so many times with their numbers, and
+    /// returns the number of events.
+    fn emit(&self, disturbances: usize, mut disturb: impl FnMut(usize)) -> u64 {
         const THREADS: u64 = 3;
-        const EVENTS: u64 = 50_000;
-        let finished = AtomicU64::new(0);
+        let (emitted, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
         std::thread::scope(|scope| {
             for _ in 0..THREADS {
                 scope.spawn(|| {
-                    (0..EVENTS).for_each(|_| crate::event!(counted.rejected, number = 0_u64));
-                    finished.fetch_add(1, Ordering::Relaxed);
+                    while !is_over.load(Ordering::Relaxed) {
+                        (0..1_000).for_each(|_| crate::event!(counted.rejected, number = 0_u64));
+                        emitted.fetch_add(1_000, Ordering::Relaxed);
+                    }
                 });
             }
-            while finished.load(Ordering::Relaxed) < THREADS {
-                disturb();
-            }
+            (0..disturbances).for_each(&mut disturb);
+            is_over.store(true, Ordering::Relaxed);
         });
-        THREADS * EVENTS
+        emitted.into_inner()
     }
 }
 
@@ -773,7 +786,7 @@ fn rejected_events_are_counted_once_each_while_the_memory_comes_and_goes() {
     lock().leave();
     let session = Rejecting::new();
     session.join();
-    let emitted = session.emit(|| lock().joining.apart(std::thread::yield_now));
+    let emitted = session.emit(100, |_| lock().joining.apart(std::thread::yield_now));
     assert_eq!(session.rejected(), emitted);
     let listed = crate::control::answer(ToolToProgram::List, None);
     let ProgramToTool::Classes { classes, .. } = listed else { panic!("{listed:?}") };
@@ -790,7 +803,7 @@ fn threads_that_reject_events_do_not_miss_the_memory_that_the_process_leaves() {
     lock().leave();
     let session = Rejecting::new();
     session.join();
-    let emitted = session.emit(|| {
+    let emitted = session.emit(100, |_| {
         lock().leave();
         std::thread::yield_now();
         // The owner's part: the register has room for a limited number of processes.
@@ -806,4 +819,20 @@ fn threads_that_reject_events_do_not_miss_the_memory_that_the_process_leaves() {
     let rejected = session.rejected();
     assert!(rejected <= emitted, "{rejected} of {emitted}");
     println!("{rejected} of {emitted} events were counted");
+}
+
+/// One comparison is made by a section, several by the slow path, and events change from one to the other.
+#[test]
+fn rejected_events_are_counted_once_each_while_the_rules_change() {
+    let _alone = alone();
+    lock().leave();
+    let session = Rejecting::new();
+    session.join();
+    let emitted = session.emit(300, |change| {
+        session.set_rules([&[&[1][..]][..], &[&[2, 3]], &[&[4]], &[&[5], &[6]]][change % 4]);
+        crate::control::answer(ToolToProgram::FollowRules, None);
+    });
+    assert_eq!(session.rejected(), emitted);
+    lock().leave();
+    assert_eq!((session.rejected(), session.0.used_pages()), (emitted, 0));
 }
