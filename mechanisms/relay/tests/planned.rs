@@ -153,6 +153,41 @@ fn is_in(comparison: &Comparison, number: u64) -> bool {
     (scaled + modulus - u128::from(comparison.first)) % modulus <= u128::from(comparison.span)
 }
 
+/// Calls a section with these values of the registers of id, size and words, and returns the values after the call.
+fn call_with(values: [u64; 4]) -> [u64; 4] {
+    let [mut id, mut size, mut w0, mut w1] = values;
+    // SAFETY: the test fulfils the macro's conditions: memory, registration, one word. The registers that the section may
+    // change are declared.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        std::arch::asm!(
+            "call {section}",
+            section = sym planned_1,
+            inout("rdi") id,
+            inout("rsi") size,
+            inout("rcx") w0,
+            inout("r8") w1,
+            out("rax") _, out("rdx") _, out("r9") _, out("r10") _, out("r11") _,
+        );
+    }
+    // SAFETY: the test fulfils the macro's conditions: memory, registration, one word. The registers that the section may
+    // change are declared.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        std::arch::asm!(
+            "bl {section}",
+            section = sym planned_1,
+            inout("x0") id,
+            inout("x1") size,
+            inout("x3") w0,
+            inout("x4") w1,
+            out("x2") _, out("x9") _, out("x10") _, out("x11") _, out("x12") _, out("x13") _, out("x16") _, out("x17") _,
+            out("x30") _,
+        );
+    }
+    [id, size, w0, w1]
+}
+
 #[test]
 fn events_are_recorded_counted_or_left_to_the_slow_path() {
     let Some(rseq) = section::on_one_cpu() else { return };
@@ -182,6 +217,16 @@ fn events_are_recorded_counted_or_left_to_the_slow_path() {
     assert_eq!(bench.outcome(Reason::Rejected, seven), counted);
     bench.entry.stop();
     assert_eq!(bench.outcome(Reason::Rejected, seven), Outcome::Slow, "an entry that was stopped");
+
+    // Sites expect these registers to stay as they are.
+    for (comparison, expected) in [(passed, recorded), (Comparison { first: 8, ..NOTHING }, counted)] {
+        bench.set(&comparison);
+        let write: &dyn Fn(*const u32) = &|id| {
+            let before = [id.addr() as u64, size(8) as u64, 7, 8];
+            assert_eq!(call_with(before), before);
+        };
+        assert_eq!(bench.outcome(Reason::Rejected, write), expected);
+    }
 
     // Words of fields.
     for case in 0..3_000 {

@@ -31,7 +31,7 @@ use crate::rule::Tests;
 use crate::value::WORDS_MAX;
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-pub(crate) use entries::{ENTRIES, number_of_entry};
+pub(crate) use entries::ENTRIES;
 
 /// Plan of a class.
 #[derive(Debug)]

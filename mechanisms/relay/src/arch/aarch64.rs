@@ -1,6 +1,6 @@
 //! AArch64: the instructions of each step of the sections.
 //!
-//! x0 holds the id (or `StampedRecord`, or entry), x1 the size, x3, x4 and x5 the fields. They stay unchanged, except that runs use
+//! x0 holds the id (or `StampedRecord`), x1 the size, x3, x4 and x5 the fields. They stay unchanged, except that runs use
 //! x5. x2, x9 to x13, x16 and x17 are free: x16 and x17 because the linker may change them on the way to a function
 //! anyway. x18 is the platform's. There is no memory below the stack pointer that a handler would respect, and none is
 //! needed.
@@ -10,7 +10,7 @@
 //! | `load_context` | | context | thread pointer | | | | |
 //! | `arm` | | context | rseq structure | | | | |
 //! | `find_stream`, `check_at` | limit of a page | context | state | session | | control block | id |
-//! | `compare` | | context | | session | | CPU | |
+//! | `compare` | entry | context | | session | | CPU | |
 //! | `count` | | context | count | | | counter | |
 //! | `fit` | | context | state | session | offset of the record in its page | control block | id |
 //! | `find_place` | | context | state | 16 bytes before the place of the fields | | control block | id |
@@ -94,10 +94,11 @@ macro_rules! section_text {
         ldr w17, [x11, {CPU_COUNT}]
         cmp w16, w17
         b.hs 50f
-        ", $crate::section_text!(find_control)) };
-    (find_control) => { "
         eor x17, x11, x11
         ldr w17, [x0, x17]
+        ", $crate::section_text!(check_id)) };
+    (find_control entry) => { concat!("ldr w17, [x2]\n", $crate::section_text!(check_id)) };
+    (check_id) => { "
         mov w13, {ID_MAX}
         cmp w17, w13
         b.hi 50f
@@ -115,30 +116,31 @@ macro_rules! section_text {
         adrp x17, {entries}
         ldr x17, [x17, :lo12:{entries}]
         cbz x17, 58f
-        add x0, x17, x16, lsl {ENTRY_SHIFT}
+        add x2, x17, x16, lsl {ENTRY_SHIFT}
     " };
+    (leave_entry) => { "" };
     (jump_unplanned) => { "b {unplanned}" };
     // (E) Acquire pairs with the store of the source. (X) pairs with that of the session: what follows depends on it.
     (compare $fields:tt) => { concat!("
-        add x11, x0, {SOURCE}
-        ldar w2, [x11]
-        cbz w2, 50f
-        ldr x11, [x0, {SESSION_WORD}]
+        add x11, x2, {SOURCE}
+        ldar w13, [x11]
+        cbz w13, 50f
+        ldr x11, [x2, {SESSION_WORD}]
         ldr x11, [x11]
         ldr w16, [x10, {CPU_ID}]
         ldr w17, [x11, {CPU_COUNT}]
         cmp w16, w17
         b.hs 50f
-        cmp w2, {SOURCE_RANDOM}
+        cmp w13, {SOURCE_RANDOM}
         b.eq 46f
         ", $crate::section_text!(load_compared $fields), "
         b 47f
         46:
         ", $crate::section_text!(draw_random), "
         47:
-        ldr x13, [x0, {SCALE}]
+        ldr x13, [x2, {SCALE}]
         mul x12, x12, x13
-        ldp x13, x17, [x0, {FIRST}] // and {SPAN}
+        ldp x13, x17, [x2, {FIRST}] // and {SPAN}
         sub x12, x12, x13
         cmp x12, x17
         b.ls 48f
@@ -146,7 +148,7 @@ macro_rules! section_text {
     (count) => { "
         ldr x13, [x11, {UNRECORDED}]
         add x16, x13, x16, lsl {UNRECORDED_SHIFT}
-        ldr w13, [x0, {COUNTER}]
+        ldr w13, [x2, {COUNTER}]
         add x16, x16, x13
         ldr x10, [x16]
         cbz x10, 50f
@@ -157,19 +159,19 @@ macro_rules! section_text {
     (load_compared 0) => { "b 50f" };
     (load_compared 1) => { "mov x12, x3" };
     (load_compared 2) => { "
-        ldr w13, [x0, {WORD}]
+        ldr w13, [x2, {WORD}]
         cmp w13, 0
         csel x12, x3, x4, eq
     " };
     (load_compared 3) => { "
-        ldr w13, [x0, {WORD}]
+        ldr w13, [x2, {WORD}]
         cmp w13, 1
         csel x12, x3, x4, lo
         csel x12, x12, x5, ls
     " };
     (load_compared runs) => { "
         mov x12, x3
-        ldr w13, [x0, {FIRST_RUN}]
+        ldr w13, [x2, {FIRST_RUN}]
         cbz w13, 45f
         ldr w17, [x3, 20]
         cmp w13, w17
@@ -178,23 +180,24 @@ macro_rules! section_text {
         45:
         cmp x12, x4
         b.hs 50f
-        ldr w13, [x0, {RUN_MIN}]
+        ldr w13, [x2, {RUN_MIN}]
         ldr w17, [x12, 20]
         cmp w13, w17
         b.hi 50f
-        ldr w13, [x0, {WORD}]
+        ldr w13, [x2, {WORD}]
         ldr x17, [x12, 8]
         cmp x13, x17
         b.hs 50f
         ldr x12, [x12]
         ldr x12, [x12, x13, lsl 3]
-        cmp w2, {SOURCE_TEXT}
+        ldr w13, [x2, {SOURCE}]
+        cmp w13, {SOURCE_TEXT}
         b.ne 47f
         rev x12, x12
     " };
     // `dormouse_abi::rule::random` has the same arithmetic.
     (draw_random) => { "
-        ldr x10, [x0, {RANDOM}]
+        ldr x10, [x2, {RANDOM}]
         add x10, x10, x16, lsl {RANDOM_STRIDE_SHIFT}
         ldr x12, [x10]
         movz x13, ({RANDOM_STEP} >> 48) & 0xffff, lsl 48

@@ -159,7 +159,7 @@ impl Session {
 /// ```
 /// `ids` or `compact` is the form of the header ([`dormouse_abi::record`]). `planned` is a section with `ids` for classes
 /// with a plan, whose entry is in the array `entries`, a static pointer that may be null; classes without a plan take the
-/// path `unplanned`, and the slow path of the others gets the address of the entry in place of that of the id. The fields
+/// path `unplanned`. The fields
 /// follow: 0 to 3 words, or
 /// `runs [first: *const Segment, end: *const Segment]`, the segments from `first` up to, but not including, `end`.
 ///
@@ -212,6 +212,7 @@ macro_rules! define_record {
             fit = $crate::section_text!(fit $fields),
             header = $crate::section_text!(store_header $fields $context),
             commit = $crate::section_text!(commit),
+            leave = "",
             after = [$crate::section_text!(jump_other $($other)?)],
             session = sym $session,
             rseq_offset = sym $rseq_offset,
@@ -236,11 +237,12 @@ macro_rules! define_record {
             ],
             find = concat!(
                 $crate::section_text!(compare $fields), $crate::section_text!(point 7 [$($injected)?]),
-                $crate::section_text!(count), $crate::section_text!(find_control)
+                $crate::section_text!(count), $crate::section_text!(find_control entry)
             ),
             fit = $crate::section_text!(fit $fields),
             header = $crate::section_text!(store_header $fields $context),
             commit = $crate::section_text!(commit_either),
+            leave = $crate::section_text!(leave_entry),
             after = ["58: ", $crate::section_text!(jump_unplanned)],
             entries = sym $entries,
             rseq_offset = sym $rseq_offset,
@@ -282,6 +284,7 @@ macro_rules! define_record {
             fit = $crate::section_text!(fit_less $fields),
             header = $crate::section_text!(store_compact_header),
             commit = $crate::section_text!(commit_less),
+            leave = "",
             after = [],
             session = sym $session,
             rseq_offset = sym $rseq_offset,
@@ -297,7 +300,7 @@ macro_rules! define_record {
     (
         @direct [$($meta:tt)*] [$($vis:tt)*] $name:ident $fields:tt [$($argument:ident: $type:ty),*], injected = $injected:tt,
         before = [$($before:expr),*], find = $find:expr, fit = $fit:expr, header = $header:expr, commit = $commit:expr,
-        after = [$($after:expr),*],
+        leave = $leave:expr, after = [$($after:expr),*],
         $($operands:tt)*
     ) => {
         $crate::define_record!(
@@ -312,8 +315,8 @@ macro_rules! define_record {
                 $find
             ],
             fit = $fit, header = $header, commit = $commit,
-            done = "",
-            abort = ["50:", $crate::section_text!(jump_slow $fields), $($after),*],
+            done = $leave,
+            abort = ["50:", $leave, $crate::section_text!(jump_slow $fields), $($after),*],
             STRIDE_SHIFT = const $crate::arch::abi::session::STREAM_STRIDE_BYTES.trailing_zeros(),
             STREAMS = const ::core::mem::offset_of!($crate::arch::Session, streams),
             $($operands)*

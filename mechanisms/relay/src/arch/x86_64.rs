@@ -1,8 +1,8 @@
 //! x86-64: the instructions of each step of the sections.
 //!
-//! rdi holds the id (or `StampedRecord`, or entry), rsi the size, rcx, r8 and r9 the fields. They stay unchanged, except that runs
-//! use rcx, which is saved below the stack pointer, where no handler writes (psABI, "red zone"). rax, rdx, r10, r11 are
-//! free, and so is r9 if it holds no word.
+//! rdi holds the id (or `StampedRecord`), rsi the size, rcx, r8 and r9 the fields. They stay unchanged, except that runs
+//! use rcx, and classes with a plan rdi for their entry. These are saved below the stack pointer, where no handler writes
+//! (psABI, "red zone"). rax, rdx, r10, r11 are free, and so is r9 if it holds no word.
 //!
 //! | after | rax | r10 | r11 | rdx |
 //! | --- | --- | --- | --- | --- |
@@ -59,7 +59,7 @@ macro_rules! section_text {
         mov eax, dword ptr fs:[r10 + {CPU_ID}]
         cmp eax, dword ptr [r11 + {CPU_COUNT}]
         jae 50f
-        ", $crate::section_text!(find_control)) };
+        ", $crate::section_text!(find_control class)) };
     // Number 0 is no plan, and the last one is that of a class without an id.
     (find_entry) => { "
         movzx eax, word ptr [rdi + 2]
@@ -70,8 +70,10 @@ macro_rules! section_text {
         mov r10, qword ptr [rip + {entries}]
         test r10, r10
         jz 58f
+        mov qword ptr [rsp - 16], rdi
         lea rdi, [r10 + rax]
     " };
+    (leave_entry) => { "mov rdi, qword ptr [rsp - 16]" };
     (jump_unplanned) => { "jmp {unplanned}" };
     // (E) pairs with the store of the source, and (X) with that of the session: loads are made in program order.
     (compare $fields:tt) => { concat!("
@@ -159,7 +161,7 @@ macro_rules! section_text {
         sub rax, qword ptr [rdi + {RANDOM}]
         shr rax, {RANDOM_STRIDE_SHIFT}
     " };
-    (find_control) => { "
+    (find_control $id:ident) => { "
         cmp dword ptr [rdi], {ID_MAX}
         ja 50f
         shl rax, {STRIDE_SHIFT}

@@ -13,12 +13,6 @@ use crate::{membarrier, readers};
 /// Entries, by the numbers of their plans; null until there is a plan, or if the kernel gives no memory. Never freed.
 pub(crate) static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Returns the number of the plan whose entry has its id at this address.
-pub(crate) fn number_of_entry(id: *const u32) -> u32 {
-    let first = ENTRIES.load(Ordering::Relaxed).addr();
-    (id.addr().wrapping_sub(first) / size_of::<Entry>()) as u32
-}
-
 /// Makes the entries, before the first plan is found. The kernel gives each page at its first use. Called under the
 /// tracer's lock.
 pub(super) fn prepare() {

@@ -47,55 +47,15 @@ pub(crate) unsafe extern "C" fn record_words_slowly(
     let words = [w0, w1, w2].map(u64::to_le);
     let len = size_bytes - HEADER_SIZE_BYTES;
     let segments = [Segment::padded(words.as_ptr().cast(), len)];
+    // SAFETY: the caller guarantees that `id` is readable; all access to ids is atomic.
+    let (_, number) = plan::split(unsafe { AtomicU32::from_ptr(id.cast_mut()) }.load(Ordering::Relaxed));
+    if plan::is_number(number) {
+        // SAFETY: the segment is an array of words with at least the given bytes.
+        return unsafe { record_by_plan(number, &segments, |plan, again| (again.words)(&plan.id, len, [w0, w1, w2])) };
+    }
     // SAFETY: the caller guarantees that `id` is readable; the segment is an array of words with at least the given
     // bytes.
     unsafe { record_slowly(id, &segments) };
-}
-
-/// Writes a record of up to three words of fields, of a class with a plan. `id` is that of the plan's entry.
-///
-/// # Safety
-/// The words hold `size_bytes` less the header.
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-#[cold]
-pub(crate) unsafe extern "C" fn record_words_by_plan(
-    id: *const u32,
-    size_bytes: usize,
-    _: MaybeUninit<u64>,
-    w0: u64,
-    w1: u64,
-    w2: u64,
-) {
-    let words = [w0, w1, w2].map(u64::to_le);
-    let len = size_bytes - HEADER_SIZE_BYTES;
-    let segments = [Segment::padded(words.as_ptr().cast(), len)];
-    let again = |plan: &Plan, again: Again| (again.words)(&plan.id, len, [w0, w1, w2]);
-    // SAFETY: the segment is an array of words with at least the given bytes.
-    unsafe { record_by_plan(plan::number_of_entry(id), &segments, again) };
-}
-
-/// Writes a record of the segments from `first` to before `end`, of a class with a plan. `id` is that of the plan's entry.
-///
-/// # Safety
-/// `first..end` are elements of one array, and all segments and their sources are readable.
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-#[cold]
-pub(crate) unsafe extern "C" fn record_runs_by_plan(
-    id: *const u32,
-    _size_bytes: usize,
-    _: MaybeUninit<u64>,
-    first: *const Segment,
-    end: *const Segment,
-) {
-    // SAFETY: the caller guarantees that both point into one array, `end` not before `first`; segments are not
-    // zero-sized.
-    let count = unsafe { end.offset_from_unsigned(first) };
-    // SAFETY: the caller guarantees that the segments are readable.
-    let segments = unsafe { core::slice::from_raw_parts(first, count) };
-    // SAFETY: the caller guarantees that the segments' sources are readable.
-    let again = |plan: &Plan, again: Again| unsafe { (again.segments)(&plan.id, segments) };
-    // SAFETY: the caller guarantees that the segments' sources are readable.
-    unsafe { record_by_plan(plan::number_of_entry(id), segments, again) };
 }
 
 /// Writes a record of the segments from `first` to before `end`.

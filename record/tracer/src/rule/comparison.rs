@@ -24,20 +24,65 @@ impl Range {
         let (first, last) = (self.last.wrapping_add(1), self.first.wrapping_sub(1));
         (first != self.first).then_some(Range { first, last })
     }
+
+    /// Returns the other range's first and last number, and the last one of this range, counted from this range's first.
+    fn relative(self, other: Range) -> [u64; 3] {
+        [other.first, other.last, self.last].map(|number| number.wrapping_sub(self.first))
+    }
+
+    /// Returns a range by numbers that count from this range's first.
+    fn absolute(self, first: u64, last: u64) -> Range {
+        Range { first: self.first.wrapping_add(first), last: self.first.wrapping_add(last) }
+    }
+
+    /// Returns the numbers that are in both ranges; `None` if there are none, or if they are two ranges.
+    fn and(self, other: Range) -> Option<Range> {
+        let [first, last, end] = self.relative(other);
+        match (first <= last, first <= end) {
+            (true, true) => Some(self.absolute(first, last.min(end))),
+            // The other range begins behind this one, and goes on from its first number.
+            (false, false) => Some(self.absolute(0, last.min(end))),
+            (false, true) if end == u64::MAX => Some(other),
+            (false, true) => (first == last + 1).then_some(self),
+            (true, false) => None,
+        }
+    }
+
+    /// Returns the numbers that are in one of the ranges; `None` if they are two ranges.
+    fn or(self, other: Range) -> Option<Range> {
+        let [first, last, end] = self.relative(other);
+        match (first <= last, first <= end.saturating_add(1)) {
+            (true, true) => Some(self.absolute(0, last.max(end))),
+            (false, true) => Some(self.absolute(0, u64::MAX)),
+            (false, false) => Some(self.absolute(first, last.max(end))),
+            (true, false) => (last == u64::MAX).then(|| self.absolute(first, end)),
+        }
+    }
 }
 
 impl Tests {
     /// Returns the comparison that gives the same answers, if there is one.
     pub(crate) fn comparison(&self) -> Option<Comparison> {
-        let [Step { ask, wanted, passed, failed }] = self.0.as_slice() else { return None };
-        let is_passed_accepted = match (*passed, *failed) {
-            (ACCEPT, REJECT) => true,
-            (REJECT, ACCEPT) => false,
-            _ => return None,
-        };
-        let (range, comparison) = ask.range()?;
-        let range = if *wanted == is_passed_accepted { range } else { range.others()? };
-        Some(Comparison { first: range.first, span: range.last.wrapping_sub(range.first), ..comparison })
+        let mut found: Option<(Range, Comparison)> = None;
+        // From the last step to the first: the numbers that are accepted from there on.
+        for (index, Step { ask, wanted, passed, failed }) in self.0.iter().enumerate().rev() {
+            let (range, comparison) = ask.range()?;
+            let passing = |is_passed| if *wanted == is_passed { Some(range) } else { range.others() };
+            let next = index as u32 + 1;
+            let accepted = match (found, *passed, *failed) {
+                (None, ACCEPT, REJECT) => passing(true)?,
+                (None, REJECT, ACCEPT) => passing(false)?,
+                (Some((_, other)), ..) if other != comparison => return None,
+                (Some((later, _)), ACCEPT, failed) if failed == next => passing(true)?.or(later)?,
+                (Some((later, _)), passed, REJECT) if passed == next => passing(true)?.and(later)?,
+                (Some((later, _)), passed, ACCEPT) if passed == next => passing(false)?.or(later)?,
+                (Some((later, _)), REJECT, failed) if failed == next => passing(false)?.and(later)?,
+                _ => return None,
+            };
+            found = Some((accepted, comparison));
+        }
+        let (Range { first, last }, comparison) = found?;
+        Some(Comparison { first, span: last.wrapping_sub(first), ..comparison })
     }
 }
 
@@ -131,6 +176,46 @@ mod tests {
 
     fn contains(Range { first, last }: Range, number: u64) -> bool {
         number.wrapping_sub(first) <= last.wrapping_sub(first)
+    }
+
+    #[test]
+    fn ranges_are_combined() {
+        let points: Vec<u64> = [0, 1, 2, 5, 6, 1 << 63, u64::MAX - 1, u64::MAX].to_vec();
+        let ranges = || points.iter().flat_map(|first| points.iter().map(|last| Range { first: *first, last: *last }));
+        // The points, and one number between each two that have others between them.
+        let numbers = [points.clone(), vec![3, 4, 100, (1 << 63) + 100]].concat();
+        let (mut both, mut either) = (0, 0);
+        for (one, other) in ranges().flat_map(|one| ranges().map(move |other| (one, other))) {
+            let has = |range: Option<Range>, number| range.is_some_and(|range| contains(range, number));
+            if let Some(range) = one.and(other) {
+                both += 1;
+                for number in &numbers {
+                    let expected = contains(one, *number) && contains(other, *number);
+                    assert_eq!(contains(range, *number), expected, "{one:?} and {other:?}: {range:?}, {number}");
+                }
+            }
+            if let Some(range) = one.or(other) {
+                either += 1;
+                for number in &numbers {
+                    let expected = contains(one, *number) || contains(other, *number);
+                    assert_eq!(contains(range, *number), expected, "{one:?} or {other:?}: {range:?}, {number}");
+                }
+            }
+            // Where there is no range, the numbers are none or two ranges.
+            let parts = |is_in: &dyn Fn(u64) -> bool| {
+                let mut sorted = numbers.clone();
+                sorted.sort_unstable();
+                let before = sorted.iter().cycle().skip(sorted.len() - 1);
+                sorted.iter().zip(before).filter(|(number, before)| is_in(**number) && !is_in(**before)).count()
+            };
+            let is_in_both = |number| contains(one, number) && contains(other, number);
+            let is_in_either = |number| contains(one, number) || contains(other, number);
+            let is_none = !numbers.iter().any(|number| is_in_both(*number));
+            assert_eq!(one.and(other).is_none(), is_none || parts(&is_in_both) == 2, "{one:?} and {other:?}");
+            assert_eq!(one.or(other).is_none(), parts(&is_in_either) == 2, "{one:?} or {other:?}");
+            assert!(numbers.iter().all(|number| has(one.others(), *number) != contains(one, *number)));
+        }
+        assert!(both > 1_000 && either > 1_000, "{both} {either}");
     }
 
     #[test]

@@ -53,8 +53,8 @@ unsafe extern "C" fn slow<const COUNT: usize>(
     w1: u64,
     w2: u64,
 ) {
-    // SAFETY: all callers pass references.
-    let id = unsafe { id.read() };
+    // SAFETY: all callers pass references. A class with a plan has the plan's number in the upper half.
+    let id = unsafe { id.read() } & u32::from(u16::MAX);
     let words = [w0, w1, w2];
     assert!(size_bytes == record::HEADER_SIZE_BYTES + 8 * COUNT);
     assert!(id == HANDLER_ID || words[..COUNT] == WORDS[..COUNT], "arguments of the section");
@@ -70,7 +70,7 @@ unsafe extern "C" fn slow_runs(
     end: *const Segment,
 ) {
     // SAFETY: the callers pass references.
-    assert!(unsafe { id.read() } == ID);
+    assert!(unsafe { id.read() } & u32::from(u16::MAX) == ID);
     assert!(end.addr() - first.addr() == RUN_COUNT * size_of::<Segment>(), "arguments of the section");
     SLOW.fetch_add(1, Ordering::Relaxed);
 }
@@ -247,7 +247,8 @@ impl Bench {
     /// Sets the plan's entry: events pass whose number is at most `span`.
     fn plan(&self, source: Source, span: u64) {
         static RANDOM: AtomicU64 = AtomicU64::new(0);
-        let entries = std::iter::repeat_with(|| unsafe { std::mem::zeroed::<Entry>() }).take(2).collect::<Vec<_>>();
+        // SAFETY: entries of zeroes are valid.
+        let entries: Vec<Entry> = (0..=PLAN).map(|_| unsafe { std::mem::zeroed() }).collect();
         let entries = entries.leak();
         let comparison = Comparison {
             source,
@@ -373,16 +374,23 @@ impl Bench {
         let core::ops::Range { start, end } = runs.as_ptr_range();
         let (none, [w0, w1, w2]) = (MaybeUninit::uninit(), WORDS);
         let word = &(PLAN << CLASS_PLAN_SHIFT | ID);
-        // SAFETY: the test fulfils the macro's conditions in each of these: memory, registration, as many words or runs.
-        let planned: [(&[u8], &dyn Fn()); 5] = unsafe {
-            [
-                (&[], &|| planned_0(word, size(0), none)),
-                (&words[..8], &|| planned_1(word, size(8), none, w0)),
-                (&words[..16], &|| planned_2(word, size(16), none, w0, w1)),
-                (words, &|| planned_3(word, size(24), none, w0, w1, w2)),
-                (run_fields, &|| planned_runs(word, size(run_fields.len()), none, start, end)),
-            ]
-        };
+        // SAFETY: the test fulfils the macro's conditions here and below: memory, registration, as many words.
+        let write_0: &dyn Fn() = &|| unsafe { planned_0(word, size(0), none) };
+        // SAFETY: the test fulfils the macro's conditions: memory, registration, as many words.
+        let write_1: &dyn Fn() = &|| unsafe { planned_1(word, size(8), none, w0) };
+        // SAFETY: the test fulfils the macro's conditions: memory, registration, as many words.
+        let write_2: &dyn Fn() = &|| unsafe { planned_2(word, size(16), none, w0, w1) };
+        // SAFETY: the test fulfils the macro's conditions: memory, registration, as many words.
+        let write_3: &dyn Fn() = &|| unsafe { planned_3(word, size(24), none, w0, w1, w2) };
+        // SAFETY: the test fulfils the macro's conditions: memory, registration, an array of runs.
+        let write_runs: &dyn Fn() = &|| unsafe { planned_runs(word, size(run_fields.len()), none, start, end) };
+        let planned = [
+            (&[][..], write_0),
+            (&words[..8], write_1),
+            (&words[..16], write_2),
+            (words, write_3),
+            (run_fields, write_runs),
+        ];
         // Without fields there is no word. Only runs have text.
         let begin = match source {
             Source::Random => 0,

@@ -13,7 +13,7 @@ use crate::session::CURRENT_SECTION;
 use crate::thread::RSEQ_OFFSET;
 use crate::value::WORDS_MAX;
 
-use super::super::slow::{record_runs_by_plan, record_runs_slowly, record_words_by_plan, record_words_slowly};
+use super::super::slow::{record_runs_slowly, record_words_slowly};
 
 #[cfg(all(test, target_os = "linux"))]
 mod interrupted;
@@ -30,8 +30,7 @@ macro_rules! define_record {
 
 macro_rules! define_records {
     ($(
-        $name:ident $of_key:ident $planned:ident $compact:ident $fields:tt $arguments:tt
-            => $slow:ident $by_plan:ident $other:ident
+        $name:ident $of_key:ident $planned:ident $compact:ident $fields:tt $arguments:tt => $slow:ident $other:ident
     ),* $(,)?) => {$(
         define_record! {
             /// Writes a record with these fields.
@@ -60,7 +59,7 @@ macro_rules! define_records {
             /// # Safety
             /// The conditions of the first function.
             fn $planned(
-                planned $fields $arguments, entries: ENTRIES, rseq_offset: RSEQ_OFFSET, context: "dormouse_i_tls", slow: $by_plan, unplanned: $compact
+                planned $fields $arguments, entries: ENTRIES, rseq_offset: RSEQ_OFFSET, context: "dormouse_i_tls", slow: $slow, unplanned: $compact
             )
         }
         define_record! {
@@ -77,21 +76,20 @@ macro_rules! define_records {
 
 define_records!(
     record_0 record_key_0 record_planned_0 record_compact_0 0 []
-        => save_registers_record_slowly save_registers_record_by_plan save_registers_record_other,
+        => save_registers_record_slowly save_registers_record_other,
     record_1 record_key_1 record_planned_1 record_compact_1 1 [w0: u64]
-        => save_registers_record_slowly save_registers_record_by_plan save_registers_record_other,
+        => save_registers_record_slowly save_registers_record_other,
     record_2 record_key_2 record_planned_2 record_compact_2 2 [w0: u64, w1: u64]
-        => save_registers_record_slowly save_registers_record_by_plan save_registers_record_other,
+        => save_registers_record_slowly save_registers_record_other,
     record_3 record_key_3 record_planned_3 record_compact_3 3 [w0: u64, w1: u64, w2: u64]
-        => save_registers_record_slowly save_registers_record_by_plan save_registers_record_other,
+        => save_registers_record_slowly save_registers_record_other,
     record_n record_key_n record_planned_n record_compact_n runs [first: *const Segment, end: *const Segment]
-        => save_registers_record_runs_slowly save_registers_record_runs_by_plan save_registers_record_runs_other,
+        => save_registers_record_runs_slowly save_registers_record_runs_other,
 );
 
 save_registers!(
-    save_registers_record_slowly => record_words_slowly, save_registers_record_by_plan => record_words_by_plan,
-    save_registers_record_other => record_words_of_other, save_registers_record_runs_slowly => record_runs_slowly,
-    save_registers_record_runs_by_plan => record_runs_by_plan, save_registers_record_runs_other => record_runs_of_other
+    save_registers_record_slowly => record_words_slowly, save_registers_record_other => record_words_of_other,
+    save_registers_record_runs_slowly => record_runs_slowly, save_registers_record_runs_other => record_runs_of_other
 );
 
 /// Register value in place of the fingerprint, for functions without a key: undefined.
