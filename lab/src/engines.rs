@@ -243,10 +243,10 @@ pub const LTTNG_UST_FILTER: Peer = Peer {
         ("lab:accepted_u64", "number < 1000000000000"),
         (
             "lab:rejected_u64_10",
-            "number != 1000000000001 && number != 1000000000002 && number != 1000000000003 && \
-             number != 1000000000004 && number != 1000000000005 && number != 1000000000006 && \
-             number != 1000000000007 && number != 1000000000008 && number != 1000000000009 && \
-             number >= 1000000000010",
+            "number != 2000000000001 && number != 2000000000003 && number != 2000000000005 && \
+             number != 2000000000007 && number != 2000000000009 && number != 2000000000011 && \
+             number != 2000000000013 && number != 2000000000015 && number != 2000000000017 && \
+             number >= 1000000000000",
         ),
         ("lab:rejected_path", r#"path == "/tmp/*""#),
         ("lab:accepted_path", r#"path == "/var/*""#),
