@@ -3,9 +3,12 @@
 //! ```text
 //!   id word of a class    31 ─ number of its plan, or 0 ─ 16 15 ─ id ─ 0
 //!
-//!   site ─▶ direct section: the word is above CLASS_ID_MAX ─▶ slow path ─▶ plan: rules? ─▶ direct section, with the
-//!                                                                            │             plan's own id word
-//!                                                                            └─ no: counted in the session
+//!   site ─▶ direct section: the word is above CLASS_ID_MAX ─▶ section of the plan's entry: one comparison decides?
+//!                                                                 │ yes: recorded, or counted as not recorded
+//!                                                                 └─ no ─▶ slow path
+//!
+//!   slow path ─▶ plan: rules? ─▶ direct section, with the plan's own id word
+//!                          └─ no: counted in the session
 //! ```
 //! A class without a plan costs the same as without rules: its word is compared with [`CLASS_ID_MAX`] in any case. The
 //! number is part of the id word, so plans follow a class into a forked child.
@@ -14,6 +17,9 @@
 //! triggers change, and freed when no thread uses it any more ([`crate::readers`]). A plan has the id of its class too,
 //! so that an accepted event enters the section like any other; it is reset when the process leaves the session, like
 //! those of classes.
+//!
+//! If the tests are one comparison of a number with a range, as most conditions and all samples by chance are, the plan's
+//! entry has it (`entries`), and a section decides without the plan: nothing is counted for [`crate::readers`].
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod entries;
