@@ -42,13 +42,24 @@ repeat!(armed_path, number => dormouse::event!(lab.armed_path, number, path = te
 repeat!(rejected_path, number => dormouse::event!(lab.rejected_path, number, path = text(number)));
 repeat!(accepted_path, number => dormouse::event!(lab.accepted_path, number, path = text(number)));
 
-/// Whether a class is armed: whether the values of one of its events are evaluated. The event is one that the class's
-/// condition rejects.
+/// Whether a class is armed: whether the values of one of its events are evaluated. The event ends there, because one of
+/// a sample might be recorded.
 macro_rules! is_armed {
     ($name:ident $(, $field:ident = $value:expr)*) => {{
-        let mut is_evaluated = false;
-        dormouse::event!(lab.$name, number = { is_evaluated = true; 0u64 } $(, $field = $value)*);
-        is_evaluated
+        let is_evaluated = || {
+            dormouse::event!(
+                lab.$name,
+                number = {
+                    if black_box(true) {
+                        return true;
+                    }
+                    0u64
+                }
+                $(, $field = $value)*
+            );
+            false
+        };
+        is_evaluated()
     }};
 }
 

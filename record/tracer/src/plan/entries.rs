@@ -2,8 +2,9 @@
 
 use core::sync::atomic::{AtomicPtr, Ordering};
 
+use dormouse_imv::is_filtered;
 use dormouse_relay::arch::{Comparison, Entry};
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munlock};
 
 use super::PLAN_COUNT_MAX;
 use crate::rule::Tests;
@@ -13,18 +14,33 @@ use crate::{membarrier, readers};
 /// Entries, by the numbers of their plans; null until there is a plan, or if the kernel gives no memory. Never freed.
 pub(crate) static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Makes the entries, before the first plan is found. The kernel gives each page at its first use. Called under the
-/// tracer's lock.
+/// Makes the entries, before the first plan is found. Called under the tracer's lock.
 pub(super) fn prepare() {
-    if !ENTRIES.load(Ordering::Relaxed).is_null() {
-        return;
+    if ENTRIES.load(Ordering::Relaxed).is_null() {
+        // Entries of zeroes are not set. (Q') Release pairs with the sections' load.
+        ENTRIES.store(map().unwrap_or(core::ptr::null_mut()), Ordering::Release);
     }
-    let (size_bytes, protection) = (PLAN_COUNT_MAX * size_of::<Entry>(), ProtFlags::READ | ProtFlags::WRITE);
-    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+}
+
+/// Maps memory of which the kernel gives each page at its first use, also after `mlockall(MCL_FUTURE)`.
+fn map() -> rustix::io::Result<*mut Entry> {
+    let size_bytes = PLAN_COUNT_MAX * size_of::<Entry>();
+    let access = MprotectFlags::READ | MprotectFlags::WRITE;
+    // A filter of system calls may kill for those that allocators do not make.
+    let may_unlock = !is_filtered();
+    let at_first = if may_unlock { ProtFlags::empty() } else { ProtFlags::READ | ProtFlags::WRITE };
     // SAFETY: a new mapping at an address that the kernel chooses.
-    let found = unsafe { mmap_anonymous(core::ptr::null_mut(), size_bytes, protection, flags) };
-    // Entries of zeroes are not set. (Q') Release pairs with the sections' load.
-    ENTRIES.store(found.map_or(core::ptr::null_mut(), |found| found.cast()), Ordering::Release);
+    let base = unsafe {
+        mmap_anonymous(core::ptr::null_mut(), size_bytes, at_first, MapFlags::PRIVATE | MapFlags::NORESERVE)
+    }?;
+    if may_unlock {
+        // Pages that cannot be accessed are not given at once. If the mapping is not locked, nothing happens.
+        // SAFETY: the range is the new mapping.
+        let _ = unsafe { munlock(base, size_bytes) };
+        // SAFETY: the range is the new mapping, which nobody has seen.
+        unsafe { mprotect(base, size_bytes, access) }?;
+    }
+    Ok(base.cast())
 }
 
 fn entry(number: u32) -> Option<&'static Entry> {
