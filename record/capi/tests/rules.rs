@@ -10,8 +10,9 @@
 #![cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux"))]
 
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::OnceLock;
 
 use dormouse_testing::c_programs::{install, pkg_config, stdout, succeed};
 use dormouse_testing::has_part;
@@ -175,7 +176,8 @@ fn view(trace: &Path, pattern: &str) -> Command {
 
 /// Compares rules with conditions in one language.
 fn compare(language: &str, compiler: &str, name: &str) {
-    let prefix = install("capi-rules-prefix");
+    static PREFIX: OnceLock<PathBuf> = OnceLock::new();
+    let prefix = PREFIX.get_or_init(|| install("capi-rules-prefix"));
     let place = tempfile::tempdir().unwrap();
     let place = place.path();
     let seed: u64 = rand::random();
@@ -185,7 +187,7 @@ fn compare(language: &str, compiler: &str, name: &str) {
     let (source, program) = (place.join(name), place.join("program"));
     std::fs::write(&source, text).unwrap();
     let mut build = Command::new(compiler);
-    build.args(["-O2", "-o"]).arg(&program).arg(&source).args(pkg_config(&prefix, &["--cflags", "--libs", "dormouse"]));
+    build.args(["-O2", "-o"]).arg(&program).arg(&source).args(pkg_config(prefix, &["--cflags", "--libs", "dormouse"]));
     succeed(build.arg(format!("-Wl,-rpath,{}", prefix.join("lib").display())));
 
     let record = |trace: &Path, rule: Option<&str>| {
