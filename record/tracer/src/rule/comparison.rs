@@ -247,7 +247,7 @@ mod tests {
                 let Some(range) = integers(kind, operator, constant) else { continue };
                 for bits in &wide {
                     let holds = operator.holds(Some(of_kind(*bits).cmp(&constant_of_kind)));
-                    // Whatever the bytes below are.
+                    // The bytes below the integer do not matter.
                     let word = bits.cast_unsigned() << unused;
                     for number in [word, word | below(kind.element_size_bytes())] {
                         assert_eq!(
