@@ -18,6 +18,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
+use dormouse_testing::machines::{self, ENV_KEEP};
 use dormouse_testing::{ENV_RUNNER, ENV_SKIPS};
 
 use crate::lua;
@@ -716,6 +717,12 @@ impl Cross {
         }
         if let Some(tool) = built.files.iter().find(|file| file.ends_with("debug/dormouse")) {
             let _ = writeln!(script, "{} doctor", quote(&tool.to_string_lossy()));
+        }
+        // What a test keeps for the checkout is in the machine's own memory, so it is printed.
+        if self.variables.iter().any(|variable| variable.split('=').next() == Some(ENV_KEEP)) {
+            let dir = quote(&machines::dir().to_string_lossy());
+            let _ = writeln!(script, "cd {dir} && for kept in $(find . -newer /cross/run -name '*.tar.gz'); do");
+            let _ = writeln!(script, "echo \"in {dir}: base64 -d > $kept << END\" && base64 $kept && echo END; done");
         }
         let _ = writeln!(script, "[ ! -e /tmp/skips ] || sed 's/^/{SKIP_PREFIX}/' /tmp/skips");
         script
