@@ -18,6 +18,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
+use dormouse_testing::machines::{self, ENV_KEEP};
 use dormouse_testing::{ENV_RUNNER, ENV_SKIPS};
 
 use crate::lua;
@@ -172,18 +173,13 @@ const SHORT_WITHOUT: [&str; 2] = ["model::", "alone::"];
 /// Packages that are of no use on another machine: those that run the project's tasks here.
 const WITHOUT: [&str; 4] = ["xtask", "xtask-cache", "xtask-lua", "dormouse-install"];
 /// Packages whose programs and libraries the tests of a package run.
-const RUN_BY: [(&str, &[&str]); 2] = [
-    (
-        "dormouse-capi",
-        &[
-            "dormouse-backing-capi",
-            "dormouse-cli",
-            "dormouse-imv-capi",
-            "dormouse-percpu-capi",
-            "dormouse-relay-capi",
-            "dormouse-vring-capi",
-        ],
-    ),
+const RUN_BY: [(&str, &[&str]); 7] = [
+    ("dormouse-backing-capi", &LIBRARIES),
+    ("dormouse-capi", &LIBRARIES),
+    ("dormouse-imv-capi", &LIBRARIES),
+    ("dormouse-percpu", &LIBRARIES),
+    ("dormouse-relay-capi", &LIBRARIES),
+    ("dormouse-vring-capi", &LIBRARIES),
     (
         "dormouse-e2e",
         &[
@@ -196,6 +192,17 @@ const RUN_BY: [(&str, &[&str]); 2] = [
             "dormouse-vring-vhost",
         ],
     ),
+];
+/// Packages of the C libraries, which tests install, and of the command. The tests of C programs are for the machines whose
+/// code is patched.
+const LIBRARIES: [&str; 7] = [
+    "dormouse-backing-capi",
+    "dormouse-capi",
+    "dormouse-cli",
+    "dormouse-imv-capi",
+    "dormouse-percpu-capi",
+    "dormouse-relay-capi",
+    "dormouse-vring-capi",
 ];
 /// Updates in stress tests of gates and values: few, because emulation is slow.
 const STRESS_UPDATES: &str = "20000";
@@ -549,7 +556,10 @@ impl Cross {
             build
                 .args(self.targets.iter().flat_map(|target| ["--test", target]))
                 .args(self.packages.iter().flat_map(|package| ["--package", package]));
-            let run = RUN_BY.iter().filter(|(package, _)| self.packages.iter().any(|given| given == package));
+            let is_run = |others: &[&str]| others != LIBRARIES || matches!(machine.emulation, Emulation::System { .. });
+            let run = RUN_BY
+                .iter()
+                .filter(|(package, others)| self.packages.iter().any(|given| given == package) && is_run(others));
             build.args(run.flat_map(|(_, others)| *others).flat_map(|package| ["--package", *package]));
             if self.packages.is_empty() {
                 build.arg("--workspace").args(WITHOUT.iter().flat_map(|package| ["--exclude", *package]));
@@ -716,6 +726,12 @@ impl Cross {
         }
         if let Some(tool) = built.files.iter().find(|file| file.ends_with("debug/dormouse")) {
             let _ = writeln!(script, "{} doctor", quote(&tool.to_string_lossy()));
+        }
+        // What a test keeps for the checkout is in the machine's own memory, so it is printed.
+        if self.variables.iter().any(|variable| variable.split('=').next() == Some(ENV_KEEP)) {
+            let dir = quote(&machines::dir().to_string_lossy());
+            let _ = writeln!(script, "cd {dir} && for kept in $(find . -newer /cross/run -name '*.tar.gz'); do");
+            let _ = writeln!(script, "echo \"in {dir}: base64 -d > $kept << END\" && base64 $kept && echo END; done");
         }
         let _ = writeln!(script, "[ ! -e /tmp/skips ] || sed 's/^/{SKIP_PREFIX}/' /tmp/skips");
         script

@@ -328,7 +328,12 @@ fn appended_records_match_the_oracle() {
 fn sections_report_outcomes_at_every_width() {
     let _lock = TestLock::take([0; 6]);
     let (guard, target) = (AtomicU64::new(7), AtomicU64::new(u64::MAX));
-    let expected_by_width = [(2, 0xFFFF_FFFF_FFFF_7788), (4, 0xFFFF_FFFF_5566_7788), (8, 0x1122_3344_5566_7788)];
+    // The store is to the word's first bytes.
+    let expected_by_width = if cfg!(target_endian = "little") {
+        [(2, 0xFFFF_FFFF_FFFF_7788), (4, 0xFFFF_FFFF_5566_7788), (8, 0x1122_3344_5566_7788)]
+    } else {
+        [(2, 0x7788_FFFF_FFFF_FFFF), (4, 0x5566_7788_FFFF_FFFF), (8, 0x1122_3344_5566_7788)]
+    };
     let commit = |txn: &Txn, by_rseq: Option<Rseq>| match by_rseq {
         // SAFETY: guard and target are the two words above, which only this thread writes.
         None => unsafe { apply_exclusive(txn) },

@@ -123,9 +123,10 @@ impl Writer {
 /// Makes all planned stores in the memory of a [`Writer`], which is the only one.
 fn commit(txn: &Txn) {
     for store in txn.stores[..txn.store_count as usize].iter().chain([&txn.last]) {
-        let bytes = store.value.to_le_bytes();
+        let (bytes, width) = (store.value.to_ne_bytes(), store.width as usize);
+        let lowest = if cfg!(target_endian = "big") { &bytes[bytes.len() - width..] } else { &bytes[..width] };
         // SAFETY: the target was planned in the writer's memory, and the caller is its only writer.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), store.target, store.width as usize) };
+        unsafe { std::ptr::copy_nonoverlapping(lowest.as_ptr(), store.target, width) };
     }
 }
 

@@ -10,11 +10,13 @@
 //! With `DORMOUSE_REQUIRE_TOOLS=1`, each missing tool is a failure. Tests that the machine or the user cannot run are
 //! still skipped.
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 pub mod browser;
@@ -160,7 +162,7 @@ pub fn skip(lack: Lack) {
     record(None, lack);
 }
 
-/// Skips a part of the calling test; the rest must run.
+/// Skips a part of the calling test; the rest must run. A part that the test has skipped before is not counted again.
 ///
 /// # Panics
 /// See [`skip`].
@@ -254,6 +256,11 @@ fn record(part: Option<String>, lack: Lack) {
     let is_required = std::env::var_os(ENV_REQUIRE_TOOLS).is_some_and(|value| value == "1");
     assert!(!(is_tool && is_required), "{reason}: {remedy}; {ENV_REQUIRE_TOOLS}=1 asks for it");
     let skip = Skip { program: program(), test: test(), part, reason, remedy };
+    // A property leaves out the same part in each of its cases.
+    static PARTS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    if skip.part.is_some() && !PARTS.lock().unwrap_or_else(PoisonError::into_inner).insert(skip.line()) {
+        return;
+    }
     eprintln!("skipped: {}", skip.what());
     let Some(path) = std::env::var_os(ENV_SKIPS) else { return };
     let file = std::fs::OpenOptions::new().append(true).create(true).open(&path);

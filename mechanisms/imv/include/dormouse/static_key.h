@@ -44,6 +44,9 @@
  *
  * On AArch64 gcc accepts no symbol as "i" in position-independent code; "S" is a symbol in every code model. clang before
  * 19 takes no symbol with an offset (a key within a structure) as "S", but does as "i".
+ *
+ * On machines that are not patched, only the events of libdormouse have such an operand. For most of them gcc has no
+ * modifier c for symbols, and prints a symbol unchanged without one.
  */
 #ifdef __aarch64__
 #define DORMOUSE_I_ADDRESS "Si"
@@ -51,6 +54,9 @@
 #elif defined(__code_model_large__) && !defined(__clang__)
 #define DORMOUSE_I_ADDRESS "X"
 #define DORMOUSE_I_PLAIN "p"
+#elif !defined(__x86_64__)
+#define DORMOUSE_I_ADDRESS "i"
+#define DORMOUSE_I_PLAIN ""
 #else
 #define DORMOUSE_I_ADDRESS "i"
 #define DORMOUSE_I_PLAIN "c"

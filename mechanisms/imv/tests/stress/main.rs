@@ -5,6 +5,7 @@
 #[path = "../alone/mod.rs"]
 mod alone;
 
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
@@ -17,7 +18,8 @@ use dormouse_imv::{
 const UPDATES: u64 = 20_000;
 const UPDATES_BETWEEN_WAITS: u64 = 1024;
 const ENV_UPDATES: &str = "DORMOUSE_STRESS_UPDATES";
-/// Variable that is part of the names of the cases to run; all run without it.
+/// Variable that is part of the names of the cases to run; all run without it. With it, the result of each case is also
+/// written to standard error at once, because a limit of time may end the program before all have run.
 const ENV_CASE: &str = "DORMOUSE_STRESS_CASE";
 
 fn updates() -> u64 {
@@ -200,6 +202,9 @@ fn nothing_is_torn_by_any_writer() {
     for writer in [CodeWriter::Mprotect, CodeWriter::ProcMem, CodeWriter::None] {
         let output = alone::run("nothing_is_torn_by_any_writer", |command| {
             command.env("DORMOUSE_IMV_WRITER", writer.name());
+            if std::env::var_os(ENV_CASE).is_some() {
+                command.stderr(Stdio::inherit());
+            }
         });
         let text = String::from_utf8_lossy(&output.stdout);
         alone::assert_passed(&output);
@@ -226,17 +231,23 @@ fn each_width() {
         ("4 bytes, at times a variable", words_in_turns),
         ("8 bytes, at times a variable", doubles_in_turns),
     ];
-    let wanted = std::env::var(ENV_CASE).unwrap_or_default();
+    let wanted = std::env::var(ENV_CASE);
+    let is_chosen = wanted.is_ok();
+    let wanted = wanted.unwrap_or_default();
     for (name, case) in cases.into_iter().filter(|(name, _)| name.contains(&wanted)) {
         let start = Instant::now();
         let found = case(times);
         let [reads, settled, wrong] =
             [&found.reads, &found.settled, &found.wrong].map(|count| count.load(Ordering::SeqCst));
         let writer = status().unwrap().writer.name();
-        println!(
+        let result = format!(
             "{writer}, {name}: {times} updates, {reads} reads, {settled} of them settled, {wrong} wrong, {:?}",
             start.elapsed()
         );
+        println!("{result}");
+        if is_chosen {
+            eprintln!("{result}");
+        }
         assert_eq!(wrong, 0, "{name}");
         assert!(settled >= times / GATES / 1024, "{name}: {settled}");
         assert_eq!(writer, std::env::var("DORMOUSE_IMV_WRITER").unwrap());

@@ -7,12 +7,16 @@ use dormouse_percpu::{AllocError, Corruption, MemoryKind, Object, Pool, PoolOpti
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
-use crate::{Backing, addresses, bytes, flip, free, layout};
+use crate::{Backing, addresses, bytes, flip, free, layout, os_page_bytes};
 
 const CPUS: usize = 3;
-const STRIDE: usize = 8192;
 const RED_ZONE: usize = 16;
 const GRANULE: usize = 8;
+
+/// Returns the size of each CPU's memory: at least a page, which pools require.
+fn stride_bytes() -> usize {
+    os_page_bytes().max(8192)
+}
 
 #[derive(Debug, Clone)]
 enum Operation {
@@ -76,7 +80,7 @@ struct FirstFit {
 
 impl FirstFit {
     fn new() -> FirstFit {
-        FirstFit { taken: vec![false; STRIDE / GRANULE] }
+        FirstFit { taken: vec![false; stride_bytes() / GRANULE] }
     }
 
     fn alloc(&mut self, size: usize, align: usize) -> Option<Range<usize>> {
@@ -124,7 +128,7 @@ impl Bench {
             Err(AllocError::Exhausted { size_bytes, align_bytes, shortage }) => {
                 assert_eq!((size_bytes, align_bytes), (size, align));
                 assert!(expected.is_none(), "refused, but there is room");
-                assert_eq!(shortage, Shortage::Fixed { size_bytes: STRIDE * CPUS });
+                assert_eq!(shortage, Shortage::Fixed { size_bytes: stride_bytes() * CPUS });
                 assert_eq!(self.pool.usage().chunk_count, chunk_count, "grown for nothing");
                 return;
             }
@@ -252,13 +256,18 @@ impl Bench {
 }
 
 fn run(is_fixed: bool, is_robust: bool, is_lazy: bool) {
-    let options =
-        PoolOptions { cpu_count: CPUS as u32, stride_bytes: STRIDE, is_robust, is_lazy, ..PoolOptions::default() };
+    let options = PoolOptions {
+        cpu_count: CPUS as u32,
+        stride_bytes: stride_bytes(),
+        is_robust,
+        is_lazy,
+        ..PoolOptions::default()
+    };
     let other = Pool::new(&options).unwrap();
     let foreign = other.alloc(layout(8, 8)).unwrap();
     let config = ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() };
     let property = |operations: Vec<Operation>| {
-        let backing = Backing::new(STRIDE * CPUS);
+        let backing = Backing::new(stride_bytes() * CPUS);
         let pool = if is_fixed { Pool::in_region(backing.region(0), &options) } else { Pool::new(&options) }.unwrap();
         let mut bench = Bench {
             size_bytes_max: pool.usage().size_bytes_max,

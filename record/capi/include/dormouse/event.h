@@ -57,11 +57,16 @@
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "events in C and C++ are recorded on little-endian machines only; define DORMOUSE_DISABLE to leave them out"
 #endif
+#if UINTPTR_MAX <= 0xffffffffu
+#error "events are recorded on machines with 64-bit addresses only; define DORMOUSE_DISABLE to leave them out"
+#endif
 #include <dormouse/dormouse.h>
 #include <dormouse/static_key.h>
 #endif
 
 #ifdef __cplusplus
+#include <cstddef>
+#include <cstdint>
 #include <string_view>
 #include <type_traits>
 #include <utility> /* std::declval */

@@ -84,7 +84,7 @@ fn block_all_signals() {
 /// Makes handlers run on a small alternate stack. The page below it is inaccessible: a stack overflow kills the
 /// program.
 fn use_small_stack() {
-    let (page, size) = (4096, 8192);
+    let (page, size) = (rustix::param::page_size(), 8192);
     // SAFETY: a new mapping at an address that the kernel chooses.
     let stack = unsafe {
         libc::mmap(

@@ -219,9 +219,9 @@ fn end(how: &str, events: u64) {
     }
 }
 
-/// Returns an address at which nothing is mapped, until the handler maps a page there.
+/// Returns the address of a page of any size at which nothing is mapped, until the handler maps it.
 fn page() -> *mut u8 {
-    std::ptr::without_provenance_mut(0x1234_5000)
+    std::ptr::without_provenance_mut(0x1234_0000)
 }
 
 /// Installs a handler that maps the missing page, or restores the default action of SIGSEGV.

@@ -521,7 +521,7 @@ fn limit(resource: c_uint, value: u64) -> Result<(), Error> {
 fn memory_bytes() -> Result<u64, Error> {
     let text = std::fs::read_to_string("/proc/self/statm")?;
     let pages = text.split(' ').next().and_then(|pages| pages.parse::<u64>().ok());
-    Ok(pages.ok_or_else(|| Error::other("/proc/self/statm has no number"))? * 4096)
+    Ok(pages.ok_or_else(|| Error::other("/proc/self/statm has no number"))? * rustix::param::page_size() as u64)
 }
 
 fn fill_descriptors(free: usize) -> Result<(), Error> {
