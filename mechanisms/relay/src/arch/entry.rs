@@ -17,7 +17,7 @@ use crate::abi::session::{Reason, Unrecorded};
 
 use super::Session;
 
-/// What a section compares.
+/// Kind of the number that a section compares with the range of an entry.
 #[repr(u32)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {

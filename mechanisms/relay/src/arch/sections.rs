@@ -159,9 +159,8 @@ impl Session {
 /// ```
 /// `ids` or `compact` is the form of the header ([`dormouse_abi::record`]). `planned` is a section with `ids` for classes
 /// with a plan, whose entry is in the array `entries`, a static pointer that may be null; classes without a plan take the
-/// path `unplanned`. The fields
-/// follow: 0 to 3 words, or
-/// `runs [first: *const Segment, end: *const Segment]`, the segments from `first` up to, but not including, `end`.
+/// path `unplanned`. The fields follow: 0 to 3 words, or `runs [first: *const Segment, end: *const Segment]`, the segments
+/// from `first` up to, but not including, `end`.
 ///
 /// The slow function has the arguments of the defined one: `id: *const u32, size_bytes: usize, which: MaybeUninit<u64>`
 /// and those of the fields. They are the address of the class's id, the size of a header with context and of the
