@@ -196,25 +196,26 @@ macro_rules! section_text {
         rev x12, x12
     " };
     // `dormouse_abi::rule::random` has the same arithmetic.
-    (draw_random) => { "
+    (draw_random) => { concat!("
         ldr x10, [x2, {RANDOM}]
         add x10, x10, x16, lsl {RANDOM_STRIDE_SHIFT}
         ldr x12, [x10]
-        movz x13, ({RANDOM_STEP} >> 48) & 0xffff, lsl 48
-        movk x13, ({RANDOM_STEP} >> 32) & 0xffff, lsl 32
-        movk x13, ({RANDOM_STEP} >> 16) & 0xffff, lsl 16
-        movk x13, {RANDOM_STEP} & 0xffff
+        ", $crate::section_text!(constant "RANDOM_STEP"), "
         add x12, x12, x13
         str x12, [x10]
-        movz x13, ({RANDOM_KEY} >> 48) & 0xffff, lsl 48
-        movk x13, ({RANDOM_KEY} >> 32) & 0xffff, lsl 32
-        movk x13, ({RANDOM_KEY} >> 16) & 0xffff, lsl 16
-        movk x13, {RANDOM_KEY} & 0xffff
+        ", $crate::section_text!(constant "RANDOM_KEY"), "
         eor x13, x13, x12
         mul x17, x12, x13
         umulh x12, x12, x13
         eor x12, x12, x17
-    " };
+    ") };
+    // Loads x13 with an operand of 64 bits.
+    (constant $name:literal) => { concat!("
+        movz x13, ({", $name, "} >> 48) & 0xffff, lsl 48
+        movk x13, ({", $name, "} >> 32) & 0xffff, lsl 32
+        movk x13, ({", $name, "} >> 16) & 0xffff, lsl 16
+        movk x13, {", $name, "} & 0xffff
+    ") };
     (fit $fields:tt) => { "
         and x12, x10, 0xffffff
         add x13, x12, x1
