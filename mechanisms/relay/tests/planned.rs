@@ -15,10 +15,15 @@ use dormouse_testing::random as below;
 
 #[allow(dead_code, reason = "each test program uses a part of it")]
 mod section;
-use section::{GEOMETRY, OsPage, RSEQ_OFFSET, SESSION, SLOW, set_context, slow};
+use section::{GEOMETRY, NONE, OsPage, RSEQ_OFFSET, SESSION, SLOW, set_context};
 
-unsafe extern "C" fn slow_runs(_: *const u32, _: usize, _: MaybeUninit<u64>, _: *const Segment, _: *const Segment) {
+/// Address of the entry for which the slow path was called last.
+static SLOW_ENTRY: AtomicU64 = AtomicU64::new(0);
+
+unsafe extern "C" fn slow(_: *const u32, _: usize, entry: MaybeUninit<u64>) {
     SLOW[0].fetch_add(1, Ordering::Relaxed);
+    // SAFETY: sections of classes with a plan pass the entry.
+    SLOW_ENTRY.store(unsafe { entry.assume_init() }, Ordering::Relaxed);
 }
 
 /// Number of calls of the path of classes without a plan.
@@ -29,7 +34,8 @@ unsafe extern "C" fn unplanned() {
 }
 
 static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(std::ptr::null_mut());
-static RANDOM: AtomicU64 = AtomicU64::new(7);
+static PLACE: AtomicU64 = AtomicU64::new(7);
+static RANDOM: AtomicPtr<AtomicU64> = AtomicPtr::new((&raw const PLACE).cast_mut());
 
 macro_rules! define {
     ($($name:ident $fields:tt $arguments:tt $slow:ident),*) => {$(
@@ -37,8 +43,8 @@ macro_rules! define {
             /// # Safety
             /// The conditions of `define_record!`.
             fn $name(
-                planned $fields $arguments, entries: ENTRIES, rseq_offset: RSEQ_OFFSET, context: "test_context",
-                slow: $slow, unplanned: unplanned
+                planned $fields $arguments, entries: ENTRIES, random: RANDOM, rseq_offset: RSEQ_OFFSET,
+                context: "test_context", slow: $slow, unplanned: unplanned
             )
         }
     )*};
@@ -47,12 +53,15 @@ macro_rules! define {
 define!(
     planned_0 0 [] slow, planned_1 1 [w0: u64] slow, planned_2 2 [w0: u64, w1: u64] slow,
     planned_3 3 [w0: u64, w1: u64, w2: u64] slow,
-    planned_runs runs [first: *const Segment, end: *const Segment] slow_runs
+    planned_runs runs [first: *const Segment, end: *const Segment] slow
 );
 
 /// Number of the plan, and id of its class.
 const PLAN: u32 = 3;
 const ID: u16 = 5;
+
+/// Word of the second session.
+static SECOND: AtomicPtr<Session> = AtomicPtr::new((&raw const NONE).cast_mut());
 
 /// Outcome of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,10 +77,24 @@ struct Bench {
     memory: Memory,
     unit: u32,
     entry: &'static Entry,
+    session_word: &'static AtomicPtr<Session>,
+}
+
+/// Makes the entries of the first session's slot, and returns the plan's.
+fn first_entry() -> &'static Entry {
+    let entries = entries();
+    ENTRIES.store(entries.as_ptr().cast_mut(), Ordering::Relaxed);
+    &entries[PLAN as usize]
+}
+
+fn entries() -> &'static [Entry] {
+    // SAFETY: entries of zeroes are valid.
+    let entries: Vec<Entry> = (0..=PLAN).map(|_| unsafe { std::mem::zeroed() }).collect();
+    entries.leak()
 }
 
 impl Bench {
-    fn new() -> Bench {
+    fn new(entry: &'static Entry, session_word: &'static AtomicPtr<Session>) -> Bench {
         let backing = vec![OsPage([0; 4096]); GEOMETRY.size_bytes().div_ceil(4096)].leak();
         let setup = Setup {
             mode: MODE_OVERWRITE,
@@ -85,35 +108,38 @@ impl Bench {
         // SAFETY: valid, zeroed, aligned, and never freed.
         let memory = unsafe { Memory::initialise(backing.as_mut_ptr().cast(), &GEOMETRY, &setup) };
         let unit = memory.draw(3, 0, |_| 0).expect("a page");
-        SESSION.store(Box::leak(Box::new(Session::new(&memory, true))), Ordering::Relaxed);
-        // SAFETY: entries of zeroes are valid.
-        let entries: Vec<Entry> = (0..=PLAN).map(|_| unsafe { std::mem::zeroed() }).collect();
-        let entries = entries.leak();
-        ENTRIES.store(entries.as_mut_ptr(), Ordering::Relaxed);
-        Bench { memory, unit, entry: &entries[PLAN as usize] }
+        session_word.store(Box::leak(Box::new(Session::new(&memory, true))), Ordering::Relaxed);
+        Bench { memory, unit, entry, session_word }
     }
 
     fn set(&self, comparison: &Comparison) {
         self.entry.stop();
         // SAFETY: no section runs meanwhile; the session has one CPU, and nothing of it is unmapped.
-        unsafe { self.entry.set(ID, comparison, &SESSION, &RANDOM) };
+        unsafe { self.entry.set(ID, comparison, self.session_word) };
     }
 
     fn counter(&self, reason: Reason) -> &AtomicU64 {
         &self.memory.unrecorded(0).by_class[reason as usize][lost_class_index(ID)]
     }
 
+    /// Makes the page empty, and lets records of the present time in. Returns the state word.
+    fn open(&self) -> u64 {
+        let control = self.memory.stream(0);
+        let begin = State { seq: 0, unit: self.unit, offset: page::HEADER_SIZE_BYTES as u32 }.to_word();
+        control.state.store(begin, Ordering::Relaxed);
+        control.expiry.store(expiry(timestamp()), Ordering::Relaxed);
+        begin
+    }
+
     /// Writes an event of a class whose word is `word`, and returns its outcome.
     fn write(&self, word: u32, reason: Reason, write: &dyn Fn(*const u32)) -> Outcome {
         let control = self.memory.stream(0);
-        let begin = State { seq: 0, unit: self.unit, offset: page::HEADER_SIZE_BYTES as u32 }.to_word();
+        let begin = self.open();
         let changed = || {
             let state = u64::from(control.state.load(Ordering::Relaxed) != begin);
             let slow = SLOW[0].load(Ordering::Relaxed);
             [state, self.counter(reason).load(Ordering::Relaxed), slow, UNPLANNED.load(Ordering::Relaxed)]
         };
-        control.state.store(begin, Ordering::Relaxed);
-        control.expiry.store(expiry(timestamp()), Ordering::Relaxed);
         let before = changed();
         write(&word);
         let after = changed();
@@ -188,12 +214,59 @@ fn call_with(values: [u64; 4]) -> [u64; 4] {
     [id, size, w0, w1]
 }
 
+/// Writes events into two sessions, of which each has an entry: what happens in one does not depend on the other.
+fn in_two_sessions(first: &Bench) {
+    let second = Bench::new(&entries()[PLAN as usize], &SECOND);
+    second.counter(Reason::Rejected).store(1, Ordering::Relaxed);
+    // Comparisons by which the event is recorded, counted, recorded, and left to the slow path; nobody wants it.
+    let everybody = Comparison { source: Source::Everybody, ..NOTHING };
+    let comparisons = [Some(everybody), Some(NOTHING), Some(Comparison { first: 7, ..NOTHING }), None];
+    let set = |bench: &Bench, comparison: Option<&Option<Comparison>>| match comparison {
+        Some(Some(comparison)) => bench.set(comparison),
+        Some(None) => bench.entry.stop(),
+        None => bench.entry.pass(),
+    };
+    first.entry.link(Some(second.entry));
+    for (one, other) in (0..=4).flat_map(|one| (0..=4).map(move |other| (one, other))) {
+        set(first, comparisons.get(one));
+        set(&second, comparisons.get(other));
+        let expected = |index: usize| match index {
+            0 | 2 => (true, 0),
+            1 => (false, 1),
+            _ => (false, 0),
+        };
+        // The slow path is called for the first entry that needs it, and decides for those that follow.
+        let (slow, of_second) = match (one, other) {
+            (3, _) => (Some(first.entry), (false, 0)),
+            (_, 3) => (Some(second.entry), (false, 0)),
+            _ => (None, expected(other)),
+        };
+        let is_as_expected = (0..3).any(|_| {
+            let begins = [first.open(), second.open()];
+            let counted = || [first, &second].map(|bench| bench.counter(Reason::Rejected).load(Ordering::Relaxed));
+            let (before, calls) = (counted(), SLOW[0].load(Ordering::Relaxed));
+            let word = PLAN << CLASS_PLAN_SHIFT | u32::from(ID);
+            // SAFETY: the test fulfils the macro's conditions: memory, registration, one word.
+            unsafe { planned_1(&word, HEADER_SIZE_BYTES + 8, MaybeUninit::uninit(), 7) };
+            let states = [first, &second].map(|bench| bench.memory.stream(0).state.load(Ordering::Relaxed));
+            let found = [0, 1].map(|index| (states[index] != begins[index], counted()[index] - before[index]));
+            let calls = SLOW[0].load(Ordering::Relaxed) - calls;
+            let entry = SLOW_ENTRY.load(Ordering::Relaxed);
+            found == [expected(one), of_second]
+                && calls == u64::from(slow.is_some())
+                && slow.is_none_or(|slow| std::ptr::from_ref(slow).addr() as u64 == entry)
+        });
+        assert!(is_as_expected, "{one} {other}");
+    }
+    first.entry.link(None);
+}
+
 #[test]
 fn events_are_recorded_counted_or_left_to_the_slow_path() {
     let Some(rseq) = section::on_one_cpu() else { return };
     RSEQ_OFFSET.store(rseq.offset(), Ordering::Relaxed);
     set_context(0x1234_5678_9abc_def0);
-    let bench = Bench::new();
+    let bench = Bench::new(first_entry(), &SESSION);
     let (none, size) = (MaybeUninit::uninit(), |len: usize| HEADER_SIZE_BYTES + len);
     let (recorded, counted) = (Outcome::Recorded, Outcome::Counted);
     let mut below = below(41);
@@ -228,6 +301,8 @@ fn events_are_recorded_counted_or_left_to_the_slow_path() {
         assert_eq!(bench.outcome(Reason::Rejected, write), expected);
     }
 
+    in_two_sessions(&bench);
+
     // Words of fields.
     for case in 0..3_000 {
         let words = [number(), number(), number()];
@@ -259,13 +334,13 @@ fn events_are_recorded_counted_or_left_to_the_slow_path() {
     let half = Comparison { source: Source::Random, span: u64::MAX / 2, reason: Reason::SampledOut, ..NOTHING };
     bench.set(&half);
     for _ in 0..1_000 {
-        let place = RANDOM.load(Ordering::Relaxed);
+        let place = PLACE.load(Ordering::Relaxed);
         // SAFETY: the test fulfils the macro's conditions: memory, registration, no words.
         let write: &dyn Fn(*const u32) = &|id| unsafe { planned_0(id, size(0), none) };
         let outcome = bench.outcome(Reason::SampledOut, write);
         let (next, number) = random(place);
         // Otherwise the kernel has interrupted a section that had drawn.
-        if RANDOM.load(Ordering::Relaxed) == next {
+        if PLACE.load(Ordering::Relaxed) == next {
             assert_eq!(outcome, if is_in(&half, number) { recorded } else { counted });
         }
     }

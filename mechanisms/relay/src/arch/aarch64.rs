@@ -2,8 +2,8 @@
 //!
 //! x0 holds the id (or `StampedRecord`), x1 the size, x3, x4 and x5 the fields. They stay unchanged, except that runs use
 //! x5. x2, x9 to x13, x16 and x17 are free: x16 and x17 because the linker may change them on the way to a function
-//! anyway. x18 is the platform's. There is no memory below the stack pointer that a handler would respect, and none is
-//! needed.
+//! anyway. x18 is the platform's. There is no memory below the stack pointer that a handler would respect; sections of classes with
+//! a plan keep their entry on the stack.
 //!
 //! | after | x2 | x9 | x10 | x11 | x12 | x16 | x17 |
 //! | --- | --- | --- | --- | --- | --- | --- | --- |
@@ -117,24 +117,46 @@ macro_rules! section_text {
         ldr x17, [x17, :lo12:{entries}]
         cbz x17, 58f
         add x2, x17, x16, lsl {ENTRY_SHIFT}
+        sub sp, sp, 16
+        .cfi_adjust_cfa_offset 16
     " };
-    (leave_entry) => { "" };
+    // The section needs all registers that it may change.
+    (keep_entry) => { "str x2, [sp]" };
+    (next_entry) => { "
+        ldr x2, [sp]
+        add x2, x2, {NEXT}
+        ldar x2, [x2]
+        cbnz x2, 10b
+        add sp, sp, 16
+        .cfi_adjust_cfa_offset -16
+    " };
+    (leave_entry) => { "
+        .cfi_adjust_cfa_offset 16
+        ldr x2, [sp], 16
+        .cfi_adjust_cfa_offset -16
+    " };
     (jump_unplanned) => { "b {unplanned}" };
     // (E) Acquire pairs with the store of the source. (X) pairs with that of the session: what follows depends on it.
     (compare $fields:tt) => { concat!("
         add x11, x2, {SOURCE}
         ldar w13, [x11]
-        cbz w13, 50f
+        cmp w13, {SOURCE_EVERYBODY}
+        b.lo 44f
         ldr x11, [x2, {SESSION_WORD}]
         ldr x11, [x11]
         ldr w16, [x10, {CPU_ID}]
         ldr w17, [x11, {CPU_COUNT}]
         cmp w16, w17
         b.hs 50f
+        cmp w13, {SOURCE_EVERYBODY}
+        b.eq 48f
         cmp w13, {SOURCE_RANDOM}
         b.eq 46f
         ", $crate::section_text!(load_compared $fields), "
         b 47f
+        44:
+        cbz w13, 50f
+        b 40f
         46:
         ", $crate::section_text!(draw_random), "
         47:
@@ -197,7 +219,8 @@ macro_rules! section_text {
     " };
     // `dormouse_abi::rule::random` has the same arithmetic.
     (draw_random) => { concat!("
-        ldr x10, [x2, {RANDOM}]
+        adrp x10, {random}
+        ldr x10, [x10, :lo12:{random}]
         add x10, x10, x16, lsl {RANDOM_STRIDE_SHIFT}
         ldr x12, [x10]
         ", $crate::section_text!(constant "RANDOM_STEP"), "

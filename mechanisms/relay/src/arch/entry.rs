@@ -9,6 +9,10 @@
 //! Numbers are 64 bits and wrap. The scale moves a field to the upper end of its word, so that one comparison decides
 //! whether a signed or unsigned integer of any size is in a range, whether a text begins with certain bytes, or whether
 //! the event is one in so many.
+//!
+//! A plan has an entry for each session that wants the class's events, and they are a chain. An entry belongs to one plan
+//! and one session's slot for ever, so a writer that is between two entries finds those of its class, whatever changes
+//! meanwhile.
 
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -23,12 +27,16 @@ use super::Session;
 pub enum Source {
     /// Nothing: the slow path decides.
     None = 0,
+    /// Nothing: the session does not want the event, and does not count it.
+    Nobody = 1,
+    /// Nothing: the event is recorded.
+    Everybody = 2,
     /// Word `word` of the fields, or of a run.
-    Word = 1,
+    Word = 3,
     /// The same with its bytes in reverse order, so that text is compared by its first bytes.
-    Text = 2,
+    Text = 4,
     /// The CPU's next random number.
-    Random = 3,
+    Random = 5,
 }
 
 /// A comparison that decides about an event.
@@ -71,8 +79,8 @@ pub struct Entry {
     scale: AtomicU64,
     first: AtomicU64,
     span: AtomicU64,
-    /// Place of the first CPU in its sequence of random numbers.
-    random: AtomicPtr<AtomicU64>,
+    /// Next entry of the plan, or null.
+    next: AtomicPtr<Entry>,
     /// Offset of the counter of events that are not recorded in a CPU's table, in bytes.
     counter_offset: AtomicU32,
     word: AtomicU32,
@@ -92,25 +100,30 @@ impl Entry {
         self.source.store(Source::None as u32, Ordering::Relaxed);
     }
 
+    /// Makes sections go on to the next entry: the session does not want the class. The conditions of [`Entry::set`] on
+    /// the change hold.
+    pub fn pass(&self) {
+        self.source.store(Source::Nobody as u32, Ordering::Release);
+    }
+
     /// Whether sections decide about events.
     pub fn is_set(&self) -> bool {
         self.source.load(Ordering::Relaxed) != Source::None as u32
     }
 
-    /// Makes sections decide about events of the class with this id, in the session that the word points to. `random` is
-    /// the first CPU's place in a sequence of random numbers; those of other CPUs have a distance of
-    /// [`RANDOM_STRIDE_SHIFT`].
+    /// Makes the entry that follows in the plan, or that none does, known. It may be changed at any time.
+    pub fn link(&self, next: Option<&'static Entry>) {
+        let next = next.map_or(core::ptr::null_mut(), |next| core::ptr::from_ref(next).cast_mut());
+        // (E) Release pairs with the sections' load of the source, or of this word.
+        self.next.store(next, Ordering::Release);
+    }
+
+    /// Makes sections decide about events of the class with this id, in the session that the word points to.
     ///
     /// # Safety
     /// The entry was stopped, and all sections that ran then have been restarted. As long as it is set, the session is
     /// one that [`define_record`](crate::define_record) allows, and there are random numbers of as many CPUs as it has.
-    pub unsafe fn set(
-        &self,
-        id: u16,
-        comparison: &Comparison,
-        session_word: &'static AtomicPtr<Session>,
-        random: *const AtomicU64,
-    ) {
+    pub unsafe fn set(&self, id: u16, comparison: &Comparison, session_word: &'static AtomicPtr<Session>) {
         let Comparison { source, first_run_size_bytes, word, run_size_bytes_min, scale, first, span, reason } =
             *comparison;
         let counter_offset = Unrecorded::counter_offset(reason, id);
@@ -119,7 +132,6 @@ impl Entry {
         self.scale.store(scale, Ordering::Relaxed);
         self.first.store(first, Ordering::Relaxed);
         self.span.store(span, Ordering::Relaxed);
-        self.random.store(random.cast_mut(), Ordering::Relaxed);
         self.counter_offset.store(counter_offset as u32, Ordering::Relaxed);
         self.word.store(word, Ordering::Relaxed);
         self.first_run_size_bytes.store(first_run_size_bytes, Ordering::Relaxed);
@@ -141,7 +153,7 @@ pub mod offset {
     pub const SCALE: usize = offset_of!(Entry, scale);
     pub const FIRST: usize = offset_of!(Entry, first);
     pub const SPAN: usize = offset_of!(Entry, span);
-    pub const RANDOM: usize = offset_of!(Entry, random);
+    pub const NEXT: usize = offset_of!(Entry, next);
     pub const COUNTER: usize = offset_of!(Entry, counter_offset);
     pub const WORD: usize = offset_of!(Entry, word);
     pub const FIRST_RUN: usize = offset_of!(Entry, first_run_size_bytes);

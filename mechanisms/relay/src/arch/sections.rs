@@ -158,9 +158,10 @@ impl Session {
 ///   }
 /// ```
 /// `ids` or `compact` is the form of the header ([`dormouse_abi::record`]). `planned` is a section with `ids` for classes
-/// with a plan, whose entry is in the array `entries`, a static pointer that may be null; classes without a plan take the
-/// path `unplanned`. The fields follow: 0 to 3 words, or `runs [first: *const Segment, end: *const Segment]`, the segments
-/// from `first` up to, but not including, `end`.
+/// with a plan, whose first entry is in the array `entries`, a static pointer that may be null; classes without a plan take
+/// the path `unplanned`. The slow path decides for the entry at `which`, and for those that follow it. `random` is a static
+/// pointer to the first CPU's random numbers. The fields follow: 0 to 3 words, or
+/// `runs [first: *const Segment, end: *const Segment]`, the segments from `first` up to, but not including, `end`.
 ///
 /// The slow function has the arguments of the defined one: `id: *const u32, size_bytes: usize, which: MaybeUninit<u64>`
 /// and those of the fields. They are the address of the class's id, the size of a header with context and of the
@@ -211,7 +212,8 @@ macro_rules! define_record {
             fit = $crate::section_text!(fit $fields),
             header = $crate::section_text!(store_header $fields $context),
             commit = $crate::section_text!(commit),
-            leave = "",
+            done = "",
+            slow = "",
             after = [$crate::section_text!(jump_other $($other)?)],
             session = sym $session,
             rseq_offset = sym $rseq_offset,
@@ -224,15 +226,16 @@ macro_rules! define_record {
         );
     };
     ($(#[$meta:meta])* $vis:vis fn $name:ident(
-        planned $fields:tt [$($argument:ident: $type:ty),*], entries: $entries:path, rseq_offset: $rseq_offset:path,
-        context: $context:literal, slow: $slow:path, unplanned: $unplanned:path $(; injected: $injected:path)?
+        planned $fields:tt [$($argument:ident: $type:ty),*], entries: $entries:path, random: $random:path,
+        rseq_offset: $rseq_offset:path, context: $context:literal, slow: $slow:path, unplanned: $unplanned:path $(; injected: $injected:path)?
     )) => {
         $crate::define_record!(
             @direct [$(#[$meta])*] [$vis] $name $fields [$($argument: $type),*], injected = [$($injected)?],
             before = [
                 // Not every form has all operands.
                 "// {WORD} {FIRST_RUN} {RUN_MIN} {SOURCE_TEXT}",
-                $crate::section_text!(find_entry), $crate::section_text!(load_context $fields $context)
+                $crate::section_text!(find_entry), "10:", $crate::section_text!(keep_entry),
+                $crate::section_text!(load_context $fields $context)
             ],
             find = concat!(
                 $crate::section_text!(compare $fields), $crate::section_text!(point 7 [$($injected)?]),
@@ -241,9 +244,11 @@ macro_rules! define_record {
             fit = $crate::section_text!(fit $fields),
             header = $crate::section_text!(store_header $fields $context),
             commit = $crate::section_text!(commit_either),
-            leave = $crate::section_text!(leave_entry),
+            done = $crate::section_text!(next_entry),
+            slow = $crate::section_text!(leave_entry),
             after = ["58: ", $crate::section_text!(jump_unplanned)],
             entries = sym $entries,
+            random = sym $random,
             rseq_offset = sym $rseq_offset,
             slow = sym $slow,
             unplanned = sym $unplanned,
@@ -255,13 +260,14 @@ macro_rules! define_record {
             UNRECORDED_SHIFT = const ::core::mem::size_of::<$crate::arch::abi::session::Unrecorded>().trailing_zeros(),
             ENTRY_SHIFT = const $crate::arch::ENTRY_SHIFT,
             SOURCE = const $crate::arch::offset::SOURCE,
+            SOURCE_EVERYBODY = const $crate::arch::Source::Everybody as u32,
             SOURCE_TEXT = const $crate::arch::Source::Text as u32,
             SOURCE_RANDOM = const $crate::arch::Source::Random as u32,
             SESSION_WORD = const $crate::arch::offset::SESSION_WORD,
             SCALE = const $crate::arch::offset::SCALE,
             FIRST = const $crate::arch::offset::FIRST,
             SPAN = const $crate::arch::offset::SPAN,
-            RANDOM = const $crate::arch::offset::RANDOM,
+            NEXT = const $crate::arch::offset::NEXT,
             RANDOM_STEP = const $crate::arch::abi::rule::RANDOM_KEYS[0],
             RANDOM_KEY = const $crate::arch::abi::rule::RANDOM_KEYS[1],
             RANDOM_STRIDE_SHIFT = const $crate::arch::RANDOM_STRIDE_SHIFT,
@@ -283,7 +289,8 @@ macro_rules! define_record {
             fit = $crate::section_text!(fit_less $fields),
             header = $crate::section_text!(store_compact_header),
             commit = $crate::section_text!(commit_less),
-            leave = "",
+            done = "",
+            slow = "",
             after = [],
             session = sym $session,
             rseq_offset = sym $rseq_offset,
@@ -299,7 +306,7 @@ macro_rules! define_record {
     (
         @direct [$($meta:tt)*] [$($vis:tt)*] $name:ident $fields:tt [$($argument:ident: $type:ty),*], injected = $injected:tt,
         before = [$($before:expr),*], find = $find:expr, fit = $fit:expr, header = $header:expr, commit = $commit:expr,
-        leave = $leave:expr, after = [$($after:expr),*],
+        done = $done:expr, slow = $slow:expr, after = [$($after:expr),*],
         $($operands:tt)*
     ) => {
         $crate::define_record!(
@@ -314,8 +321,8 @@ macro_rules! define_record {
                 $find
             ],
             fit = $fit, header = $header, commit = $commit,
-            done = $leave,
-            abort = ["50:", $leave, $crate::section_text!(jump_slow $fields), $($after),*],
+            done = $done,
+            abort = ["50:", $slow, $crate::section_text!(jump_slow $fields), $($after),*],
             STRIDE_SHIFT = const $crate::arch::abi::session::STREAM_STRIDE_BYTES.trailing_zeros(),
             STREAMS = const ::core::mem::offset_of!($crate::arch::Session, streams),
             $($operands)*

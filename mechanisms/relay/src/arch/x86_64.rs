@@ -73,22 +73,38 @@ macro_rules! section_text {
         mov qword ptr [rsp - 16], rdi
         lea rdi, [r10 + rax]
     " };
-    (leave_entry) => { "mov rdi, qword ptr [rsp - 16]" };
+    (keep_entry) => { "" };
+    (next_entry) => { "
+        mov rdi, qword ptr [rdi + {NEXT}]
+        test rdi, rdi
+        jnz 10b
+        mov rdi, qword ptr [rsp - 16]
+    " };
+    (leave_entry) => { "
+        mov rdx, rdi
+        mov rdi, qword ptr [rsp - 16]
+    " };
     (jump_unplanned) => { "jmp {unplanned}" };
     // (E) pairs with the store of the source, and (X) with that of the session: loads are made in program order.
     (compare $fields:tt) => { concat!("
         mov edx, dword ptr [rdi + {SOURCE}]
+        cmp edx, {SOURCE_EVERYBODY}
+        jb 44f
         mov r11, qword ptr [rdi + {SESSION_WORD}]
-        test edx, edx
-        jz 50f
         mov r11, qword ptr [r11]
         mov eax, dword ptr fs:[r10 + {CPU_ID}]
         cmp eax, dword ptr [r11 + {CPU_COUNT}]
         jae 50f
+        cmp edx, {SOURCE_EVERYBODY}
+        je 48f
         cmp edx, {SOURCE_RANDOM}
         je 46f
         ", $crate::section_text!(load_compared $fields), "
         jmp 47f
+        44:
+        test edx, edx
+        jz 50f
+        jmp 40f
         46:
         ", $crate::section_text!(draw_random), "
         47:
@@ -148,7 +164,7 @@ macro_rules! section_text {
     (draw_random) => { "
         shl rax, {RANDOM_STRIDE_SHIFT}
         mov r10, rax
-        add r10, qword ptr [rdi + {RANDOM}]
+        add r10, qword ptr [rip + {random}]
         movabs rdx, {RANDOM_STEP}
         add rdx, qword ptr [r10]
         mov qword ptr [r10], rdx
@@ -158,7 +174,7 @@ macro_rules! section_text {
         xor rdx, rax
         mov rax, r10
         mov r10, rdx
-        sub rax, qword ptr [rdi + {RANDOM}]
+        sub rax, qword ptr [rip + {random}]
         shr rax, {RANDOM_STRIDE_SHIFT}
     " };
     (find_control $id:ident) => { "

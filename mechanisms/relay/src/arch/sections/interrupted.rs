@@ -85,6 +85,7 @@ unsafe extern "C" fn unplanned() {
 /// Entries, of which the second one is that of the plan.
 static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(std::ptr::null_mut());
 const PLAN: u32 = 1;
+static RANDOM: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
 
 macro_rules! define {
     ($($ids:ident $planned:ident $compact:ident $fields:tt $arguments:tt $slow:path),*) => {$(
@@ -100,8 +101,8 @@ macro_rules! define {
             /// # Safety
             /// The conditions of `define_record!`.
             fn $planned(
-                planned $fields $arguments, entries: ENTRIES, rseq_offset: RSEQ_OFFSET, context: "interrupted_context",
-                slow: $slow, unplanned: unplanned; injected: INJECTED
+                planned $fields $arguments, entries: ENTRIES, random: RANDOM, rseq_offset: RSEQ_OFFSET,
+                context: "interrupted_context", slow: $slow, unplanned: unplanned; injected: INJECTED
             )
         }
         define_record! {
@@ -246,7 +247,8 @@ impl Bench {
 
     /// Sets the plan's entry: events pass whose number is at most `span`.
     fn plan(&self, source: Source, span: u64) {
-        static RANDOM: AtomicU64 = AtomicU64::new(0);
+        static PLACE: AtomicU64 = AtomicU64::new(0);
+        RANDOM.store((&raw const PLACE).cast_mut(), Ordering::Relaxed);
         // SAFETY: entries of zeroes are valid.
         let entries: Vec<Entry> = (0..=PLAN).map(|_| unsafe { std::mem::zeroed() }).collect();
         let entries = entries.leak();
@@ -261,7 +263,7 @@ impl Bench {
             reason: Reason::Rejected,
         };
         // SAFETY: no section has the entry yet; the session has one CPU.
-        unsafe { entries[PLAN as usize].set(ID as u16, &comparison, &SESSION, &RANDOM) };
+        unsafe { entries[PLAN as usize].set(ID as u16, &comparison, &SESSION) };
         ENTRIES.store(entries.as_mut_ptr(), Ordering::Relaxed);
         self.unrecorded().store(1, crate::atomic::Ordering::Relaxed);
     }
@@ -393,7 +395,7 @@ impl Bench {
         ];
         // Without fields there is no word. Only runs have text.
         let begin = match source {
-            Source::Random => 0,
+            Source::Random | Source::Everybody => 0,
             Source::Text => 4,
             _ => 1,
         };
@@ -401,8 +403,10 @@ impl Bench {
             let what = format!("{source:?}, {} bytes", fields.len());
             self.plan(source, u64::MAX);
             self.interrupt_each(Form::Context, fields, if index == 4 { RUN_COUNT as u32 } else { 0 }, write);
-            self.plan(source, 0);
-            self.interrupt_counted(&what, write);
+            if source != Source::Everybody {
+                self.plan(source, 0);
+                self.interrupt_counted(&what, write);
+            }
         }
         assert_eq!(UNPLANNED.load(Ordering::Relaxed), 0);
     }
@@ -441,7 +445,7 @@ fn an_interrupted_section_writes_nothing_and_its_restart_everything() {
             // SAFETY: the test fulfils the macro's conditions: memory, registration, an array of runs.
             let write = || unsafe { record_runs(&ID, size(run_fields.len()), none, start, end) };
             bench.interrupt_each(Form::Context, &run_fields, run_count, &write);
-            for source in [Source::Word, Source::Text, Source::Random] {
+            for source in [Source::Word, Source::Text, Source::Random, Source::Everybody] {
                 bench.interrupt_planned(source, &words, &run_fields, &runs);
             }
             Form::Context
