@@ -1,12 +1,12 @@
 //! `dormouse list`: the programs that can be traced, and their events.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::SystemTime;
 
 use clap::Args;
 use dormouse_abi::class::{ClassDecl, FieldType, Label, Level};
-use dormouse_abi::message::{ProgramToTool, ToolToProgram};
+use dormouse_abi::message::{ClassInSession, ProgramToTool, ToolToProgram};
 use dormouse_abi::text::printable;
 use dormouse_control::process_name;
 use dormouse_tools::{FileClass, Membership, RunningProgram, RunningPrograms, ask_for_rules, classes_of_file};
@@ -69,44 +69,61 @@ impl List {
         let program = self.wait.find(pid, SHORT_LIMIT)?;
         let name = process_name(pid).unwrap_or_default();
         for answer in program.ask(&ToolToProgram::List).map_err(explained)? {
-            let ProgramToTool::Classes { session, mut classes, patching } = answer else {
+            let ProgramToTool::Classes { sessions, mut classes, patching } = answer else {
                 return Err(program.refusal(answer).into());
             };
             classes.sort_by(|a, b| a.decl.cmp(&b.decl));
-            let session = Some(session).filter(|session| !session.is_empty());
-            // Without an answer of the session's owner, the rules are not known.
-            let of_session = session.as_deref().and_then(|session| program.session(session));
-            let rules = of_session.and_then(|session| ask_for_rules(&session, None).ok()).map(|state| state.rules);
+            // Without an answer of a session's owner, the rules are not known.
+            let rules_of = |session: &String| {
+                program.session(session).and_then(|session| ask_for_rules(&session, None).ok()).map(|state| state.rules)
+            };
+            let rules: Vec<_> = sessions.iter().map(rules_of).collect();
             if self.json {
                 let json = classes.iter().map(|class| {
                     let mut json = class_json(&class.decl, class.site_count, |of| Some(*of));
-                    json["armed"] = class.armed.into();
                     json["sites_patched"] = class.patched_count.into();
-                    json["events_rejected"] = class.rejected.into();
-                    json["events_sampled_out"] = class.sampled_out.into();
+                    json["armed"] = class.is_armed().into();
+                    json["sessions"] = class.sessions.iter().map(in_session_json).collect();
                     json
                 });
                 let json: Vec<Value> = json.collect();
+                let sessions = sessions.iter().zip(&rules);
+                let sessions = sessions.map(|(session, rules)| json!({ "session": session, "rules": rules }));
                 tracers.push(json!({
                     "pid": pid,
                     "name": name,
-                    "session": session,
-                    "rules": rules,
+                    "sessions": sessions.collect::<Vec<Value>>(),
                     "patching": patching,
                     "classes": json,
                 }));
                 continue;
             }
-            let session = session.map_or("in no session".into(), |session| format!("in the session {session}"));
-            writeln!(out, "{}", printable(&format!("process {pid} ({name}), {session}; {patching}")))?;
-            for rule in rules.iter().filter(|rules| !records_all(rules)).flatten() {
-                writeln!(out, "  rule  {rule}")?;
+            let is_single = sessions.len() <= 1;
+            let place = match sessions.as_slice() {
+                [] => "in no session".into(),
+                [session] => format!("in the session {session}"),
+                several => format!("in {} sessions", several.len()),
+            };
+            writeln!(out, "{}", printable(&format!("process {pid} ({name}), {place}; {patching}")))?;
+            for (index, (session, rules)) in sessions.iter().zip(&rules).enumerate() {
+                let number = if is_single { String::new() } else { format!("{} ", index + 1) };
+                if !is_single {
+                    writeln!(out, "  session {number} {}", printable(session))?;
+                }
+                for rule in rules.iter().filter(|rules| !records_all(rules)).flatten() {
+                    writeln!(out, "  rule {number} {rule}")?;
+                }
             }
             let rows = classes.iter().map(|class| {
-                let state = if class.armed { "armed  " } else { "dormant" };
-                let mut row = Row::new(state, &class.decl, class.site_count, |of| Some(*of));
-                if let Some(unrecorded) = unrecorded_text(class.rejected, class.sampled_out) {
-                    row.note = format!("; {unrecorded}");
+                let state = |armed| if armed { "armed  " } else { "dormant" };
+                let states: Vec<&str> = class.sessions.iter().map(|session| state(session.is_armed)).collect();
+                // A column for each session.
+                let states = if states.is_empty() { state(false).into() } else { states.join("  ") };
+                let mut row = Row::new(states, &class.decl, class.site_count, |of| Some(*of));
+                for (index, session) in class.sessions.iter().enumerate() {
+                    let Some(text) = unrecorded_text(session.rejected, session.sampled_out) else { continue };
+                    row.note +=
+                        &if is_single { format!("; {text}") } else { format!("; session {}: {text}", index + 1) };
                 }
                 row
             });
@@ -125,7 +142,8 @@ impl List {
             return Ok(0);
         }
         writeln!(out, "{}", printable(&path.display().to_string()))?;
-        let rows = classes.iter().map(|FileClass { decl, site_count }| Row::new("", decl, *site_count, |of| *of));
+        let rows =
+            classes.iter().map(|FileClass { decl, site_count }| Row::new(String::new(), decl, *site_count, |of| *of));
         print_classes(out, &rows.collect::<Vec<_>>())?;
         Ok(0)
     }
@@ -171,29 +189,38 @@ fn local_time(time: SystemTime) -> String {
     time.strftime("%Y-%m-%d %H:%M:%S").to_string()
 }
 
-fn session_text(RunningProgram { session, .. }: &RunningProgram) -> String {
-    match session {
-        None => "-".into(),
-        Some(Membership::Live(_, dir)) => dir.display().to_string(),
-        Some(Membership::Unknown) => "one that is not live, or another user's".into(),
+fn session_text(RunningProgram { sessions, .. }: &RunningProgram) -> String {
+    let text = |membership: &Membership| match membership {
+        Membership::Live(_, dir) => dir.display().to_string(),
+        Membership::Unknown => "one that is not live, or another user's".into(),
+    };
+    match sessions.as_slice() {
+        [] => "-".into(),
+        sessions => sessions.iter().map(text).collect::<Vec<_>>().join(", "),
     }
 }
 
+fn in_session_json(session: &ClassInSession) -> Value {
+    json!({
+        "armed": session.is_armed,
+        "events_rejected": session.rejected,
+        "events_sampled_out": session.sampled_out,
+    })
+}
+
 fn program_json(program: &RunningProgram) -> Value {
-    let socket_and_dir: Option<(PathBuf, &PathBuf)> = match &program.session {
-        Some(Membership::Live(socket, dir)) => Some((socket.path(), dir)),
-        _ => None,
+    let session = |membership: &Membership| match membership {
+        Membership::Live(socket, dir) => json!({ "session": socket.path(), "dir": dir }),
+        Membership::Unknown => json!({ "session": null, "dir": null }),
     };
-    let (socket, dir) = socket_and_dir.unzip();
+    let sessions: Vec<Value> = program.sessions.iter().map(session).collect();
     json!({
         "pid": program.pid,
         "name": program.name,
         "program": program.program,
         "tracepoints": program.tracepoint_count,
         "started": jiff::Timestamp::try_from(program.started).unwrap_or_default().to_string(),
-        "is_in_session": program.session.is_some(),
-        "session": socket,
-        "dir": dir,
+        "sessions": sessions,
     })
 }
 
@@ -240,8 +267,8 @@ fn fields_text<T>(decl: &ClassDecl<T>, known: impl Fn(&T) -> Option<FieldType>) 
 
 /// A class in a list.
 struct Row {
-    /// Whether it is armed; empty if that is not known.
-    state: &'static str,
+    /// Whether it is armed in each session; empty if that is not known.
+    state: String,
     name: String,
     /// Name of its level; empty if it has none.
     level: &'static str,
@@ -253,12 +280,7 @@ struct Row {
 
 impl Row {
     /// `known`: the type of a field; `None` if it is not known.
-    fn new<T>(
-        state: &'static str,
-        decl: &ClassDecl<T>,
-        site_count: u32,
-        known: impl Fn(&T) -> Option<FieldType>,
-    ) -> Row {
+    fn new<T>(state: String, decl: &ClassDecl<T>, site_count: u32, known: impl Fn(&T) -> Option<FieldType>) -> Row {
         let level = decl.level.map_or("", Level::name);
         Row { state, name: decl.full_name(), level, site_count, fields: fields_text(decl, known), note: String::new() }
     }

@@ -7,11 +7,11 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, bail};
 use clap::Args;
 use dormouse_abi::message::{ProgramToTool, ToolToProgram};
-use dormouse_tools::{Program, SessionSocket, others_armed, stop_session};
+use dormouse_tools::{Program, SessionSocket, others_armed, sessions_of, stop_session};
 
 use crate::patterns::{GivenRules, classes, instead, names_of, say_unmatched};
 use crate::program::{NO_LIMIT, SHORT_LIMIT, WaitOption, explained, known_classes};
-use crate::programs::{Named, all_pids, for_each, pids_of, processes};
+use crate::programs::{Named, all_pids, for_each, pids_of, processes, session_of};
 use crate::record::{GivenSettings, MISSED, READY, in_dir};
 use dormouse_terminal::{Output, printable_lines, say};
 
@@ -25,27 +25,36 @@ struct TargetAndPatterns {
     /// All programs that `dormouse list` shows; to disarm, those that are in a session
     #[arg(long)]
     all: bool,
+    /// Session, by its socket or the directory of its trace. Needed for programs that are in several
+    #[arg(long, value_name = "SESSION")]
+    session: Option<String>,
 }
 
 impl TargetAndPatterns {
     /// Returns the programs and the patterns. `--all` may mean only those in a session.
-    fn resolve(self, is_in_session: Option<bool>) -> anyhow::Result<(Named<u32>, Vec<String>)> {
-        let TargetAndPatterns { mut arguments, all } = self;
+    fn resolve(self, is_in_session: Option<bool>) -> anyhow::Result<(Named<u32>, Vec<String>, Option<SessionSocket>)> {
+        let TargetAndPatterns { mut arguments, all, session } = self;
+        let session = session.map(|session| session_of(Some(&session))).transpose()?;
         if all {
-            return Ok(((all_pids(is_in_session)?, 0), arguments));
+            return Ok(((all_pids(is_in_session)?, 0), arguments, session));
         }
         let patterns = arguments.split_off(1);
         if patterns.is_empty() {
             bail!("give a pattern of events after {}, such as '*'", arguments[0]);
         }
-        Ok((pids_of(&arguments[0])?, patterns))
+        Ok((pids_of(&arguments[0])?, patterns, session))
     }
+}
+
+fn name_of(session: &SessionSocket) -> String {
+    session.path().to_string_lossy().into_owned()
 }
 
 /// Arm events of running programs
 ///
 /// If a program is in no session, one is started in the background, for all such programs together. It records into DIR until the last
-/// event is disarmed or the programs end. If a program is in a session, events are armed in that session, whose options do not change.
+/// event is disarmed or the programs end. If a program is in a session, events are armed in that session, whose options do not change; with
+/// --output a session is started beside it.
 ///
 /// An event is named `provider:name`. Rust's macro writes `provider.name`; patterns may use either form.
 ///
@@ -57,6 +66,7 @@ Examples:
   dormouse arm 1234 'http:*'             one program
   dormouse arm server,1234 'http:*'      every program called server, and process 1234
   dormouse arm --all db:query            all programs that `dormouse list` shows
+  dormouse arm 1234 'db:*' -o mine       a recording of one's own, whatever else records the program
   dormouse arm 1234 'http:* where bytes > 64K' '!http:ping'
                                          some of the events: rules of the new session, as for `dormouse record -e`
 
@@ -64,13 +74,13 @@ In an existing session `dormouse rule` changes the rules.
 
 A name means all running programs of this user that have it; which ones is printed.
 
-Exit code: 0; 2 if a program cannot be reached, with the reason in one line; 2 if no event matches, or if a program is in a session and options of a new session are given: then \
+Exit code: 0; 2 if a program cannot be reached, with the reason in one line; 2 if no event matches, or if a program is in a session and options of a new session are given without --output: then \
 nothing is armed in it. The other programs are armed.")]
 pub(crate) struct Arm {
     #[command(flatten)]
     arguments: TargetAndPatterns,
-    /// Directory of the trace, if a session starts [default: dormouse-TIME]
-    #[arg(short, long, value_name = "DIR")]
+    /// Start a session, also for programs that are in one, and record into DIR [default: dormouse-TIME, if a session starts]
+    #[arg(short, long, value_name = "DIR", conflicts_with = "session")]
     output: Option<PathBuf>,
     #[command(flatten)]
     settings: GivenSettings,
@@ -99,23 +109,27 @@ pub(crate) struct Disarm {
 struct Changed {
     matched: u32,
     changed: u32,
+    /// Number of classes that are armed in the session.
     armed: u32,
-    sessions: Vec<String>,
 }
 
-/// Has the program arm or disarm events, and prints which patterns match nothing.
-fn change(program: &Program, patterns: &[String], question: &ToolToProgram) -> anyhow::Result<Changed> {
+/// Has the program arm or disarm events in a session, or in all that it is in, and prints which patterns match nothing.
+fn change(
+    program: &Program,
+    session: Option<&SessionSocket>,
+    patterns: &[String],
+    question: &ToolToProgram,
+) -> anyhow::Result<Changed> {
     let mut total = Changed::default();
     for answer in program.ask(question).map_err(explained)? {
-        let ProgramToTool::Changed { matched, changed, armed, session } = answer else {
+        let ProgramToTool::Changed { matched, changed, sessions, .. } = answer else {
             return Err(program.refusal(answer).into());
         };
         total.matched += matched;
         total.changed += changed;
-        total.armed += armed;
-        if !session.is_empty() && !total.sessions.contains(&session) {
-            total.sessions.push(session);
-        }
+        let is_it = |name: &String| session.is_none_or(|session| Path::new(name) == session.path());
+        let in_session = sessions.iter().filter(|(name, _)| is_it(name));
+        total.armed += in_session.map(|(_, armed)| armed).sum::<u32>();
     }
     let patterns: Vec<&str> = patterns.iter().map(String::as_str).collect();
     check_matched(std::slice::from_ref(program), &patterns, &patterns, total.matched)?;
@@ -152,22 +166,27 @@ fn changed_text(verb: &str, pid: u32, total: &Changed, [none, others]: [&str; 2]
 impl Arm {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         let Arm { arguments, output, settings, wait } = self;
-        let ((pids, code), patterns) = arguments.resolve(None)?;
+        let ((pids, code), patterns, named) = arguments.resolve(None)?;
         let rules = GivenRules::parse(&patterns)?;
         let limit = if pids.len() == 1 { NO_LIMIT } else { SHORT_LIMIT };
-        // Programs in no session.
-        let mut free = Vec::new();
+        // Programs of a new session, and whether one of them is in another session.
+        let (mut free, mut has_others) = (Vec::new(), false);
         let code = code.max(for_each(pids, |pid| {
             let program = wait.find(pid, limit)?;
-            let Some(session) = session_of(&program)? else {
+            if output.is_some() {
+                has_others |= !sessions_of(&program).map_err(explained)?.is_empty();
+                free.push(program);
+                return Ok(0);
+            }
+            let Some(session) = session_in(&program, named.as_ref())? else {
                 free.push(program);
                 return Ok(0);
             };
-            let given: Vec<&str> = settings.names().chain(output.as_ref().map(|_| "--output")).collect();
+            let given: Vec<&str> = settings.names().collect();
             if !given.is_empty() {
                 bail!(
-                    "process {pid} is already in the session {}, whose options cannot change; leave out {}, or end that session \
-                     first: `dormouse disarm {pid} '*'` if `dormouse arm` started it",
+                    "process {pid} is already in the session {}, whose options cannot change; leave out {}, or add --output DIR to \
+                     start another session beside it",
                     session.path().display(),
                     given.join(", ")
                 );
@@ -175,11 +194,12 @@ impl Arm {
             if !rules.is_plain() {
                 bail!(
                     "process {pid} is already in the session {}; a condition or an exclusion is a rule of that session, for all of its \
-                     programs: `dormouse rule {pid} RULE` sets it",
+                     programs: `dormouse rule {pid} RULE` sets it, and --output DIR starts another session beside it",
                     session.path().display()
                 );
             }
-            let changed = change(&program, &patterns, &ToolToProgram::Arm { patterns: patterns.clone() })?;
+            let question = ToolToProgram::Arm { session: name_of(&session), patterns: patterns.clone() };
+            let changed = change(&program, Some(&session), &patterns, &question)?;
             let notes = ["all were already armed", "the others were already armed"];
             writeln!(out, "{}, {} in all", changed_text("armed", pid, &changed, notes), changed.armed)?;
             Ok(0)
@@ -190,19 +210,32 @@ impl Arm {
         rules.check(&known_classes(&free))?;
         // The programs follow the rules when they join a new session.
         let start = |dir: &Path| {
-            NewRecording { programs: &free, texts: &patterns, rules: &rules, dir }.start(&settings, &wait, out)
+            let new = NewRecording { programs: &free, texts: &patterns, rules: &rules, dir, has_others };
+            new.start(&settings, &wait, out)
         };
         Ok(code.max(in_dir(output, start)?))
     }
 }
 
-/// Returns the session that a program is in.
-fn session_of(program: &Program) -> anyhow::Result<Option<SessionSocket>> {
-    let answers = program.ask(&ToolToProgram::List).map_err(explained)?;
-    Ok(answers.into_iter().find_map(|answer| match answer {
-        ProgramToTool::Classes { session, .. } => program.session(&session),
-        _ => None,
-    }))
+/// Returns the session in which events of a program are to be armed or disarmed: the one that was named, or else the only
+/// one that it is in. `None`: it is in none.
+fn session_in(program: &Program, named: Option<&SessionSocket>) -> anyhow::Result<Option<SessionSocket>> {
+    let mut sessions = sessions_of(program).map_err(explained)?;
+    let pid = program.pid;
+    if let Some(named) = named {
+        let found = sessions.into_iter().find(|session| session.path() == named.path());
+        return match found {
+            Some(found) => Ok(Some(found)),
+            None => bail!("process {pid} is not in the session {}", named.path().display()),
+        };
+    }
+    match sessions.len() {
+        0 | 1 => Ok(sessions.pop()),
+        _ => {
+            let paths: Vec<String> = sessions.iter().map(|session| session.path().display().to_string()).collect();
+            bail!("process {pid} is in several sessions; name one with --session: {}", paths.join(", "))
+        }
+    }
 }
 
 /// A session that records running programs in the background.
@@ -213,11 +246,13 @@ struct NewRecording<'a> {
     rules: &'a GivenRules,
     /// Directory of the trace.
     dir: &'a Path,
+    /// Whether a program is in another session.
+    has_others: bool,
 }
 
 impl NewRecording<'_> {
     fn start(self, settings: &GivenSettings, wait: &WaitOption, out: &mut Output) -> anyhow::Result<u8> {
-        let NewRecording { programs, texts, rules, dir } = self;
+        let NewRecording { programs, texts, rules, dir, has_others } = self;
         let pids: Vec<u32> = programs.iter().map(|program| program.pid).collect();
         let list = pids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
         let mut owner = Command::new(std::env::current_exe().context("cannot find the executable of dormouse")?);
@@ -267,27 +302,31 @@ impl NewRecording<'_> {
         let given: Vec<&str> = texts.iter().map(String::as_str).collect();
         check_matched(programs, &given, &rules.patterns(), armed)?;
         writeln!(out, "armed {} of {}, recording into {}", classes(armed), processes(&pids), dir.display())?;
-        writeln!(out, "`dormouse disarm {list} '*'` ends the recording")?;
+        let which = if has_others { format!(" --session {}", dir.display()) } else { String::new() };
+        writeln!(out, "`dormouse disarm {list} '*'{which}` ends the recording")?;
         Ok(code)
     }
 }
 
 impl Disarm {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
-        let ((pids, code), patterns) = self.arguments.resolve(Some(true))?;
-        let question = ToolToProgram::Disarm { patterns: patterns.clone() };
+        let ((pids, code), patterns, named) = self.arguments.resolve(Some(true))?;
         Ok(code.max(for_each(pids, |pid| {
             let program = self.wait.find(pid, SHORT_LIMIT)?;
-            let changed = change(&program, &patterns, &question)?;
+            // A session whose owner is dead has no socket: the events are disarmed in all sessions.
+            let session = session_in(&program, named.as_ref())?;
+            let name = session.as_ref().map(name_of).unwrap_or_default();
+            let question = ToolToProgram::Disarm { session: name, patterns: patterns.clone() };
+            let changed = change(&program, session.as_ref(), &patterns, &question)?;
             let text = changed_text("disarmed", pid, &changed, ["none was armed", "the others were not armed"]);
             match changed {
                 Changed { changed: 0, armed: 0, .. } => writeln!(out, "{text}")?,
                 Changed { armed, .. } => writeln!(out, "{text}, {armed} still armed")?,
             }
-            if changed.armed == 0 {
-                // The sessions that the program names, if it can be in them.
-                let sessions = changed.sessions.iter().filter_map(|session| program.session(session));
-                sessions.into_iter().try_for_each(|session| end_unless_used(&session, &program, out))?;
+            if changed.armed == 0
+                && let Some(session) = session
+            {
+                end_unless_used(&session, &program, out)?;
             }
             Ok(0)
         })?))

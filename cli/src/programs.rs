@@ -106,7 +106,7 @@ pub(crate) fn pid_of(text: &str) -> anyhow::Result<u32> {
 /// There is none.
 pub(crate) fn all_pids(is_in_session: Option<bool>) -> anyhow::Result<Vec<u32>> {
     let running = RunningPrograms::find().programs;
-    let is_wanted = |program: &&RunningProgram| is_in_session.is_none_or(|is_in| is_in == program.session.is_some());
+    let is_wanted = |program: &&RunningProgram| is_in_session.is_none_or(|is_in| is_in != program.sessions.is_empty());
     let pids: Vec<u32> = running.iter().filter(is_wanted).map(|program| program.pid).collect();
     if pids.is_empty() {
         let which = match is_in_session {
@@ -198,6 +198,15 @@ fn paths(sessions: &[SessionSocket]) -> String {
     sessions.iter().map(|session| session.path().display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
+/// Returns the live sessions that a program is in.
+fn live(program: &RunningProgram) -> Vec<SessionSocket> {
+    let live = program.sessions.iter().filter_map(|membership| match membership {
+        Membership::Live(session, _) => Some(session.clone()),
+        Membership::Unknown => None,
+    });
+    live.collect()
+}
+
 /// Returns the sessions of one name.
 fn sessions_called(name: &str) -> anyhow::Result<Vec<SessionSocket>> {
     let path = Path::new(name);
@@ -212,8 +221,8 @@ fn sessions_called(name: &str) -> anyhow::Result<Vec<SessionSocket>> {
     let running = RunningPrograms::find();
     if let Ok(pid) = name.parse::<u32>() {
         let program = running.programs.into_iter().find(|program| program.pid == pid);
-        return match program.and_then(|program| program.session) {
-            Some(Membership::Live(session, _)) => Ok(vec![session]),
+        return match program.map(|program| live(&program)) {
+            Some(sessions) if !sessions.is_empty() => Ok(sessions),
             _ => Ok(vec![find_session(Some(name)).map_err(explained)?]),
         };
     }
@@ -224,9 +233,7 @@ fn sessions_called(name: &str) -> anyhow::Result<Vec<SessionSocket>> {
     }
     let mut sessions: Vec<SessionSocket> = Vec::new();
     for program in &programs {
-        if let Some(Membership::Live(session, _)) = &program.session {
-            add(&mut sessions, session.clone());
-        }
+        live(program).into_iter().for_each(|session| add(&mut sessions, session));
     }
     if sessions.is_empty() {
         let pids: Vec<u32> = programs.iter().map(|program| program.pid).collect();

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use dormouse_abi::class::{ClassDecl, FieldType, Kind, Labels};
 use dormouse_abi::environment::program_socket_name;
-use dormouse_abi::message::{ClassStatus, Edge, OwnerToTool, ProgramToTool, Question, ToolToOwner, ToolToProgram};
+use dormouse_abi::message::{
+    ClassInSession, ClassStatus, Edge, OwnerToTool, ProgramToTool, Question, ToolToOwner, ToolToProgram,
+};
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::text::is_printable;
 use dormouse_ctf::{Clock, MetadataOptions, Value};
@@ -56,24 +58,23 @@ fn control_characters_in_a_programs_answer_are_replaced() {
     let pid = std::process::id();
     serve(&dir.join(program_socket_name(pid, 0)), Edge::ToolProgram, move |question| match question {
         ToolToProgram::List => ProgramToTool::Classes {
-            session: session_name.clone(),
+            sessions: vec![session_name.clone()],
             classes: vec![ClassStatus {
                 decl: decl.clone(),
-                armed: true,
                 site_count: 1,
                 patched_count: 1,
-                rejected: 0,
-                sampled_out: 0,
+                sessions: vec![ClassInSession { is_armed: true, rejected: 0, sampled_out: 0 }],
             }],
             patching: format!("{HOSTILE}{REVERSED}"),
         },
-        ToolToProgram::Disarm { patterns } => {
+        ToolToProgram::Disarm { patterns, .. } => {
             let matched = u32::from(patterns != ["none"]);
-            ProgramToTool::Changed { matched, changed: matched, armed: 0, session: session_name.clone() }
+            let sessions = vec![(session_name.clone(), 0)];
+            ProgramToTool::Changed { matched, changed: matched, armed: 0, sessions }
         }
         // A path with unprintable characters is refused.
         ToolToProgram::Arm { .. } => {
-            ProgramToTool::Changed { matched: 1, changed: 1, armed: 1, session: format!("/{HOSTILE}") }
+            ProgramToTool::Changed { matched: 1, changed: 1, armed: 1, sessions: vec![(format!("/{HOSTILE}"), 1)] }
         }
         _ => ProgramToTool::Error { text: format!("{HOSTILE}{REVERSED}") },
     });

@@ -35,6 +35,8 @@ enum Part {
     Recorders,
     /// A million conversations of a session's server with hostile clients, and of tools with hostile programs
     Clients,
+    /// A million changes of rules, and of what is armed, in sessions of a program with eight busy threads
+    Sessions,
     /// A million conversations of programs with hostile owners and hostile tools, into whose memory they record
     Programs,
     /// 16 GiB through the queues of qemu-storage-daemon
@@ -64,6 +66,7 @@ impl Part {
             Part::Owners => ("dormouse-e2e", Some("owner"), "killed::", ("DORMOUSE_OWNER_KILLS", "60")),
             Part::Recorders => ("dormouse-e2e", Some("control"), "killed_under_load", ("DORMOUSE_OWNER_KILLS", "60")),
             Part::Clients => ("dormouse-control", None, "whatever", ("DORMOUSE_CONVERSATIONS", "1000000")),
+            Part::Sessions => ("dormouse", None, "sessions_that_change", ("DORMOUSE_SESSION_CHANGES", "1000000")),
             Part::Programs => ("dormouse", None, "whatever", ("DORMOUSE_CONVERSATIONS", "1000000")),
             Part::Device => ("dormouse-vring-vhost", Some("qsd"), "", ("DORMOUSE_VRING_MIB", "16384")),
             Part::Queues => ("dormouse-vring", None, "", ("PROPTEST_CASES", "10000")),

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use dormouse_abi::environment::{ENV_MEMORY, ENV_SESSION};
 use dormouse_abi::text::shown;
 use dormouse_tools::{
-    DirectoryObstacle, NoTracepoints, NotJoined, PreloadObstacle, Privileges, ProgramError, Reason, Still, Unjoined,
-    UnjoinedReason, Unreachable, WhyNotJoined, WhyUnreachable,
+    DirectoryObstacle, NamedSession, NoTracepoints, NotJoined, PreloadObstacle, Privileges, ProgramError, Reason,
+    Still, Unjoined, UnjoinedReason, Unreachable, WhyNotJoined, WhyUnreachable,
 };
 
 /// A reason in words.
@@ -84,16 +84,19 @@ fn explanation(reason: &Reason) -> Explanation {
             "was started with DORMOUSE_LISTEN=0".into(),
             "start it without DORMOUSE_LISTEN",
         ),
-        Reason::Recorded { session, is_alive } => {
-            let state = match is_alive {
-                Some(true) => ", which is recording",
-                Some(false) => ", which has ended",
-                None => "",
+        Reason::Recorded { sessions } => {
+            let text = |NamedSession { path, is_alive }: &NamedSession| {
+                let state = match is_alive {
+                    Some(true) => ", which is recording",
+                    Some(false) => ", which has ended",
+                    None => "",
+                };
+                format!("session {}{state}", shown(path))
             };
-            let session = shown(session);
+            let sessions = sessions.iter().map(text).collect::<Vec<_>>().join("; ");
             (
                 "`dormouse record` has started it",
-                format!("was started by `dormouse record`, whose programs do not listen (session {session}{state})"),
+                format!("was started by `dormouse record`, whose programs do not listen ({sessions})"),
                 "set DORMOUSE_LISTEN=thread for `dormouse record`, and the programs that it starts listen",
             )
         }
@@ -408,7 +411,10 @@ mod tests {
             (dir(), DirectoryObstacle::ReadOnly(dir())),
             ("/run/x/y".into(), DirectoryObstacle::ReadOnly("/run/x".into())),
         ];
-        let session = || "/run/a/dormouse/session-1-0.sock".to_string();
+        let recorded = |is_alive| {
+            let path = "/run/a/dormouse/session-1-0.sock".into();
+            Reason::Recorded { sessions: vec![NamedSession { path, is_alive }] }
+        };
         let socket = || "/run/a/dormouse/7.1.sock".into();
         let mount = || texts(&["mount namespace"]);
         vec![
@@ -444,12 +450,9 @@ mod tests {
             (Reason::NotPreloadable(PreloadObstacle::Musl), "uses musl as its libc"),
             (Reason::NotPreloadable(PreloadObstacle::Static), "is statically linked; link it dynamically"),
             (Reason::ListeningForbidden, "was started with DORMOUSE_LISTEN=0"),
-            (
-                Reason::Recorded { session: session(), is_alive: Some(true) },
-                "session-1-0.sock, which is recording); set",
-            ),
-            (Reason::Recorded { session: session(), is_alive: Some(false) }, "session-1-0.sock, which has ended); set"),
-            (Reason::Recorded { session: session(), is_alive: None }, "session-1-0.sock); set DORMOUSE_LISTEN=thread"),
+            (recorded(Some(true)), "session-1-0.sock, which is recording); set"),
+            (recorded(Some(false)), "session-1-0.sock, which has ended); set"),
+            (recorded(None), "session-1-0.sock); set DORMOUSE_LISTEN=thread"),
             (Reason::OnlyLibcLibrary, "has only the library"),
             (Reason::Still(Still::Stopped), "is stopped; let it continue (`kill -CONT 7`"),
             (Reason::Still(Still::Held(9, "gdb".into())), "is held by process 9 (gdb)"),
@@ -500,7 +503,7 @@ mod tests {
 
     #[test]
     fn what_a_program_says_is_printed_without_control_characters() {
-        let reason = Reason::Recorded { session: "/a\u{1b}[2J\n".into(), is_alive: None };
+        let reason = Reason::Recorded { sessions: vec![NamedSession { path: "/a\u{1b}[2J\n".into(), is_alive: None }] };
         let line = does_not_listen(reason, &[]);
         assert!(line.contains("session /a\u{fffd}[2J\u{fffd})"), "{line}");
         let unjoined = Unjoined { pid: 7, name: "a\n".into(), reason: UnjoinedReason::EnvironmentCleared };

@@ -183,12 +183,12 @@ struct UnmappedEntry {
 
 const _: () = assert!(size_of::<UnmappedEntry>() == UNMAPPED_SIZE_BYTES);
 
-/// A program that could not map the memory, or did not because of a sanitizer.
+/// A program that could not map the memory, or did not because of a sanitizer or of other sessions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unmapped {
     /// Process id in the program's own namespace.
     pub vpid: u32,
-    /// Error of mmap(2), or [`SANITIZED`].
+    /// Error of mmap(2), [`SANITIZED`] or [`CROWDED`].
     pub errno: i32,
     /// Path of the executable.
     pub program: String,
@@ -197,6 +197,12 @@ pub struct Unmapped {
 /// Value in place of an errno: the process contains a sanitizer's runtime, and the library of `--libc` does not trace
 /// it.
 pub const SANITIZED: i32 = -1;
+
+/// Value in place of an errno: the process is in [`SESSION_COUNT_MAX`] other sessions.
+pub const CROWDED: i32 = -2;
+
+/// Maximum number of sessions that a process is in.
+pub const SESSION_COUNT_MAX: usize = 32;
 
 impl Unmapped {
     /// Returns the bytes that a program writes into memory that it cannot map, and their offset from the register's

@@ -5,11 +5,14 @@
 //!   source with 32 classes ──▶ program ──┬─ record                 ──▶ trace ──▶ view --where CONDITION ──▶ numbers
 //!    of 1 to 32 fields, seeded           └─ record -e 'RULE where CONDITION' ──▶ view                   ──▶ numbers
 //! ```
-//! Each run of a program emits the same events, which have numbers. The variable `DORMOUSE_ORACLE_RULES` sets the number
-//! of rules for each language.
+//! The two are one run of the program in two sessions, of which either is the first, or two runs. Each run of a program
+//! emits the same events, which have numbers. The variable `DORMOUSE_ORACLE_RULES` sets the number of rules for each
+//! language.
 #![cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux"))]
 
+use std::ffi::OsStr;
 use std::fmt::Write;
+use std::iter;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -190,16 +193,18 @@ fn compare(language: &str, compiler: &str, name: &str) {
     build.args(["-O2", "-o"]).arg(&program).arg(&source).args(pkg_config(prefix, &["--cflags", "--libs", "dormouse"]));
     succeed(build.arg(format!("-Wl,-rpath,{}", prefix.join("lib").display())));
 
-    let record = |trace: &Path, rule: Option<&str>| {
-        let mut command = Command::new(dormouse());
-        command.args(["record", "--budget", "4M", "-o"]).arg(trace);
-        if let Some(rule) = rule {
-            command.args(["-e", rule]);
-        }
-        succeed(command.arg("--").arg(&program))
+    // Records a run of the program in these sessions: of each, the trace and the rule, if any.
+    let record = |sessions: &[(&Path, Option<&str>)]| {
+        let words = sessions.iter().flat_map(|(trace, rule)| {
+            let record = ["record".as_ref(), "--budget".as_ref(), "4M".as_ref(), "-o".as_ref(), trace.as_os_str()];
+            let rule = rule.iter().flat_map(|rule| ["-e".as_ref(), rule.as_ref()]);
+            iter::once(dormouse().as_os_str()).chain(record).chain(rule).chain(["--".as_ref()])
+        });
+        let words: Vec<&OsStr> = words.chain([program.as_os_str()]).collect();
+        succeed(Command::new(words[0]).args(&words[1..]))
     };
     let all = place.join("all");
-    record(&all, None);
+    record(&[(&all, None)]);
     let everything = numbers(&succeed(&mut view(&all, ALL)));
     assert_eq!(everything, (0..u64::from(ROUNDS) * CLASS_COUNT as u64).collect::<Vec<u64>>());
 
@@ -219,7 +224,14 @@ fn compare(language: &str, compiler: &str, name: &str) {
         }
         let rule = format!("{pattern} where {condition}");
         let trace = place.join(format!("trace-{compared}"));
-        record(&trace, Some(&rule));
+        let all_again = place.join("all-again");
+        let (whole, selected) = ((&*all_again, None), (&*trace, Some(&*rule)));
+        let sessions = [whole, selected, whole];
+        record(&sessions[[1..2, 0..2, 1..3][compared as usize % 3].clone()]);
+        if whole.0.exists() {
+            assert_eq!(numbers(&succeed(&mut view(whole.0, ALL))), everything, "seed {seed}: beside {rule}");
+            std::fs::remove_dir_all(whole.0).unwrap();
+        }
         let (asked, recorded) = (numbers(&asked), numbers(&succeed(&mut view(&trace, ALL))));
         let differing = || {
             asked

@@ -4,7 +4,7 @@
 use core::ffi::{CStr, c_char};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 #[cfg(target_pointer_width = "64")]
 use dormouse_abi::class::rust_event;
@@ -195,6 +195,16 @@ pub(crate) struct Class {
     pub(crate) decl: ClassDecl,
     /// Whether this process has enabled the gate for this class.
     pub(crate) armed: bool,
+    /// The class in each session that has given it an id, by slot.
+    pub(crate) sessions: BTreeMap<usize, InSession>,
+}
+
+/// A class in a session.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct InSession {
+    pub(crate) id: u32,
+    /// Whether the session records its events.
+    pub(crate) is_armed: bool,
 }
 
 /// Function that returns a Rust class's field types. An event record of a C class has none.
@@ -262,7 +272,7 @@ pub(crate) unsafe fn read_records(
         match announcement.check() {
             Ok(decl) => {
                 ids.insert(address);
-                found.classes.push(Class { object, gate, id, decl, armed: false });
+                found.classes.push(Class { object, gate, id, decl, armed: false, sessions: BTreeMap::new() });
             }
             Err(_) => {
                 let unfit = UnfitClass { object, announcement };

@@ -1,12 +1,13 @@
 //! State of this process under one lock: the registry of classes, the session, what is armed, fork.
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
-use dormouse_abi::class::{Announcement, CLASS_ID_NONE, matches};
-use dormouse_abi::message::{ClassStatus, ProgramToTool, ToolToProgram};
+use dormouse_abi::class::{Announcement, matches};
+use dormouse_abi::message::{ClassInSession, ClassStatus, ProgramToTool, ToolToProgram};
 use dormouse_abi::register::Register;
 use dormouse_abi::rule::Rule;
 use dormouse_abi::session::Reason;
@@ -15,28 +16,30 @@ use dormouse_imv::Change;
 use dormouse_locks::{HeldLock, Rank};
 use dormouse_transport::Deadline;
 
-use crate::class::{Class, DeclaredClasses, read_records};
+use crate::class::{Class, DeclaredClasses, InSession, read_records};
 use crate::inherited;
 use crate::join::{self, Joining, ask_for_memory};
-use crate::plan::{self, Plans};
+use crate::plan::{self, Plans, Wanted};
 use crate::readers;
 use crate::rule::Bound;
-use crate::session::{Attached, current};
+#[cfg(test)]
+use crate::session::SLOT_COUNT;
+use crate::session::{Attached, in_slot, sessions};
 
 /// State that changes rarely.
 #[derive(Debug)]
 pub(crate) struct Control {
     declared: DeclaredClasses,
     plans: Plans,
-    /// The session's rules that the classes follow, and their version.
-    rules: (u64, Vec<Rule>),
+    /// Rules of each session that the classes follow, and their version, by slot.
+    rules: BTreeMap<usize, (u64, Vec<Rule>)>,
     pub(crate) joining: Joining,
 }
 
 static CONTROL: Mutex<Control> = Mutex::new(Control {
     declared: DeclaredClasses { classes: Vec::new(), unfit: Vec::new() },
     plans: Plans::new(),
-    rules: (0, Vec::new()),
+    rules: BTreeMap::new(),
     joining: Joining::new(),
 });
 
@@ -103,7 +106,7 @@ impl core::ops::DerefMut for Locked {
 }
 
 impl Control {
-    /// Adds an object's classes, and announces them to the session that the process is in.
+    /// Adds an object's classes, and announces them to the sessions that the process is in.
     ///
     /// # Safety
     /// The conditions of [`read_records`].
@@ -111,10 +114,11 @@ impl Control {
         // SAFETY: the caller guarantees that `start..stop` is an object's event section that stays mapped until it is
         // unregistered.
         let mut fresh = unsafe { read_records(start, stop, &self.declared) };
-        if let Some(attached) = current() {
+        for attached in sessions() {
             self.follow_rules_of(attached);
             self.enroll(attached, &mut fresh);
         }
+        self.plan(&mut fresh.classes);
         self.declared.classes.append(&mut fresh.classes);
         self.declared.unfit.append(&mut fresh.unfit);
         self.follow();
@@ -133,106 +137,128 @@ impl Control {
         self.follow();
     }
 
-    /// Joins a session in place of any other.
+    /// Joins a session.
     pub(crate) fn join(
         &mut self,
         join: impl FnOnce(&mut Joining) -> Result<&'static Attached, String>,
     ) -> Result<(), String> {
-        self.leave();
+        self.leave_ended();
         let attached = join(&mut self.joining)?;
-        self.rules = attached.memory.register().map(Register::rules).unwrap_or_default();
+        let rules = attached.memory.register().map(Register::rules).unwrap_or_default();
+        self.rules.insert(attached.slot, rules);
         let mut declared = core::mem::take(&mut self.declared);
         self.enroll(attached, &mut declared);
+        self.plan(&mut declared.classes);
         self.declared = declared;
         Ok(())
     }
 
-    /// Enters classes in the session's register, and arms those that its rules record. These are entered first, because
-    /// small ids take fewer bytes in records without context. A class for which the register has no room keeps no id, and
-    /// the register counts it.
+    /// Enters classes in a session's register. Those that its rules record come first, because small ids take fewer bytes
+    /// in records without context. A class for which the register has no room keeps no id, and the register counts it.
     fn enroll(&mut self, attached: &Attached, declared: &mut DeclaredClasses) {
         let Some(register) = attached.memory.register() else { return };
-        let bounds: Vec<Bound> = declared.classes.iter().map(|class| Bound::new(&self.rules.1, &class.decl)).collect();
-        let mut granted = vec![CLASS_ID_NONE; bounds.len()];
-        for is_wanted in [true, false] {
-            for index in (0..bounds.len()).filter(|index| (bounds[*index] != Bound::Never) == is_wanted) {
-                let text = announced(&declared.classes[index]);
-                granted[index] = register.class_id(attached.process, &text).map_or(CLASS_ID_NONE, u32::from);
+        let (version, rules) = self.rules.entry(attached.slot).or_default();
+        let wanted: Vec<bool> =
+            declared.classes.iter().map(|class| Bound::new(rules, &class.decl) != Bound::Never).collect();
+        for is_armed in [true, false] {
+            for (class, _) in declared.classes.iter_mut().zip(&wanted).filter(|(_, wanted)| **wanted == is_armed) {
+                if let Some(id) = register.class_id(attached.process, &announced(class)) {
+                    class.sessions.insert(attached.slot, InSession { id: id.into(), is_armed });
+                }
             }
         }
         for unfit in &declared.unfit {
             let _ = register.class_id(attached.process, &unfit.announcement.to_text());
         }
-        self.plans.cpu_count = attached.memory.geometry().cpu_count;
-        let wanted = self.plan(&declared.classes, &granted, bounds);
-        set_armed(&mut declared.classes, |index, _| wanted[index]);
-        register.follow_rules(attached.process, self.rules.0);
+        self.plans.cpu_count = self.plans.cpu_count.max(attached.memory.geometry().cpu_count);
+        register.follow_rules(attached.process, *version);
     }
 
-    /// Gives classes their ids, and the plans that rules and triggers ask for. Returns whether each is to be armed. This
-    /// comes before gates change, so that no event is written with an id of another session.
-    fn plan(&mut self, classes: &[Class], ids: &[u32], bounds: Vec<Bound>) -> Vec<bool> {
-        let each = classes.iter().zip(ids).zip(bounds).map(|((class, id), bound)| {
-            let is_wanted = bound != Bound::Never && *id != CLASS_ID_NONE;
-            let tests = if let Bound::If(tests) = bound { Some(tests) } else { None };
-            let word = self.plans.id_word(*id, &class.decl, || announced(class), tests);
+    /// Disarms classes that no session wants any more, gives all the ids and plans that their sessions want now, and then
+    /// arms them: an armed event is recorded.
+    fn plan(&mut self, classes: &mut [Class]) {
+        let is_wanted = |class: &Class| class.sessions.values().any(|of_class| of_class.is_armed);
+        set_armed(classes, |class| class.armed && is_wanted(class));
+        for class in classes.iter() {
+            let of_session = |(slot, InSession { id, .. }): (&usize, &InSession)| {
+                let rules = self.rules.get(slot).map(|(_, rules)| rules.as_slice()).unwrap_or_default();
+                let tests = if let Bound::If(tests) = Bound::new(rules, &class.decl) { Some(tests) } else { None };
+                Wanted { slot: *slot, id: AtomicU32::new(*id), tests }
+            };
+            let wanted = class.sessions.iter().filter(|(_, of_class)| of_class.is_armed).map(of_session).collect();
+            let word = self.plans.word(&class.decl, || announced(class), wanted);
             class.id.store(word, Ordering::Relaxed);
-            is_wanted
-        });
-        let wanted = each.collect();
+        }
         self.plans.end_change();
-        wanted
+        set_armed(classes, is_wanted);
     }
 
-    /// Makes the classes follow the session's rules, if these were replaced.
+    /// Gives all classes the plans that sessions and triggers ask for now.
+    fn plan_again(&mut self) {
+        let mut classes = core::mem::take(&mut self.declared.classes);
+        self.plan(&mut classes);
+        self.declared.classes = classes;
+    }
+
+    /// Makes the classes follow a session's rules, if these were replaced.
     fn follow_rules_of(&mut self, attached: &Attached) {
         let Some(register) = attached.memory.register() else { return };
-        if register.rules_version() == self.rules.0 {
+        if self.rules.get(&attached.slot).is_some_and(|(version, _)| *version == register.rules_version()) {
             return;
         }
-        self.rules = register.rules();
-        let wanted = self.plan_again();
-        set_armed(&mut self.declared.classes, |index, _| wanted[index]);
-        register.follow_rules(attached.process, self.rules.0);
-    }
-
-    /// Gives all classes the plans that rules and triggers ask for now. Returns whether the rules want each to be armed.
-    fn plan_again(&mut self) -> Vec<bool> {
-        let classes = core::mem::take(&mut self.declared.classes);
-        let ids: Vec<u32> = classes.iter().map(|class| plan::id_of(class.id.load(Ordering::Relaxed))).collect();
-        let bounds = classes.iter().map(|class| Bound::new(&self.rules.1, &class.decl)).collect();
-        let wanted = self.plan(&classes, &ids, bounds);
-        self.declared.classes = classes;
-        wanted
-    }
-
-    /// Disarms everything and leaves the session.
-    pub(crate) fn leave(&mut self) {
-        set_armed(&mut self.declared.classes, |_, _| false);
-        self.joining.leave();
-        for class in &self.declared.classes {
-            class.id.store(CLASS_ID_NONE, Ordering::Relaxed);
+        let (version, rules) = register.rules();
+        for class in &mut self.declared.classes {
+            if let Some(of_class) = class.sessions.get_mut(&attached.slot) {
+                of_class.is_armed = Bound::new(&rules, &class.decl) != Bound::Never;
+            }
         }
-        self.plans.leave();
-        self.rules = (0, Vec::new());
+        self.rules.insert(attached.slot, (version, rules));
+        self.plan_again();
+        register.follow_rules(attached.process, version);
+    }
+
+    /// Leaves the session in a slot.
+    pub(crate) fn leave(&mut self, slot: usize) {
+        self.joining.leave(slot);
+        self.plans.leave(slot);
+        self.rules.remove(&slot);
+        for class in &mut self.declared.classes {
+            class.sessions.remove(&slot);
+        }
+        self.plan_again();
+    }
+
+    /// Leaves all sessions.
+    #[cfg(test)]
+    pub(crate) fn leave_all(&mut self) {
+        (0..SLOT_COUNT).filter(|slot| in_slot(*slot).is_some()).for_each(|slot| self.leave(slot));
+    }
+
+    /// Leaves the sessions that are over.
+    fn leave_ended(&mut self) {
+        // (P) pairs with (P').
+        let is_over = |attached: &Attached| attached.memory.header().stopped.0.load(Ordering::Acquire) != 0;
+        sessions().filter(|attached| is_over(attached)).for_each(|attached| self.leave(attached.slot));
     }
 
     /// Arms or disarms matching classes. Returns the change, and the number of matching classes that have no id because
     /// the session gave none.
-    fn set_matching(&mut self, patterns: &[String], armed: bool) -> (ProgramToTool, u32) {
-        let armed_before = self.armed_count();
-        let mut matching = (0, 0);
-        let mut is_changed = |class: &Class| {
+    fn set_matching(&mut self, slots: &[usize], patterns: &[String], armed: bool) -> (ProgramToTool, u32) {
+        let (mut matched, mut changed, mut without) = (0, 0, 0);
+        for class in &mut self.declared.classes {
             let name = class.decl.full_name();
-            let is_match = patterns.iter().any(|pattern| matches(pattern, &name));
-            let has_id = class.id.load(Ordering::Relaxed) != CLASS_ID_NONE;
-            matching.0 += u32::from(is_match);
-            matching.1 += u32::from(is_match && !has_id);
-            is_match && (has_id || !armed)
-        };
-        let is_changed: Vec<bool> = self.declared.classes.iter().map(&mut is_changed).collect();
-        set_armed(&mut self.declared.classes, |index, class| if is_changed[index] { armed } else { class.armed });
-        (self.changed(matching.0, self.armed_count().abs_diff(armed_before)), matching.1)
+            if !patterns.iter().any(|pattern| matches(pattern, &name)) {
+                continue;
+            }
+            matched += 1;
+            let of_sessions: Vec<&mut InSession> =
+                class.sessions.iter_mut().filter(|(slot, _)| slots.contains(slot)).map(|(_, it)| it).collect();
+            without += u32::from(of_sessions.is_empty());
+            changed += u32::from(of_sessions.iter().any(|of_class| of_class.is_armed != armed));
+            of_sessions.into_iter().for_each(|of_class| of_class.is_armed = armed);
+        }
+        self.plan_again();
+        (self.changed(matched, changed), without)
     }
 
     /// Replaces the marks of classes: `patterns` are pairs of a mark and the pattern of its events. Once a class has a
@@ -248,12 +274,17 @@ impl Control {
     }
 
     fn changed(&self, matched: u32, changed: u32) -> ProgramToTool {
-        ProgramToTool::Changed { matched, changed, armed: self.armed_count(), session: session_name() }
+        let armed_in = |slot: usize| {
+            let is_armed = |class: &&Class| class.sessions.get(&slot).is_some_and(|of_class| of_class.is_armed);
+            self.declared.classes.iter().filter(is_armed).count() as u32
+        };
+        let sessions = sessions().map(|attached| (name_of(attached), armed_in(attached.slot))).collect();
+        ProgramToTool::Changed { matched, changed, armed: self.armed_count(), sessions }
     }
 
     fn list(&self) -> ProgramToTool {
         ProgramToTool::Classes {
-            session: session_name(),
+            sessions: sessions().map(name_of).collect(),
             classes: self.statuses(),
             patching: dormouse_imv_control::patching(),
         }
@@ -261,32 +292,39 @@ impl Control {
 
     fn statuses(&self) -> Vec<ClassStatus> {
         // The memory stays mapped: it is unmapped under the tracer's lock only.
-        let unrecorded = current().and_then(|attached| attached.memory.unrecorded_by_class());
+        let unrecorded: BTreeMap<usize, _> =
+            sessions().filter_map(|attached| Some((attached.slot, attached.memory.unrecorded_by_class()?))).collect();
         let status = |class: &Class| {
             let count = dormouse_imv::key_sites(class.gate).unwrap_or_default();
-            // The last counter is that of several classes, and a class without an id has none.
-            let id = plan::id_of(class.id.load(Ordering::Relaxed)) as usize;
-            let unrecorded_for = |reason: Reason| {
-                let (_, counts) = unrecorded.as_ref()?[reason as usize].split_last()?;
-                counts.get(id).copied()
+            let in_session = |attached: &Attached| {
+                let of_class = class.sessions.get(&attached.slot);
+                let unrecorded_for = |reason: Reason| {
+                    // The last counter is that of several classes.
+                    let (_, counts) = unrecorded.get(&attached.slot)?[reason as usize].split_last()?;
+                    counts.get(of_class?.id as usize).copied()
+                };
+                ClassInSession {
+                    is_armed: of_class.is_some_and(|of_class| of_class.is_armed),
+                    rejected: unrecorded_for(Reason::Rejected).unwrap_or(0),
+                    sampled_out: unrecorded_for(Reason::SampledOut).unwrap_or(0),
+                }
             };
             ClassStatus {
                 decl: class.decl.clone(),
-                armed: class.armed,
                 site_count: count.sites as u32,
                 patched_count: count.patched as u32,
-                rejected: unrecorded_for(Reason::Rejected).unwrap_or(0),
-                sampled_out: unrecorded_for(Reason::SampledOut).unwrap_or(0),
+                sessions: sessions().map(in_session).collect(),
             }
         };
         self.declared.classes.iter().map(status).collect()
     }
 
-    fn arm(&mut self, patterns: &[String]) -> ProgramToTool {
-        if current().is_none() {
-            return ProgramToTool::Error { text: "the program is in no session".into() };
-        }
-        let (changed, without) = self.set_matching(patterns, true);
+    fn arm(&mut self, session: &str, patterns: &[String]) -> ProgramToTool {
+        let slots = match slots_of(session) {
+            Ok(slots) => slots,
+            Err(text) => return ProgramToTool::Error { text },
+        };
+        let (changed, without) = self.set_matching(&slots, patterns, true);
         if without > 0 {
             let text =
                 format!("the session has no room for {without} of the event classes that match; the others are armed");
@@ -295,42 +333,64 @@ impl Control {
         changed
     }
 
+    fn disarm(&mut self, session: &str, patterns: &[String]) -> ProgramToTool {
+        // A program in no session has nothing armed.
+        let slots = slots_of(session).unwrap_or_default();
+        self.set_matching(&slots, patterns, false).0
+    }
+
     fn follow_rules(&mut self) -> ProgramToTool {
-        let Some(attached) = current() else {
-            return ProgramToTool::Error { text: "the program is in no session".into() };
-        };
+        if let Err(text) = slots_of("") {
+            return ProgramToTool::Error { text };
+        }
         let armed_before = self.armed_count();
-        self.follow_rules_of(attached);
+        sessions().for_each(|attached| self.follow_rules_of(attached));
         self.changed(self.armed_count(), self.armed_count().abs_diff(armed_before))
     }
 
-    fn detach(&mut self) -> ProgramToTool {
+    fn detach(&mut self, session: &str) -> ProgramToTool {
         let armed = self.armed_count();
-        self.leave();
-        self.changed(armed, armed)
+        slots_of(session).unwrap_or_default().into_iter().for_each(|slot| self.leave(slot));
+        self.changed(armed, armed - self.armed_count())
     }
 
-    /// Joins the session as a process of its own, in a forked child.
+    /// Joins the sessions as a process of its own, in a forked child.
     pub(crate) fn after_fork(&mut self, parent: u32) {
         // The child has its parent's ids with their plans, and its parent's armed gates.
         readers::after_fork();
-        let is_joined = current().is_some_and(|former| self.joining.join_after_fork(former, parent).is_ok());
-        match current().filter(|_| is_joined) {
-            Some(attached) => {
+        self.joining.after_fork(parent);
+        for former in sessions() {
+            if self.joining.join_after_fork(former).is_err() {
+                self.leave(former.slot);
+            } else if let Some(attached) = in_slot(former.slot) {
                 self.follow_rules_of(attached);
-                if let Some(register) = attached.memory.register() {
-                    register.follow_rules(attached.process, self.rules.0);
+                if let (Some(register), Some((version, _))) = (attached.memory.register(), self.rules.get(&former.slot))
+                {
+                    register.follow_rules(attached.process, *version);
                 }
             }
-            None => {
-                self.leave();
-                plan::forget_marks();
-            }
+        }
+        if sessions().next().is_none() {
+            plan::forget_marks();
         }
     }
 }
 
-/// Joins a session in place of any other: by the inherited memory, or else by asking for it at the socket, until the
+/// Returns the slot of the session with this socket, or, without one, those of all sessions.
+///
+/// # Errors
+/// A message of one line.
+fn slots_of(session: &str) -> Result<Vec<usize>, String> {
+    let is_it = |attached: &&Attached| session.is_empty() || attached.socket == Path::new(session);
+    let slots: Vec<usize> = sessions().filter(is_it).map(|attached| attached.slot).collect();
+    match slots.is_empty() {
+        true if session.is_empty() => Err("the program is in no session".into()),
+        true => Err(format!("the program is not in the session {session}")),
+        false => Ok(slots),
+    }
+}
+
+/// Joins a session: by the inherited memory, or else by asking for it at the socket, until the
 /// deadline.
 ///
 /// # Errors
@@ -339,7 +399,8 @@ pub(crate) fn join(socket: &Path, inherited: Option<(i32, [u8; 16])>, deadline: 
     if let Some(memory) = inherited {
         let mut control = lock();
         let joined = control.join(|joining| joining.join_inherited(memory, socket));
-        let is_of_session = joined.is_ok() || control.joining.is_mapped(memory.1) || control.joining.has_told;
+        let has_told = core::mem::take(&mut control.joining.has_told);
+        let is_of_session = joined.is_ok() || control.joining.is_mapped(memory.1) || has_told;
         if is_of_session {
             inherited::remember(memory.0);
         }
@@ -358,14 +419,17 @@ pub(crate) fn join(socket: &Path, inherited: Option<(i32, [u8; 16])>, deadline: 
 }
 
 fn attach(session: &Path, memory: Option<OwnedFd>) -> ProgramToTool {
-    if let Some(attached) = current()
+    for attached in sessions() {
         // (P) pairs with (P').
-        && attached.memory.header().stopped.0.load(Ordering::Acquire) == 0
-        // A session whose owner was killed is over as well: no process drains it.
-        && dormouse_transport::is_answered(&attached.socket)
-    {
-        let text = format!("the program is already in the session {}", attached.socket.display());
-        return ProgramToTool::Error { text };
+        let is_over = attached.memory.header().stopped.0.load(Ordering::Acquire) != 0
+            // A session whose owner was killed is over as well: no process drains it.
+            || !dormouse_transport::is_answered(&attached.socket);
+        if is_over {
+            lock().leave(attached.slot);
+        } else if attached.socket == session {
+            let text = format!("the program is already in the session {}", attached.socket.display());
+            return ProgramToTool::Error { text };
+        }
     }
     let joined = match memory {
         Some(memory) => lock().join(|joining| joining.join_brought(memory.as_fd(), session)),
@@ -384,10 +448,10 @@ fn attach(session: &Path, memory: Option<OwnedFd>) -> ProgramToTool {
 pub(crate) fn answer(question: ToolToProgram, memory: Option<OwnedFd>) -> ProgramToTool {
     match question {
         ToolToProgram::List => lock().list(),
-        ToolToProgram::Arm { patterns } => lock().arm(&patterns),
-        ToolToProgram::Disarm { patterns } => lock().set_matching(&patterns, false).0,
+        ToolToProgram::Arm { session, patterns } => lock().arm(&session, &patterns),
+        ToolToProgram::Disarm { session, patterns } => lock().disarm(&session, &patterns),
         ToolToProgram::Attach { session } => attach(Path::new(&session), memory),
-        ToolToProgram::Detach => lock().detach(),
+        ToolToProgram::Detach { session } => lock().detach(&session),
         ToolToProgram::FollowRules => lock().follow_rules(),
         // The registry of tunables has a lock of its own, and finding tunables calls the loader.
         ToolToProgram::ListTunables => dormouse_imv_control::list(),
@@ -404,16 +468,16 @@ fn announced(class: &Class) -> Vec<u8> {
     Announcement::from(&class.decl).to_text()
 }
 
-fn session_name() -> String {
-    current().map(|attached| attached.socket.to_string_lossy().into_owned()).unwrap_or_default()
+fn name_of(attached: &Attached) -> String {
+    attached.socket.to_string_lossy().into_owned()
 }
 
 /// Arms and disarms many classes with one change of the text's protection and one synchronisation of the CPUs.
-fn set_armed(classes: &mut [Class], wanted: impl Fn(usize, &Class) -> bool) {
+fn set_armed(classes: &mut [Class], is_wanted: impl Fn(&Class) -> bool) {
     let changes: Vec<(usize, bool)> = classes
         .iter()
         .enumerate()
-        .map(|(index, class)| (index, wanted(index, class)))
+        .map(|(index, class)| (index, is_wanted(class)))
         .filter(|(index, armed)| classes[*index].armed != *armed)
         .collect();
     let keys: Vec<_> = changes.iter().map(|(index, armed)| Change::key(classes[*index].gate, *armed)).collect();

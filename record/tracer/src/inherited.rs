@@ -12,6 +12,7 @@ use core::ffi::{CStr, c_char};
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::OnceLock;
 
+use crate::session::SLOT_COUNT;
 use crate::thread;
 
 /// A descriptor, and the identity of its file.
@@ -31,12 +32,12 @@ impl Inherited {
     }
 }
 
-static INHERITED: OnceLock<Inherited> = OnceLock::new();
+static INHERITED: [OnceLock<Inherited>; SLOT_COUNT] = [const { OnceLock::new() }; SLOT_COUNT];
 
-/// Remembers that a session's memory is at this descriptor number. The number of the first call is kept.
+/// Remembers that a session's memory is at this descriptor number. The numbers of the first calls are kept.
 pub(crate) fn remember(descriptor: RawFd) {
     if let Some(inherited) = Inherited::at(descriptor) {
-        let _ = INHERITED.set(inherited);
+        let _ = INHERITED.iter().find(|known| known.set(inherited).is_ok());
     }
 }
 
@@ -69,12 +70,15 @@ unsafe fn may_list(path: *const c_char) -> bool {
 
 #[cold]
 fn hide(path: &CStr) {
-    if let Some(inherited) = INHERITED.get()
-        && lists_descriptors(path.to_bytes(), thread::own_pid())
-        && Inherited::at(inherited.descriptor) == Some(*inherited)
-    {
-        // SAFETY: the number is still the session's memory, whose descriptor the environment has given to this library.
-        unsafe { rustix::io::close(inherited.descriptor) };
+    if INHERITED[0].get().is_none() || !lists_descriptors(path.to_bytes(), thread::own_pid()) {
+        return;
+    }
+    for inherited in INHERITED.iter().map_while(OnceLock::get) {
+        if Inherited::at(inherited.descriptor) == Some(*inherited) {
+            // SAFETY: the number is still the session's memory, whose descriptor the environment has given to this
+            // library.
+            unsafe { rustix::io::close(inherited.descriptor) };
+        }
     }
 }
 

@@ -1,13 +1,14 @@
 //! Joining and leaving a session.
 
 use core::sync::atomic::Ordering;
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use dormouse_abi::message::{Edge, MEMORY_PART_SIZE_BYTES_MAX, OwnerToProgram, ProgramToOwner, ProgramToTool};
-use dormouse_abi::register::{Entrant, NAME_SIZE_BYTES, NAMESPACE_UNKNOWN, SANITIZED, Unmapped, image};
+use dormouse_abi::register::{CROWDED, Entrant, NAME_SIZE_BYTES, NAMESPACE_UNKNOWN, SANITIZED, Unmapped, image};
 use dormouse_abi::session::{Geometry, SessionLayout};
 use dormouse_backing::{BackingError, Mapping};
 use dormouse_imv::is_filtered;
@@ -16,7 +17,10 @@ use dormouse_relay::Memory;
 use dormouse_transport::{Conversation, Deadline};
 use rustix::io::Errno;
 
-use crate::session::{Attached, current, forget_apart, forget_users, has_users, set_apart, set_current, set_together};
+use crate::session::{
+    Attached, SLOT_COUNT, forget_apart, forget_users, has_users, in_slot, sessions, set_apart, set_current,
+    set_together,
+};
 use crate::{membarrier, own, readers, thread, unheard};
 
 /// State of joining sessions, and this process's description of itself.
@@ -24,8 +28,8 @@ use crate::{membarrier, own, readers, thread, unheard};
 pub(crate) struct Joining {
     /// Whether `DORMOUSE_NO_RSEQ=1` is set.
     pub(crate) no_rseq: bool,
-    /// The session's memory, and its mapping.
-    mapped: Option<(Mapping, Memory)>,
+    /// The sessions' memory, by slot, and its mappings.
+    mapped: BTreeMap<usize, (Mapping, Memory)>,
     /// Whether there may be threads that have written to an earlier session, whose next record may take the direct
     /// section at once.
     has_threads_with_context: bool,
@@ -117,7 +121,13 @@ pub(crate) fn deadline() -> Deadline<'static> {
 impl Joining {
     /// Returns the state of a process in no session.
     pub(crate) const fn new() -> Joining {
-        Joining { no_rseq: false, mapped: None, has_threads_with_context: false, identity: None, has_told: false }
+        Joining {
+            no_rseq: false,
+            mapped: BTreeMap::new(),
+            has_threads_with_context: false,
+            identity: None,
+            has_told: false,
+        }
     }
 
     /// Joins the session whose memory this program has inherited, if that memory is at this descriptor. Does not wait.
@@ -132,9 +142,9 @@ impl Joining {
         // SAFETY: used while this function runs, and not closed. If the program has put another file there, or closes
         // the descriptor at this moment, the seals, header and identity of a session's memory reveal it.
         let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
-        let memory = self.adopt(file, Some(uuid))?;
+        let (slot, memory) = self.adopt(file, Some(uuid))?;
         let process = self.enter(&memory)?;
-        self.attach(memory, process, socket.into())
+        self.attach(memory, slot, process, socket.into())
     }
 
     /// Joins the session whose memory a tool of the same user or of root has sent. Does not wait.
@@ -142,9 +152,9 @@ impl Joining {
     /// # Errors
     /// A message of one line.
     pub(crate) fn join_brought(&mut self, memory: BorrowedFd<'_>, socket: &Path) -> Result<&'static Attached, String> {
-        let memory = self.adopt(memory, None)?;
+        let (slot, memory) = self.adopt(memory, None)?;
         let process = self.enter(&memory)?;
-        self.attach(memory, process, socket.into())
+        self.attach(memory, slot, process, socket.into())
     }
 
     /// Joins the session whose owner has sent its memory.
@@ -154,11 +164,11 @@ impl Joining {
     pub(crate) fn join_answered(&mut self, answer: OwnerAnswer, socket: &Path) -> Result<&'static Attached, String> {
         let OwnerAnswer { process, memory, identity } = answer;
         self.identity = Some(identity);
-        let memory = self.adopt(memory.as_fd(), None)?;
+        let (slot, memory) = self.adopt(memory.as_fd(), None)?;
         let register = memory.register().ok_or("the session has no register")?;
         let is_taken = register.take(process, thread::own_pid());
         is_taken.then_some(()).ok_or("the session owner takes this process for dead")?;
-        self.attach(memory, process, socket.into())
+        self.attach(memory, slot, process, socket.into())
     }
 
     /// Enters this process in the session's register.
@@ -195,11 +205,17 @@ impl Joining {
     }
 
     /// Completes joining: the process is in the session from here on.
-    fn attach(&mut self, memory: Memory, process: u16, socket: PathBuf) -> Result<&'static Attached, String> {
+    fn attach(
+        &mut self,
+        memory: Memory,
+        slot: usize,
+        process: u16,
+        socket: PathBuf,
+    ) -> Result<&'static Attached, String> {
         // libc's registration only. If libc has none, a thread's single registration is left to allocators that want
         // it.
         let rseq = if self.no_rseq { None } else { Rseq::of_libc() };
-        let attached = Attached::new(memory, rseq, membarrier::is_ready(), process, socket)?;
+        let attached = Attached::new(memory, slot, rseq, membarrier::is_ready(), process, socket)?;
         if self.has_threads_with_context {
             attached.make_ready();
         }
@@ -209,13 +225,24 @@ impl Joining {
             thread::RSEQ_OFFSET.store(rseq.offset(), Ordering::Relaxed);
         }
         let attached = Box::leak(Box::new(attached));
-        set_current(Some(attached));
+        set_current(slot, Some(attached));
         Ok(attached)
     }
 
-    /// Maps the memory, or keeps the mapping if it is of the same session. With a uuid, the memory must be that
+    /// Returns the slot for a session: that of its mapping, or the first one without a session.
+    fn slot_for(&mut self, uuid: [u8; 16]) -> Result<usize, String> {
+        let own = self.mapped.iter().find(|(_, (_, memory))| memory.uuid() == uuid).map(|(slot, _)| *slot);
+        let is_free = |slot: &usize| in_slot(*slot).is_none();
+        match own.or_else(|| (0..SLOT_COUNT).find(is_free)) {
+            Some(slot) if is_free(&slot) => Ok(slot),
+            Some(_) => Err("the program is in the session already".into()),
+            None => Err(format!("the program is in {SLOT_COUNT} sessions, the most that it can be in")),
+        }
+    }
+
+    /// Maps the memory into a slot, or keeps the mapping if it is of the same session. With a uuid, the memory must be that
     /// session's.
-    fn adopt(&mut self, fd: BorrowedFd<'_>, uuid: Option<[u8; 16]>) -> Result<Memory, String> {
+    fn adopt(&mut self, fd: BorrowedFd<'_>, uuid: Option<[u8; 16]>) -> Result<(usize, Memory), String> {
         // The session's owner runs as this program's user or root, and has chosen the buffers' place: `is_of_own_user`
         // was checked, or the memory was inherited.
         let fresh = if is_filtered() { Mapping::map_inherited(fd, user()) } else { Mapping::map_unlocked(fd) };
@@ -236,12 +263,18 @@ impl Joining {
             // If the kernel or a sandbox refuses, core dumps contain the memory.
             let _ = fresh.leave_out_of_dumps();
         }
-        match &self.mapped {
-            Some((_, former)) if former.uuid() == memory.uuid() => Ok(*former),
+        let slot = self.slot_for(memory.uuid());
+        if slot.is_err() && uuid.is_some_and(|uuid| !self.is_mapped(uuid)) {
+            // Nobody else tells the owner of a session that was inherited.
+            self.tell(CROWDED, fd, uuid);
+        }
+        let slot = slot?;
+        match self.mapped.get(&slot) {
+            Some((_, former)) if former.uuid() == memory.uuid() => Ok((slot, *former)),
             _ => {
-                self.leave();
-                self.mapped = Some((fresh, memory));
-                Ok(memory)
+                self.leave(slot);
+                self.mapped.insert(slot, (fresh, memory));
+                Ok((slot, memory))
             }
         }
     }
@@ -282,7 +315,7 @@ impl Joining {
 
     /// Whether the memory of the session with this identity is mapped.
     pub(crate) fn is_mapped(&self, uuid: [u8; 16]) -> bool {
-        self.mapped.as_ref().is_some_and(|(_, memory)| memory.uuid() == uuid)
+        self.mapped.values().any(|(_, memory)| memory.uuid() == uuid)
     }
 
     /// Returns a part of the mapped memory, for a tool that salvages the session of a dead owner. The tool checks the
@@ -292,7 +325,7 @@ impl Joining {
     /// A message of one line.
     pub(crate) fn read_memory(&self, uuid: [u8; 16], offset: u64, size_bytes: u32) -> Result<ProgramToTool, String> {
         // Not a former session whose mapping could not be removed: its identity is no longer known.
-        let mapped = self.mapped.as_ref().filter(|(_, memory)| memory.uuid() == uuid);
+        let mapped = self.mapped.values().find(|(_, memory)| memory.uuid() == uuid);
         let (mapping, memory) = mapped.ok_or("the program is not in that session")?;
         if !mapping.is_sealed() {
             return Err("the session's buffers are a file, which may be shorter by now; read that".into());
@@ -307,43 +340,58 @@ impl Joining {
         Ok(ProgramToTool::MemoryPart { memory_size_bytes, bytes: bytes.collect() })
     }
 
-    /// Makes a call while the session's memory, except one `os_page`, is out of the address space, so that it is
+    /// Makes a call while the sessions' memory, except one `os_page` of each, is out of the address space, so that it is
     /// neither counted as this program's nor locked with it. Events meanwhile are lost and counted. If other threads
     /// cannot be kept from the memory, it stays mapped during the call.
     pub(crate) fn apart<T>(&mut self, call: impl FnOnce() -> T) -> T {
-        let (Some(former), Some((mapping, memory))) = (current(), &mut self.mapped) else { return call() };
-        set_apart();
-        if !is_unused() || mapping.fold().is_err() {
-            set_together(Some(former));
+        let former: Vec<&'static Attached> = sessions().collect();
+        if former.is_empty() {
             return call();
         }
-        let result = call();
-        let unfolded = mapping.unfold().map_err(|error| error.to_string()).and_then(|()| {
-            // SAFETY: mapped again; `self` keeps the mapping until `leave` has waited for all users.
-            *memory = unsafe { Memory::from_raw(mapping.base(), mapping.len()) }?;
-            // None of it is in the page table any more, and its address may have changed.
-            let ready = membarrier::is_ready();
-            Attached::new(*memory, former.rseq, ready, former.process, former.socket.clone())
-        });
-        match unfolded {
-            Ok(attached) => {
-                attached.make_ready();
-                set_together(Some(Box::leak(Box::new(attached))));
+        former.iter().for_each(|former| set_apart(former.slot));
+        let is_unused = is_unused();
+        let fold = |former: &&'static Attached| {
+            let mapping = self.mapped.get_mut(&former.slot).filter(|_| is_unused);
+            let is_folded = mapping.is_some_and(|(mapping, _)| mapping.fold().is_ok());
+            if !is_folded {
+                set_together(former.slot, Some(former));
             }
-            // The memory could not be mapped again: the process leaves the session, as if it had ended.
-            Err(_) => {
-                self.mapped = None;
-                set_together(None);
+            is_folded
+        };
+        let folded: Vec<&'static Attached> = former.into_iter().filter(fold).collect();
+        let result = call();
+        for former in folded {
+            match self.unfold(former) {
+                Ok(attached) => {
+                    attached.make_ready();
+                    set_together(former.slot, Some(Box::leak(Box::new(attached))));
+                }
+                // The memory could not be mapped again: the process leaves the session, as if it had ended.
+                Err(_) => {
+                    self.mapped.remove(&former.slot);
+                    set_together(former.slot, None);
+                }
             }
         }
         result
     }
 
-    /// Leaves the session, if any, and unmaps its memory if no thread uses it.
-    pub(crate) fn leave(&mut self) {
-        let former = current();
-        set_current(None);
-        let Some((mapping, _)) = self.mapped.take() else { return };
+    /// Maps a session's memory again, and returns its new view.
+    fn unfold(&mut self, former: &Attached) -> Result<Attached, String> {
+        let (mapping, memory) = self.mapped.get_mut(&former.slot).ok_or("the session has no memory")?;
+        mapping.unfold().map_err(|error| error.to_string())?;
+        // SAFETY: mapped again; `self` keeps the mapping until `leave` has waited for all users.
+        *memory = unsafe { Memory::from_raw(mapping.base(), mapping.len()) }?;
+        // None of it is in the page table any more, and its address may have changed.
+        let ready = membarrier::is_ready();
+        Attached::new(*memory, former.slot, former.rseq, ready, former.process, former.socket.clone())
+    }
+
+    /// Leaves the session in a slot, if any, and unmaps its memory if no thread uses it.
+    pub(crate) fn leave(&mut self, slot: usize) {
+        let former = in_slot(slot);
+        set_current(slot, None);
+        let Some((mapping, _)) = self.mapped.remove(&slot) else { return };
         let is_left = is_unused();
         if let Some(register) = former.filter(|_| is_left).and_then(|former| former.memory.register()) {
             register.leave(former.map_or(0, |former| former.process), thread::own_pid());
@@ -354,15 +402,11 @@ impl Joining {
         }
     }
 
-    /// Enters a forked child of `parent`, which has inherited the mapping, in the session as a process of its own. Does
-    /// not wait.
-    ///
-    /// # Errors
-    /// A message of one line.
-    pub(crate) fn join_after_fork(&mut self, former: &Attached, parent: u32) -> Result<(), String> {
+    /// Prepares a forked child of `parent`, which has inherited the mappings.
+    pub(crate) fn after_fork(&mut self, parent: u32) {
         forget_users();
         forget_apart();
-        // The one thread has no context word any more. The mapping was inherited; its page table entries were not.
+        // The one thread has no context word any more. The mappings were inherited; their page table entries were not.
         self.has_threads_with_context = false;
         if let Some(identity) = &mut self.identity {
             identity.is_forked = true;
@@ -374,8 +418,15 @@ impl Joining {
                 identity.namespace = NAMESPACE_UNKNOWN;
             }
         }
+    }
+
+    /// Enters a forked child in a session as a process of its own. Does not wait.
+    ///
+    /// # Errors
+    /// A message of one line.
+    pub(crate) fn join_after_fork(&mut self, former: &Attached) -> Result<(), String> {
         let process = self.enter(&former.memory)?;
-        self.attach(former.memory, process, former.socket.clone()).map(|_| ())
+        self.attach(former.memory, former.slot, process, former.socket.clone()).map(|_| ())
     }
 }
 

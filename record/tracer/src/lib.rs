@@ -52,11 +52,11 @@
 //! | `arch`, `clock` | thread-local words; clocks |
 //! | `disposition`, `membarrier` | signal actions; the barrier that restarts critical sections |
 //! | `environment`, `own`, `thread` | variables; what a process finds out about itself; ids of the writing thread |
-//! | `inherited` | the inherited descriptor of the session's memory |
-//! | `presence`, `session` | the session's memory: what is resident; who uses it |
+//! | `inherited` | the inherited descriptors of the sessions' memory |
+//! | `presence`, `session` | the sessions' memory: what is resident; who uses it |
 //! | `name`, `value`, `class` | names; fields as bytes; event classes |
 //! | `rule` | rules of a session, bound to a class |
-//! | `readers`, `plan` | threads that use a plan; plans of classes that have rules or triggers |
+//! | `readers`, `plan` | threads that use a plan; plans of classes that have rules, triggers or several sessions |
 //! | `record` | writing a record |
 //! | `unheard`, `join` | joining and leaving a session |
 //! | `control` | the registry of classes and the lock |
@@ -76,7 +76,7 @@
 //!   (Linux 5.10), since running sections must be restarted when the session changes. Unless both are present, every
 //!   record takes the slow path.
 //! * An event has at most 32 fields, and a record must fit a page (64 KiB by default).
-//! * A process is in at most one session at a time.
+//! * A process is in at most 32 sessions at a time.
 //! * Do not trace in a child made by a raw `clone(CLONE_VM)` without `CLONE_THREAD`, nor, in Rust, in a child of
 //!   `vfork`: it runs on its parent's thread-local data, while the kernel does not restart its sequences. Its records
 //!   would have the parent's ids, and could overwrite other threads' records. libdormouse and the preload library

@@ -308,7 +308,7 @@ fn run() {
         moves_at_once: !is_by_signal,
         // Tools that have called find the socket now.
         on_listening: &|| IS_CALLED.store(false, Ordering::Relaxed),
-        is_idle: &|| is_by_signal && crate::session::current().is_none(),
+        is_idle: &|| is_by_signal && crate::session::sessions().next().is_none(),
         answer: &control::answer,
     });
     // The next tool calls again. Also without a directory for a socket, since one may be created.

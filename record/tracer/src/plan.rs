@@ -10,7 +10,7 @@
 //!   slow path ─▶ plan: rules? ─▶ direct section, with the plan's own id word
 //!                          └─ no: counted in the session
 //! ```
-//! A class without a plan costs the same as without rules: its word is compared with [`CLASS_ID_MAX`] in any case. The
+//! A class without a plan costs the same as without rules: its word is compared with `CLASS_ID_MAX` in any case. The
 //! number is part of the id word, so plans follow a class into a forked child.
 //!
 //! A class keeps its number for ever, as do other classes with the same declaration. Its plan is replaced when rules or
@@ -28,7 +28,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-use dormouse_abi::class::{self, CLASS_ID_MAX, CLASS_ID_NONE, CLASS_PLAN_SHIFT, ClassDecl};
+use dormouse_abi::class::{self, CLASS_ID_NONE, CLASS_PLAN_SHIFT, ClassDecl};
 use dormouse_abi::trigger::PATTERN_COUNT_MAX;
 use dormouse_relay::Segment;
 
@@ -37,19 +37,28 @@ use crate::rule::Tests;
 use crate::value::WORDS_MAX;
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-pub(crate) use entries::ENTRIES;
+pub(crate) use entries::{FIRST_ENTRIES, slot_of};
 
 /// Plan of a class.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// Id of the class, or [`CLASS_ID_NONE`].
-    pub(crate) id: AtomicU32,
     /// Triggers that wait for the class: a bit for each pattern that it matches.
     pub(crate) marks: u32,
+    /// What the sessions want that record the class, by ascending slots.
+    pub(crate) wanted: Vec<Wanted>,
+    /// Functions that write an accepted event into the session in slot 0. Without them, the slow path does.
+    pub(crate) again: Option<Again>,
+}
+
+/// What a session wants of a class.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    /// Slot of the session.
+    pub(crate) slot: usize,
+    /// Id of the class in the session, or [`CLASS_ID_NONE`].
+    pub(crate) id: AtomicU32,
     /// Condition on the class's events.
     pub(crate) tests: Option<Tests>,
-    /// Functions that write an accepted event. Without them, the slow path does.
-    pub(crate) again: Option<Again>,
 }
 
 /// Functions that write a record by a direct section, where there are any.
@@ -103,11 +112,6 @@ fn block(number: u32) -> Option<&'static Block> {
 #[inline(always)]
 pub(crate) fn split(word: u32) -> (u32, u32) {
     (word & ((1 << CLASS_PLAN_SHIFT) - 1), word >> CLASS_PLAN_SHIFT)
-}
-
-/// Returns the id in a class's word, or [`CLASS_ID_NONE`].
-pub(crate) fn id_of(word: u32) -> u32 {
-    if word == CLASS_ID_NONE { word } else { split(word).0 }
 }
 
 /// Whether a number is that of a plan. That of [`CLASS_ID_NONE`] belongs to no class.
@@ -176,23 +180,16 @@ impl Plans {
         matching.fold(0, |marks, (mark, _)| marks | 1 << mark)
     }
 
-    /// Returns the word of a class with this id, whose events are subject to these tests. `announced` returns its
-    /// announcement.
-    pub(crate) fn id_word(
-        &mut self,
-        id: u32,
-        decl: &ClassDecl,
-        announced: impl FnOnce() -> Vec<u8>,
-        tests: Option<Tests>,
-    ) -> u32 {
-        if id > CLASS_ID_MAX.into() {
-            return CLASS_ID_NONE;
-        }
+    /// Returns the word of a class that these sessions want. `announced` returns its announcement.
+    pub(crate) fn word(&mut self, decl: &ClassDecl, announced: impl FnOnce() -> Vec<u8>, wanted: Vec<Wanted>) -> u32 {
+        let first = wanted.first().filter(|wanted| wanted.slot == 0);
+        let id = first.map_or(CLASS_ID_NONE, |wanted| wanted.id.load(Ordering::Relaxed));
         let marks = self.marks(decl);
         if marks != 0 {
             HAS_MARKS.store(true, Ordering::Relaxed);
         }
-        let needs_plan = marks != 0 || tests.is_some();
+        let is_plain = |wanted: &Wanted| wanted.slot == 0 && wanted.tests.is_none();
+        let needs_plan = !wanted.is_empty() && (marks != 0 || !wanted.iter().all(is_plain));
         if !needs_plan && self.numbers.is_empty() {
             return id;
         }
@@ -201,13 +198,13 @@ impl Plans {
         let number = if needs_plan { known.or_else(|| self.add(text)) } else { known };
         if let Some(number) = number {
             #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-            self.stopped.add(number, id, tests.as_ref().filter(|_| marks == 0));
+            self.stopped.add(number, &wanted, marks != 0);
             // A class that needs no plan any more has an empty one for threads that have read its former word.
             let again = AGAIN.get().copied();
-            self.replace(number, Plan { id: AtomicU32::new(id), marks, tests, again });
+            self.replace(number, Plan { marks, wanted, again });
         }
         match number {
-            Some(number) if needs_plan => id | number << CLASS_PLAN_SHIFT,
+            Some(number) if needs_plan => id & ((1 << CLASS_PLAN_SHIFT) - 1) | number << CLASS_PLAN_SHIFT,
             // All numbers are taken: what the rules say cannot be obeyed.
             None if needs_plan => CLASS_ID_NONE,
             _ => id,
@@ -223,8 +220,6 @@ impl Plans {
         let slot = &BLOCKS[number / BLOCK_LEN];
         if slot.load(Ordering::Relaxed).is_null() {
             readers::prepare(self.cpu_count);
-            #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-            entries::prepare();
             let plans: Block = [const { AtomicPtr::new(core::ptr::null_mut()) }; BLOCK_LEN];
             // (O') Release pairs with (O).
             slot.store(Box::into_raw(Box::new(plans)), Ordering::Release);
@@ -256,19 +251,20 @@ impl Plans {
         self.replaced.is_empty()
     }
 
-    /// Takes all plans out of the session that the process has left. No thread can find the session any more.
-    pub(crate) fn leave(&mut self) {
+    /// Takes all plans out of the session that was in a slot. No thread can find the session any more.
+    pub(crate) fn leave(&mut self, slot: usize) {
         let slots = self.numbers.values().filter_map(|number| Some(&block(*number)?[*number as usize % BLOCK_LEN]));
         let current = slots.map(|slot| slot.load(Ordering::Relaxed));
         for plan in current.chain(self.replaced.iter().map(|replaced| replaced.0)) {
             // SAFETY: null, or a plan that is not freed before this function returns: only the holder of the tracer's
             // lock frees plans.
-            if let Some(plan) = unsafe { plan.as_ref() } {
-                plan.id.store(CLASS_ID_NONE, Ordering::Relaxed);
-            }
+            let wanted = unsafe { plan.as_ref() }.into_iter().flat_map(|plan| &plan.wanted);
+            wanted
+                .filter(|wanted| wanted.slot == slot)
+                .for_each(|wanted| wanted.id.store(CLASS_ID_NONE, Ordering::Relaxed));
         }
         #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-        if self.numbers.values().filter(|number| entries::stop(**number)).count() > 0 {
+        if self.numbers.values().filter(|number| entries::stop(slot, **number)).count() > 0 {
             // Sections that have found an entry set must not find the next session. If the kernel has no barrier, no
             // entry was set.
             crate::membarrier::restart_sections();
@@ -278,6 +274,8 @@ impl Plans {
 
 #[cfg(test)]
 mod tests {
+    use dormouse_abi::class::CLASS_ID_MAX;
+
     use super::*;
 
     #[test]

@@ -72,18 +72,22 @@ pub(crate) fn prepare(cpu_count: u32) {
     if counters().is_none() {
         let all = AllCounters((0..=cpu_count).map(|_| Line::default()).collect());
         all.seed();
+        #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+        RANDOM.store((&raw const all.0[0].0.random).cast_mut(), Ordering::Release);
         // (Q') Release pairs with (Q).
         COUNTERS.store(Box::into_raw(Box::new(all)), Ordering::Release);
     }
 }
 
-/// Returns the first CPU's place in a sequence of random numbers, which has those of other CPUs at distances of a line;
-/// `None` if fewer CPUs than `cpu_count` have one.
+/// The first CPU's place in a sequence of random numbers, which has those of other CPUs at distances of a line; null until
+/// there is a plan.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-pub(crate) fn random_places(cpu_count: u32) -> Option<*const AtomicU64> {
-    let (_, cpus) = counters()?.0.split_last()?;
-    let first = cpus.first()?;
-    (cpu_count as usize <= cpus.len()).then_some(&raw const first.0.random)
+pub(crate) static RANDOM: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Whether so many CPUs have random numbers.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub(crate) fn has_random(cpu_count: u32) -> bool {
+    counters().is_some_and(|all| (cpu_count as usize) < all.0.len())
 }
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]

@@ -1,10 +1,13 @@
-//! The session that this process is in, for the record path: its memory, and the threads that use it at the moment.
+//! The sessions that this process is in, for the record path: their memory, and the threads that use it at the moment.
+//!
+//! Each session has a slot. Direct sections of sites write to that in slot 0; those of plans find the others.
 
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::path::PathBuf;
 
 use dormouse_abi::class::CLASS_ID_MAX;
 use dormouse_abi::record::RecordKind;
+use dormouse_abi::register::SESSION_COUNT_MAX;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use dormouse_abi::session::StreamControl;
 use dormouse_abi::session::{
@@ -22,7 +25,7 @@ use crate::thread;
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Attached {
-    /// First field: critical sections read it through the pointers in [`CURRENT`] and [`CURRENT_SECTION`].
+    /// First field: critical sections read it through the pointers in [`CURRENT`] and [`CURRENT_SECTIONS`].
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     session: dormouse_relay::arch::Session,
     pub(crate) memory: Memory,
@@ -35,6 +38,8 @@ pub(crate) struct Attached {
     /// Their tables of events that are not recorded.
     unrecorded: Area,
     clock: u32,
+    /// Slot of the session in this process.
+    pub(crate) slot: usize,
     /// Number that the session has given this process.
     pub(crate) process: u16,
     /// Path of the session's socket.
@@ -57,120 +62,159 @@ const CONTROL_BLOCK: PerCpu<StreamControl> = unsafe { PerCpu::new(0) };
 // SAFETY: offset 0 is aligned for anything, and a stride is as large as a table.
 const UNRECORDED: PerCpu<Unrecorded> = unsafe { PerCpu::new(0) };
 
-/// The session, or null.
-static CURRENT: AtomicPtr<Attached> = AtomicPtr::new(core::ptr::null_mut());
+/// Number of slots.
+pub(crate) const SLOT_COUNT: usize = SESSION_COUNT_MAX;
 
-/// Returns the session that the process is in. Wait-free; async-signal-safe.
-pub(crate) fn current() -> Option<&'static Attached> {
+/// The session in each slot, or null.
+static CURRENT: [AtomicPtr<Attached>; SLOT_COUNT] = [const { AtomicPtr::new(core::ptr::null_mut()) }; SLOT_COUNT];
+
+/// Returns the session in a slot. Wait-free; async-signal-safe.
+pub(crate) fn in_slot(slot: usize) -> Option<&'static Attached> {
     // (M) pairs with (M').
     // SAFETY: targets of `CURRENT` are never freed.
-    unsafe { CURRENT.load(Ordering::SeqCst).as_ref() }
+    unsafe { CURRENT.get(slot)?.load(Ordering::SeqCst).as_ref() }
 }
 
-/// Returns the session that the process was in a moment ago; every write checks that it still is. Must be called before
+/// Returns the sessions that the process is in. Wait-free; async-signal-safe.
+pub(crate) fn sessions() -> impl Iterator<Item = &'static Attached> {
+    (0..SLOT_COUNT).filter_map(in_slot)
+}
+
+/// Returns restartable sequences, if the process is in a session that uses them. Wait-free; async-signal-safe.
+#[inline(always)]
+pub(crate) fn rseq() -> Option<Rseq> {
+    (0..SLOT_COUNT).find_map(in_slot_before_id).and_then(|attached| attached.rseq)
+}
+
+/// Returns the session of which a snapshot is taken: the first one in overwrite mode, or else the first one.
+/// Async-signal-safe.
+pub(crate) fn flight_recorder() -> Option<&'static Attached> {
+    sessions().find(|attached| attached.memory.is_overwrite()).or_else(|| sessions().next())
+}
+
+/// Returns the session that was in a slot a moment ago; every write checks that it still is. Must be called before
 /// a class's id is read: leaving a session resets the ids only when no thread can find the session any more, so an id
 /// that is read after the session belongs to that session or is no id.
 #[inline(always)]
-pub(crate) fn current_before_id() -> Option<&'static Attached> {
+pub(crate) fn in_slot_before_id(slot: usize) -> Option<&'static Attached> {
     // (M) Acquire pairs with the SeqCst stores of joining and leaving (M').
     // SAFETY: targets of `CURRENT` are never freed.
-    unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
+    unsafe { CURRENT.get(slot)?.load(Ordering::Acquire).as_ref() }
 }
 
-/// Part of the session that direct sections read; [`NO_SESSION`] without a session. It is updated with [`CURRENT`].
+/// Parts of the sessions that direct sections read; [`NO_SESSION`] in an empty slot. They are updated with [`CURRENT`].
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-pub(crate) static CURRENT_SECTION: AtomicPtr<dormouse_relay::arch::Session> =
-    AtomicPtr::new((&raw const NO_SESSION).cast_mut());
+pub(crate) static CURRENT_SECTIONS: [AtomicPtr<dormouse_relay::arch::Session>; SLOT_COUNT] =
+    [const { AtomicPtr::new((&raw const NO_SESSION).cast_mut()) }; SLOT_COUNT];
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 static NO_SESSION: dormouse_relay::arch::Session = dormouse_relay::arch::Session::none();
 
-/// Sets the session, or none, that writers find.
-pub(crate) fn set_current(attached: Option<&'static Attached>) {
+/// Sets the session, or none, that writers find in a slot.
+pub(crate) fn set_current(slot: usize, attached: Option<&'static Attached>) {
     let pointer = attached.map_or(core::ptr::null_mut(), |attached| core::ptr::from_ref(attached).cast_mut());
     // (M') pairs with (M): ids of the former session were reset before. (L) pairs with (K).
-    CURRENT.store(pointer, Ordering::SeqCst);
+    CURRENT[slot].store(pointer, Ordering::SeqCst);
+    set_section(slot, attached);
+}
+
+/// Sets the session, or none, that direct sections find in a slot.
+fn set_section(slot: usize, attached: Option<&'static Attached>) {
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     {
         let section = attached.map_or(&raw const NO_SESSION, |attached| &raw const attached.session);
         // (X) Release pairs with the sections' load in `define_record!`, on which their other loads depend: the target is
         // written before. Leaving restarts critical sections before it continues.
-        CURRENT_SECTION.store(section.cast_mut(), Ordering::Release);
+        CURRENT_SECTIONS[slot].store(section.cast_mut(), Ordering::Release);
     }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = (slot, attached);
 }
 
 /// Makes all records take the slow path, in any session, or ends that. Async-signal-safe.
 #[cfg(feature = "listen")]
 pub(crate) fn divert(on: bool) {
-    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-    {
-        let section = match current() {
-            Some(attached) if !on => &raw const attached.session,
-            _ => &raw const NO_SESSION,
-        };
-        // (X) Release pairs with the sections' load in `define_record!`. A thread that joins or leaves a session
-        // meanwhile sets the pointer again.
-        CURRENT_SECTION.store(section.cast_mut(), Ordering::Release);
-    }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    let _ = on;
+    // A thread that joins or leaves a session meanwhile sets the slot's pointer again.
+    (0..SLOT_COUNT).for_each(|slot| set_section(slot, if on { None } else { in_slot(slot) }));
 }
 
-/// Whether the session's memory is out of the address space for the moment: [`current`] is `None`, and events are lost.
-static IS_APART: AtomicBool = AtomicBool::new(false);
+/// Slots whose session's memory is out of the address space for the moment, a bit each: [`in_slot`] is `None`, and events
+/// are lost.
+static APART: AtomicU32 = AtomicU32::new(0);
+const _: () = assert!(SLOT_COUNT <= u32::BITS as usize);
+
 /// Numbers of events, by [`lost_class_index`].
 type Counts = [AtomicU64; LOST_CLASS_COUNT];
-/// Events that were lost meanwhile and are not yet counted in the session.
-static LOST_APART: Counts = [const { AtomicU64::new(0) }; LOST_CLASS_COUNT];
-/// Events that rules left out meanwhile, likewise, by [`Reason`].
-static UNRECORDED_APART: [Counts; REASON_COUNT] =
-    [const { [const { AtomicU64::new(0) }; LOST_CLASS_COUNT] }; REASON_COUNT];
 
-/// Marks the session's memory as leaving the address space. It is unused once [`has_users`] is false and critical
-/// sections have been restarted.
-pub(crate) fn set_apart() {
-    // (U') pairs with (U): a thread that was in the session and finds none sees this flag.
-    IS_APART.store(true, Ordering::SeqCst);
-    set_current(None);
+/// Events of a slot's session that happened while its memory was out of the address space, and are not yet counted there.
+#[derive(Debug)]
+struct CountsApart {
+    lost: Counts,
+    /// Events that rules left out, by [`Reason`].
+    unrecorded: [Counts; REASON_COUNT],
 }
 
-/// Marks the session's memory as mapped again, given its new view; `None` if the session was left.
-pub(crate) fn set_together(attached: Option<&'static Attached>) {
-    set_current(attached);
-    // (U'') pairs with (U).
-    IS_APART.store(false, Ordering::SeqCst);
-    tell_apart();
+/// Counts of each slot that has been used, or null. Never freed.
+static COUNTS_APART: [AtomicPtr<CountsApart>; SLOT_COUNT] =
+    [const { AtomicPtr::new(core::ptr::null_mut()) }; SLOT_COUNT];
+
+fn counts_apart(slot: usize) -> Option<&'static CountsApart> {
+    // (U) Acquire pairs with (U').
+    // SAFETY: null, or never freed.
+    unsafe { COUNTS_APART.get(slot)?.load(Ordering::Acquire).as_ref() }
 }
 
-/// Counts an event of a class that finds no session while the memory is out of the address space. Returns false if
-/// there is no session, or the memory has returned meanwhile. Wait-free; async-signal-safe.
-pub(crate) fn count_apart(class_id: u16) -> bool {
-    count_meanwhile(&LOST_APART, class_id)
-}
-
-fn count_meanwhile(counts: &Counts, class_id: u16) -> bool {
-    // (U) pairs with (U').
-    let is_apart = IS_APART.load(Ordering::SeqCst);
-    if is_apart {
-        counts[lost_class_index(class_id)].fetch_add(1, Ordering::SeqCst);
-        // (U) pairs with (U''): either this thread sees that the memory is mapped again, or the thread that has mapped
-        // it sees the count.
-        if !IS_APART.load(Ordering::SeqCst) {
-            tell_apart();
-        }
+/// Marks the memory of a slot's session as leaving the address space. It is unused once [`has_users`] is false and
+/// critical sections have been restarted. Called under the tracer's lock.
+pub(crate) fn set_apart(slot: usize) {
+    if counts_apart(slot).is_none() {
+        let counts = || [const { AtomicU64::new(0) }; LOST_CLASS_COUNT];
+        let all = CountsApart { lost: counts(), unrecorded: [counts(), counts()] };
+        // (U') Release pairs with (U).
+        COUNTS_APART[slot].store(Box::into_raw(Box::new(all)), Ordering::Release);
     }
-    is_apart
+    // (U') pairs with (U): a thread that was in the session and finds none sees this bit.
+    APART.fetch_or(1 << slot, Ordering::SeqCst);
+    set_current(slot, None);
+}
+
+/// Marks the memory as mapped again, given its new view; `None` if the session was left.
+pub(crate) fn set_together(slot: usize, attached: Option<&'static Attached>) {
+    set_current(slot, attached);
+    // (U'') pairs with (U).
+    APART.fetch_and(!(1 << slot), Ordering::SeqCst);
+    tell_apart(slot);
+}
+
+/// Counts an event of a class that finds no session in a slot while the memory is out of the address space. Returns false
+/// if there is no session, or the memory has returned meanwhile. Wait-free; async-signal-safe.
+pub(crate) fn count_apart(slot: usize, class_id: u16) -> bool {
+    count_meanwhile(slot, class_id, |counts| &counts.lost)
+}
+
+fn count_meanwhile(slot: usize, class_id: u16, of: impl FnOnce(&CountsApart) -> &Counts) -> bool {
+    // (U) pairs with (U').
+    let is_apart = || APART.load(Ordering::SeqCst) & 1 << slot != 0;
+    let Some(counts) = counts_apart(slot).filter(|_| is_apart()) else { return false };
+    of(counts)[lost_class_index(class_id)].fetch_add(1, Ordering::SeqCst);
+    // (U) pairs with (U''): either this thread sees that the memory is mapped again, or the thread that has mapped
+    // it sees the count.
+    if !is_apart() {
+        tell_apart(slot);
+    }
+    true
 }
 
 /// Adds events counted meanwhile to the session's counters. Each count is reported by the thread that takes it.
 #[cold]
-fn tell_apart() {
-    let Some(guard) = current().and_then(Guard::enter) else { return };
+fn tell_apart(slot: usize) {
+    let Some(guard) = in_slot(slot).and_then(Guard::enter) else { return };
+    let Some(counts) = counts_apart(slot) else { return };
     let memory = &guard.memory;
     let (cpu_count, stream_count) = (memory.geometry().cpu_count, memory.geometry().stream_count);
     // Any thread may add to a stream of writers without rseq.
     let stream = cpu_count.min(stream_count - 1);
-    for (index, lost) in LOST_APART.iter().enumerate() {
+    for (index, lost) in counts.lost.iter().enumerate() {
         let count = lost.swap(0, Ordering::SeqCst);
         if count != 0 {
             memory.use_stream(stream);
@@ -179,7 +223,7 @@ fn tell_apart() {
             control.records_lost_by_class[index].fetch_add(count, Ordering::Relaxed);
         }
     }
-    for (reason, counts) in UNRECORDED_APART.iter().enumerate() {
+    for (reason, counts) in counts.unrecorded.iter().enumerate() {
         for (index, counter) in counts.iter().enumerate() {
             let count = counter.swap(0, Ordering::SeqCst);
             if count != 0 {
@@ -192,21 +236,23 @@ fn tell_apart() {
 
 /// Resets the counts in a forked child: these events were the parent's.
 pub(crate) fn forget_apart() {
-    IS_APART.store(false, Ordering::Relaxed);
-    let all = LOST_APART.iter().chain(UNRECORDED_APART.iter().flatten());
-    all.for_each(|counter| counter.store(0, Ordering::Relaxed));
+    APART.store(0, Ordering::Relaxed);
+    for counts in (0..SLOT_COUNT).filter_map(counts_apart) {
+        let all = counts.lost.iter().chain(counts.unrecorded.iter().flatten());
+        all.for_each(|counter| counter.store(0, Ordering::Relaxed));
+    }
 }
 
 /// Counts an event that is not recorded for this reason. `id`: that of its class, which belongs to the session or to
 /// none. `rseq`: restartable sequences, if the calling thread may use them. The use of a plan, which has begun, keeps
 /// the session's memory mapped until it ends. Wait-free; async-signal-safe.
 #[inline(always)]
-pub(crate) fn count_unrecorded(reason: Reason, id: &AtomicU32, rseq: Option<Rseq>, _: &Using) {
+pub(crate) fn count_unrecorded(slot: usize, reason: Reason, id: &AtomicU32, rseq: Option<Rseq>, _: &Using) {
     // Several attempts, as for records: the memory may leave the address space and return meanwhile.
     for _ in 0..FIND_ATTEMPTS_MAX {
         // (M) pairs with (M'). The use began before this load, (G), so either this thread finds no session, or the
         // thread that leaves it waits, after (M') and by (G'), for the end of this use before it unmaps the memory.
-        let attached = current();
+        let attached = in_slot(slot);
         // Relaxed: the id is a number by itself. Read after the session, so it belongs to that session or to none.
         let class_id = id.load(Ordering::Relaxed);
         if class_id > CLASS_ID_MAX.into() {
@@ -214,7 +260,7 @@ pub(crate) fn count_unrecorded(reason: Reason, id: &AtomicU32, rseq: Option<Rseq
         }
         match attached {
             Some(attached) => return attached.count_unrecorded(reason, class_id as u16, rseq),
-            None if count_meanwhile(&UNRECORDED_APART[reason as usize], class_id as u16) => return,
+            None if count_meanwhile(slot, class_id as u16, |counts| &counts.unrecorded[reason as usize]) => return,
             None => {}
         }
     }
@@ -271,6 +317,7 @@ impl Attached {
     /// A message of one line.
     pub(crate) fn new(
         memory: Memory,
+        slot: usize,
         rseq: Option<Rseq>,
         #[cfg_attr(
             not(any(target_arch = "x86_64", target_arch = "aarch64")),
@@ -302,6 +349,7 @@ impl Attached {
             streams,
             unrecorded,
             clock,
+            slot,
             process,
             socket,
             presence: Presence::new(&memory),
@@ -318,7 +366,7 @@ impl Attached {
             rseq_offset: rseq.offset(),
             cpu,
             control,
-            session_word: (&raw const CURRENT).cast(),
+            session_word: (&raw const CURRENT[self.slot]).cast(),
             session: &self.session,
         })
     }
@@ -377,7 +425,7 @@ impl Guard {
         let users = &USERS[thread::number_below(USERS.len())].0;
         users.fetch_add(1, Ordering::SeqCst);
         let guard = Guard { attached, users };
-        core::ptr::eq(CURRENT.load(Ordering::SeqCst), attached).then_some(guard)
+        core::ptr::eq(CURRENT[attached.slot].load(Ordering::SeqCst), attached).then_some(guard)
     }
 
     /// Returns the session.
@@ -390,13 +438,13 @@ impl Guard {
     pub(crate) fn leave(&self) {
         let mine = core::ptr::from_ref(self.attached).cast_mut();
         // (M') pairs with (M).
-        let _ = CURRENT.compare_exchange(mine, core::ptr::null_mut(), Ordering::SeqCst, Ordering::Relaxed);
+        let _ = CURRENT[self.slot].compare_exchange(mine, core::ptr::null_mut(), Ordering::SeqCst, Ordering::Relaxed);
         #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
         {
             let mine = (&raw const self.attached.session).cast_mut();
             let none = (&raw const NO_SESSION).cast_mut();
             // Relaxed: `NO_SESSION` is a constant. Another session that was joined meanwhile stays.
-            let _ = CURRENT_SECTION.compare_exchange(mine, none, Ordering::Relaxed, Ordering::Relaxed);
+            let _ = CURRENT_SECTIONS[self.slot].compare_exchange(mine, none, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 }

@@ -118,7 +118,7 @@ impl Snapshot {
     /// See [`SnapshotError`].
     pub fn take(&self) -> Result<TakenSnapshot, SnapshotError> {
         let _inside = thread::enter_tracer();
-        let session = session::current().ok_or(SnapshotError::NoSession)?;
+        let session = session::flight_recorder().ok_or(SnapshotError::NoSession)?;
         let conversation = Conversation::connect(&session.socket, Edge::ProgramOwner, Deadline::after(PATIENCE));
         let answer = join::ask(&session.socket, conversation, &self.question("program"));
         let (answer, _) = answer.map_err(SnapshotError::Refused)?;
@@ -151,7 +151,7 @@ pub struct PreparedRequest {
 }
 
 impl PreparedRequest {
-    /// Sends the request to the owner of the session that the process is in. Does not wait for the snapshot, because
+    /// Sends the request to the owner of the first session in overwrite mode, or else of the first session. Does not wait for the snapshot, because
     /// the session's memory outlives the program. Returns whether the request was sent.
     ///
     /// Wait-free except for the kernel; async-signal-safe; preserves errno.
@@ -163,7 +163,7 @@ impl PreparedRequest {
     /// requests wait for the owner.
     pub(crate) fn send(&self) -> rustix::io::Result<OwnedFd> {
         // rustix calls the kernel directly, so errno does not change.
-        let session = session::current().ok_or(rustix::io::Errno::NOTCONN)?;
+        let session = session::flight_recorder().ok_or(rustix::io::Errno::NOTCONN)?;
         // The path of a session's socket is short, so no memory is allocated for it.
         let socket = try_connect(&session.socket)?;
         // The socket's buffer has room for the whole request.

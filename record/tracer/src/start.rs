@@ -4,7 +4,7 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicU8, Ordering};
 use std::path::Path;
 
-use dormouse_abi::environment::{ENV_MEMORY, ENV_NO_RSEQ, ENV_SESSION, parse_memory_name};
+use dormouse_abi::environment::{ENV_MEMORY, ENV_NO_RSEQ, ENV_SESSION, sessions};
 use dormouse_listener::{keep_loaded, object_of};
 use dormouse_transport::Deadline;
 
@@ -66,10 +66,9 @@ fn start_by(listen: Listen, deadline: Deadline<'_>) -> bool {
         // SAFETY: this object's own section; the object is never unloaded.
         unsafe { control.register(first, last) };
     }
-    if let Some(socket) = variable(ENV_SESSION) {
-        let memory = variable(ENV_MEMORY).and_then(|name| parse_memory_name(&name));
-        // If the session cannot be joined, the program runs without one.
-        let _ = control::join(Path::new(&socket), memory, deadline);
+    for (socket, memory) in sessions(&list(ENV_SESSION), &list(ENV_MEMORY)) {
+        // If a session cannot be joined, the program runs without it.
+        let _ = control::join(Path::new(socket), memory, deadline);
     }
     // After joining: sites are born as armed, so sites that the session wants armed need not be written at all, instead
     // of twice. Refused only within a registration by this very thread; sites that stay unpatched read their key.
@@ -96,13 +95,18 @@ pub fn leave_to_sanitizer() {
         return;
     }
     let _inside = thread::enter_tracer();
-    if let Some(memory) = variable(ENV_MEMORY).and_then(|name| parse_memory_name(&name)) {
+    for memory in sessions(&list(ENV_SESSION), &list(ENV_MEMORY)).filter_map(|(_, memory)| memory) {
         let mut control = control::lock();
         control.joining.tell_of_sanitizer(memory);
-        if control.joining.has_told {
+        if core::mem::take(&mut control.joining.has_told) {
             inherited::remember(memory.0);
         }
     }
+}
+
+/// Returns the value of a variable, or nothing.
+fn list(name: &str) -> String {
+    variable(name).unwrap_or_default()
 }
 
 /// Starts tracing from the crate's own constructor, unless a library has started it, which knows whether the program
@@ -119,7 +123,7 @@ fn start_listening(listen: Listen, deadline: Deadline<'_>) {
     // If several copies of the tracer call this, the later calls have no effect: the program listens then, or is in a
     // session. A filter may kill for starting a thread, or kill the thread for answering.
     let is_by_default =
-        || listen == Listen::ByDefault && crate::session::current().is_none() && !dormouse_imv::is_filtered();
+        || listen == Listen::ByDefault && crate::session::sessions().next().is_none() && !dormouse_imv::is_filtered();
     let mode = crate::environment::listen_mode().unwrap_or_else(|| is_by_default().then_some(ListenMode::Signal));
     // If the tracepoints are libc's functions, one may be passed in an allocator, or under the loader's lock.
     let is_fit = mode != Some(ListenMode::Signal) || listen == Listen::ByDefault;
@@ -201,7 +205,7 @@ mod tests {
         assert!(start_by(Listen::ByDefault, Deadline::by(&clock, join::PATIENCE)));
         let elapsed = clock.elapsed();
         drop(clock);
-        assert!(crate::session::current().is_none());
+        assert!(crate::session::sessions().next().is_none());
         assert!(passed[..2] == [join::PATIENCE; 2] && elapsed <= join::PATIENCE, "{passed:?}");
         // The thread may have started before this one checks; and if no time is left, no call is made.
         let rest = passed[2..].iter().try_for_each(|left| (*left + answered_after <= join::PATIENCE).then_some(()));

@@ -30,7 +30,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 
 use crate::control::lock;
 use crate::join::{PATIENCE, ask_for_memory};
-use crate::session::current;
+use crate::session::sessions;
 
 /// Environment variable: number of conversations.
 const ENV_CONVERSATIONS: &str = "DORMOUSE_CONVERSATIONS";
@@ -48,7 +48,7 @@ fn generator() -> (u64, SmallRng) {
     (variable(ENV_CONVERSATIONS).unwrap_or(5_000), SmallRng::seed_from_u64(seed))
 }
 
-/// Lets one test run at a time, because a process is in one session.
+/// Lets one test run at a time, because they share the process's sessions.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -477,7 +477,7 @@ fn whatever_an_owner_answers_a_program_goes_on() {
     let strange = UnixListener::bind(&strange_path).unwrap();
     strange.set_nonblocking(true).unwrap();
     let has_stranger = as_stranger(|| rustix::net::listen(&strange, 16).unwrap()).is_some();
-    lock().leave();
+    lock().leave_all();
     let (mut joined, mut recorded, mut refused, mut timed_out) = (0_u64, 0_u64, 0_u64, 0_u64);
     let mut descriptors = None;
     for conversation in 0..count {
@@ -489,7 +489,6 @@ fn whatever_an_owner_answers_a_program_goes_on() {
         let hostile = &mut memories[index];
         // Sometimes it is the session that the program is in, or was in.
         hostile.reset(if rng.random() { [index as u8; 16] } else { rng.random() });
-        let before = current().map(core::ptr::from_ref);
         let offered = hostile.offer().filter(|_| is_honest || rng.random_range(0..8) > 0);
         let mut answer = match rng.random_range(0..8) {
             _ if is_honest => bytes(&OwnerToProgram::Welcome { process: offered.unwrap() }),
@@ -537,26 +536,25 @@ fn whatever_an_owner_answers_a_program_goes_on() {
         drop(peer.or_else(|| listener.accept().ok().map(|(socket, _)| socket)));
         assert!(calls <= 2 + 2 * answer.len() as u64 + 2, "{calls} calls for {} bytes", answer.len());
         assert!(!is_stranger || memory.as_ref().is_err_and(|reason| reason.ends_with("belongs to another user")));
+        // A session is joined once.
+        lock().leave_all();
         let entered = memory.and_then(|answer| lock().join(|joining| joining.join_answered(answer, path)));
         match entered {
             Ok(()) => {
                 assert_eq!(gift, Gift::Memory);
                 joined += 1;
                 recorded += memories[index].record(&mut rng, is_honest);
-                if rng.random() {
-                    lock().leave();
-                }
             }
             Err(reason) => {
                 assert!(!is_honest, "{reason}");
                 assert!(is_one_printable_line(&reason), "{reason:?}");
-                assert!(!is_stranger || current().map(core::ptr::from_ref) == before);
+                assert!(!is_stranger || sessions().next().is_none());
                 refused += 1;
                 timed_out += u64::from(reason.ends_with("no answer in time"));
             }
         }
         if conversation % 1024 == 1023 {
-            lock().leave();
+            lock().leave_all();
             memories.iter_mut().for_each(Hostile::clear_register);
             // Reading the directory takes one descriptor, always.
             let now = settled_descriptor_count(descriptors);
@@ -567,7 +565,7 @@ fn whatever_an_owner_answers_a_program_goes_on() {
             descriptors = Some(now);
         }
     }
-    lock().leave();
+    lock().leave_all();
     println!("{joined} joined, {recorded} times all was recorded, {refused} refused, {timed_out} of them late");
     assert!(joined > count / 16 && recorded > count / 128 && refused > count / 8 && timed_out > count / 100);
     skip_descriptors();
@@ -601,9 +599,9 @@ fn tool_question(rng: &mut SmallRng, place: &Path) -> Vec<u8> {
     };
     match rng.random_range(0..12) {
         0 => bytes(&ToolToProgram::List),
-        1 => bytes(&ToolToProgram::Arm { patterns }),
-        2 => bytes(&ToolToProgram::Disarm { patterns }),
-        3 => bytes(&ToolToProgram::Detach),
+        1 => bytes(&ToolToProgram::Arm { session: String::new(), patterns }),
+        2 => bytes(&ToolToProgram::Disarm { session: String::new(), patterns }),
+        3 => bytes(&ToolToProgram::Detach { session: String::new() }),
         4 => bytes(&ToolToProgram::ListTunables),
         5 => bytes(&ToolToProgram::SetTunables { values: vec![(text(rng), text(rng))] }),
         6 => {
@@ -625,7 +623,7 @@ fn whatever_tools_ask_a_program_goes_on() {
     let place = tempfile::tempdir().unwrap();
     let (wrong, mut memories) = (wrong_files(place.path()), hostile_memories());
     let has_stranger = as_stranger(|| ()).is_some();
-    lock().leave();
+    lock().leave_all();
     let (mut answered, mut joined, mut recorded, mut refused, mut strange) = (0_u64, 0_u64, 0_u64, 0_u64, 0_u64);
     let mut descriptors = None;
     for conversation in 0..count {
@@ -638,7 +636,7 @@ fn whatever_tools_ask_a_program_goes_on() {
         let index = rng.random_range(0..memories.len() - usize::from(is_honest));
         let hostile = &mut memories[index];
         hostile.reset(if rng.random() { [index as u8; 16] } else { rng.random() });
-        let before = current().map(core::ptr::from_ref);
+        let before = sessions().next().map(core::ptr::from_ref);
         let attach = || bytes(&ToolToProgram::Attach { session: "/nowhere/session-1-0.sock".into() });
         let mut question = if is_honest { attach() } else { tool_question(&mut rng, place.path()) };
         let gift = if is_honest { Gift::Memory } else { Gift::draw(&mut rng, wrong.len()) };
@@ -669,7 +667,7 @@ fn whatever_tools_ask_a_program_goes_on() {
             strange += 1;
             let Some(ProgramToTool::Error { text }) = answer else { panic!("{answer:?}") };
             assert_eq!(text, "only the program's own user may talk to it");
-            assert_eq!(current().map(core::ptr::from_ref), before);
+            assert_eq!(sessions().next().map(core::ptr::from_ref), before);
             continue;
         }
         match answer {
@@ -685,10 +683,10 @@ fn whatever_tools_ask_a_program_goes_on() {
             answer => assert!(!is_honest, "{answer:?}"),
         }
         if rng.random_range(0..4) == 0 {
-            lock().leave();
+            lock().leave_all();
         }
         if conversation % 1024 == 1023 {
-            lock().leave();
+            lock().leave_all();
             memories.iter_mut().for_each(Hostile::clear_register);
             let now = settled_descriptor_count(descriptors);
             assert!(
@@ -698,7 +696,7 @@ fn whatever_tools_ask_a_program_goes_on() {
             descriptors = Some(now);
         }
     }
-    lock().leave();
+    lock().leave_all();
     println!("{answered} answered, {joined} had something armed, {recorded} times all was recorded, {refused} refused");
     assert!(answered > count / 4 && joined > count / 16 && recorded > count / 128 && refused > count / 8);
     assert!(strange > 0 || !has_stranger);
@@ -713,12 +711,15 @@ struct Rejecting(Hostile);
 
 impl Rejecting {
     fn new() -> Rejecting {
+        Rejecting::with_uuid([9; 16])
+    }
+
+    fn with_uuid(uuid: [u8; 16]) -> Rejecting {
         let (page_size_bytes, cpu_count) = (4096, 64);
         let geometry =
             Geometry { page_size_bytes, page_count: 8, cpu_count, stream_count: cpu_count + 2, has_register: true };
         let (mode, kind) = (MODE_DISCARD, RecordKind::Ids);
-        let setup =
-            Setup { mode, clock: COUNTER, uuid: [9; 16], kind, page_count_limit: 8, kept_for: &[], kept_each: 0 };
+        let setup = Setup { mode, clock: COUNTER, uuid, kind, page_count_limit: 8, kept_for: &[], kept_each: 0 };
         let session = Rejecting(Hostile::new(geometry, setup));
         session.set_rules(&[&[1]]);
         session
@@ -747,9 +748,28 @@ impl Rejecting {
         unsafe { Memory::from_raw(self.0.pool.base(), self.0.geometry.size_bytes()) }.unwrap()
     }
 
+    /// Returns the name by which a tool asks for the session.
+    fn socket(&self) -> String {
+        format!("/nowhere/{}", self.memory().uuid()[0])
+    }
+
     fn join(&self) {
-        let path = Path::new("/nowhere");
-        lock().join(|joining| joining.join_brought(self.0.pool.file(), path)).unwrap();
+        let socket = self.socket();
+        lock().join(|joining| joining.join_brought(self.0.pool.file(), Path::new(&socket))).unwrap();
+    }
+
+    fn leave(&self) {
+        crate::control::answer(ToolToProgram::Detach { session: self.socket() }, None);
+        self.free_processes();
+    }
+
+    /// Does the owner's part: the register has room for a limited number of processes.
+    fn free_processes(&self) {
+        let memory = self.memory();
+        let register = memory.register().unwrap();
+        (1..PROCESS_COUNT as u16)
+            .filter(|number| register.process(*number).is_some())
+            .for_each(|number| register.free(number));
     }
 
     /// Returns the number of rejected events of all classes.
@@ -761,61 +781,61 @@ impl Rejecting {
 
     /// Emits events that are rejected from several threads while it calls `disturb` so many times with their numbers, and
     /// returns the number of events.
-    fn emit(&self, disturbances: usize, mut disturb: impl FnMut(usize)) -> u64 {
-        const THREADS: u64 = 3;
-        let (emitted, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
-        std::thread::scope(|scope| {
-            for _ in 0..THREADS {
-                scope.spawn(|| {
-                    while !is_over.load(Ordering::Relaxed) {
-                        (0..1_000).for_each(|_| crate::event!(counted.rejected, number = 0_u64));
-                        emitted.fetch_add(1_000, Ordering::Relaxed);
-                    }
-                });
-            }
-            (0..disturbances).for_each(&mut disturb);
-            is_over.store(true, Ordering::Relaxed);
-        });
-        emitted.into_inner()
+    fn emit(&self, disturbances: usize, disturb: impl FnMut(usize)) -> u64 {
+        emit_from(3, disturbances, disturb)
     }
+}
+
+/// See [`Rejecting::emit`].
+fn emit_from(thread_count: usize, disturbances: usize, mut disturb: impl FnMut(usize)) -> u64 {
+    let (emitted, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        for _ in 0..thread_count {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    (0..1_000).for_each(|_| crate::event!(counted.rejected, number = 0_u64));
+                    emitted.fetch_add(1_000, Ordering::Relaxed);
+                }
+            });
+        }
+        (0..disturbances).for_each(&mut disturb);
+        is_over.store(true, Ordering::Relaxed);
+    });
+    emitted.into_inner()
 }
 
 #[test]
 fn rejected_events_are_counted_once_each_while_the_memory_comes_and_goes() {
     let _alone = alone();
-    lock().leave();
+    lock().leave_all();
     let session = Rejecting::new();
     session.join();
     let emitted = session.emit(100, |_| lock().joining.apart(std::thread::yield_now));
     assert_eq!(session.rejected(), emitted);
     let listed = crate::control::answer(ToolToProgram::List, None);
     let ProgramToTool::Classes { classes, .. } = listed else { panic!("{listed:?}") };
-    let counted = classes.iter().filter(|class| class.rejected > 0);
-    let counted: Vec<_> = counted.map(|class| (class.decl.full_name(), class.rejected, class.sampled_out)).collect();
+    let counted = classes.iter().map(|class| (class.decl.full_name(), class.sessions[0]));
+    let counted = counted.filter(|(_, session)| session.rejected > 0);
+    let counted: Vec<_> = counted.map(|(name, session)| (name, session.rejected, session.sampled_out)).collect();
     assert_eq!(counted, [("counted:rejected".to_string(), emitted, 0)]);
-    lock().leave();
+    lock().leave_all();
     assert_eq!((session.rejected(), session.0.used_pages()), (emitted, 0));
 }
 
 #[test]
 fn threads_that_reject_events_do_not_miss_the_memory_that_the_process_leaves() {
     let _alone = alone();
-    lock().leave();
+    lock().leave_all();
     let session = Rejecting::new();
     session.join();
     let emitted = session.emit(100, |_| {
-        lock().leave();
+        lock().leave_all();
         std::thread::yield_now();
-        // The owner's part: the register has room for a limited number of processes.
-        let memory = session.memory();
-        let register = memory.register().unwrap();
-        (1..PROCESS_COUNT as u16)
-            .filter(|number| register.process(*number).is_some())
-            .for_each(|number| register.free(number));
+        session.free_processes();
         session.join();
         std::thread::yield_now();
     });
-    lock().leave();
+    lock().leave_all();
     let rejected = session.rejected();
     assert!(rejected <= emitted, "{rejected} of {emitted}");
     println!("{rejected} of {emitted} events were counted");
@@ -825,7 +845,7 @@ fn threads_that_reject_events_do_not_miss_the_memory_that_the_process_leaves() {
 #[test]
 fn rejected_events_are_counted_once_each_while_the_rules_change() {
     let _alone = alone();
-    lock().leave();
+    lock().leave_all();
     let session = Rejecting::new();
     session.join();
     let emitted = session.emit(300, |change| {
@@ -833,6 +853,102 @@ fn rejected_events_are_counted_once_each_while_the_rules_change() {
         crate::control::answer(ToolToProgram::FollowRules, None);
     });
     assert_eq!(session.rejected(), emitted);
-    lock().leave();
+    lock().leave_all();
     assert_eq!((session.rejected(), session.0.used_pages()), (emitted, 0));
+}
+
+/// A session with rules and one without, and one that comes and goes: each has what it wants, and nothing else.
+#[test]
+fn sessions_do_not_change_what_others_record() {
+    let _alone = alone();
+    lock().leave_all();
+    let [first, second, third] = [[1; 16], [2; 16], [3; 16]].map(Rejecting::with_uuid);
+    // No session is left out because of another's rules, whichever path decides.
+    second.set_rules(&[&[1, 3]]);
+    third.set_rules(&[&[2]]);
+    first.join();
+    second.join();
+    let is_in_third = AtomicBool::new(false);
+    let emitted = first.emit(200, |round| {
+        if is_in_third.load(Ordering::Relaxed) {
+            third.leave();
+        } else {
+            third.join();
+        }
+        is_in_third.fetch_xor(true, Ordering::Relaxed);
+        second.set_rules(&[&[1, 3 + round as i128 % 2]]);
+        crate::control::answer(ToolToProgram::FollowRules, None);
+    });
+    assert_eq!((first.rejected(), second.rejected()), (emitted, emitted));
+    assert!(third.rejected() < emitted);
+    lock().leave_all();
+    first.emit(1, |_| {});
+    assert_eq!((first.rejected(), second.rejected()), (emitted, emitted));
+    let pages = [&first, &second, &third].map(|session| session.0.used_pages());
+    assert_eq!(pages, [0; 3], "nothing is recorded");
+}
+
+/// Returns the number of bytes that are allocated.
+fn allocated_bytes() -> usize {
+    // SAFETY: mallinfo2(3) has no conditions.
+    let info = unsafe { libc::mallinfo2() };
+    info.uordblks + info.hblkhd
+}
+
+/// Rules of one session are replaced, and events are armed and disarmed in another one, which also ends and begins, while
+/// eight threads emit. `DORMOUSE_SESSION_CHANGES` is the number of changes of each kind.
+#[test]
+fn sessions_that_change_all_the_time_count_everything() {
+    let _alone = alone();
+    lock().leave_all();
+    let asked = variable("DORMOUSE_SESSION_CHANGES");
+    let changes = asked.unwrap_or(300) as usize;
+    let [constant, ruled, armed] = [[1; 16], [2; 16], [3; 16]].map(Rejecting::with_uuid);
+    constant.join();
+    ruled.join();
+    armed.join();
+    let (mut is_armed, mut is_joined) = (true, true);
+    let (begun, mut allocated) = (Instant::now(), 0);
+    let patterns = || vec!["counted:*".to_string()];
+    let emitted = emit_from(8, changes, |change| {
+        ruled.set_rules([&[&[1][..]][..], &[&[2, 3]], &[&[4]], &[&[5], &[6]]][change % 4]);
+        crate::control::answer(ToolToProgram::FollowRules, None);
+        if is_joined {
+            let session = armed.socket();
+            is_armed = !is_armed;
+            let question = match is_armed {
+                true => ToolToProgram::Arm { session, patterns: patterns() },
+                false => ToolToProgram::Disarm { session, patterns: patterns() },
+            };
+            let answer = crate::control::answer(question, None);
+            assert!(matches!(answer, ProgramToTool::Changed { matched: 1.., .. }), "{answer:?}");
+        }
+        if change % (changes / 16).max(1) == 0 {
+            if is_joined {
+                armed.leave();
+                let counted = armed.rejected();
+                std::thread::yield_now();
+                assert_eq!(armed.rejected(), counted, "an event after the session's end");
+            } else {
+                armed.join();
+                is_armed = true;
+            }
+            is_joined = !is_joined;
+        }
+        if change == changes / 2 {
+            allocated = allocated_bytes();
+        }
+    });
+    let seconds = begun.elapsed().as_secs_f64();
+    let grown = allocated_bytes().saturating_sub(allocated);
+    println!(
+        "{changes} changes of each kind in {seconds:.1} s; {emitted} events; {grown} bytes more in the second half"
+    );
+    assert_eq!((constant.rejected(), ruled.rejected()), (emitted, emitted));
+    assert!(armed.rejected() < emitted);
+    // Other tests of this program allocate, too. What a process knows of a session that it has left stays.
+    assert!(asked.is_none() || grown < 1 << 16, "{grown} bytes");
+    lock().leave_all();
+    let pages = [&constant, &ruled, &armed].map(|session| session.0.used_pages());
+    assert_eq!(pages, [0; 3], "nothing is recorded");
 }

@@ -18,7 +18,7 @@ use dormouse_imv::{Change, Error, update};
 
 use crate::class::Class;
 use crate::ordinary;
-use crate::session::{current, divert};
+use crate::session::{divert, sessions};
 
 /// Whether the next tracepoint should start the thread.
 static IS_WANTED: AtomicBool = AtomicBool::new(false);
@@ -73,7 +73,7 @@ fn with(mut work: impl FnMut(&mut GateChanges)) {
 impl GateChanges {
     /// Makes tracepoints take the slow path. Async-signal-safe.
     fn enable(&mut self) {
-        if current().is_some() {
+        if sessions().next().is_some() {
             divert(true);
         } else if !self.is_on {
             // A site that cannot be written reads its key, which is changed as well. Within an update by this very

@@ -93,7 +93,7 @@ fn a_peer_that_hangs_up_is_an_error() {
 fn messages_longer_than_the_readers_bound_are_refused() {
     let (mut conversation, peer) = pair(Edge::ToolProgram);
     let patterns = vec!["x".repeat(200); 2_000];
-    assert_eq!(conversation.send(&ToolToProgram::Arm { patterns }), Err(Error::TooLong));
+    assert_eq!(conversation.send(&ToolToProgram::Arm { session: String::new(), patterns }), Err(Error::TooLong));
     // Another message can be sent instead.
     conversation.send(&ToolToProgram::List).expect("a peer");
     let mut other = Conversation::begin(peer.into(), Edge::ToolProgram, deadline());

@@ -415,9 +415,14 @@ fn whatever_programs_answer_no_other_place_is_used() {
         let (socket, mut program) = pair();
         let session = path(&mut rng);
         let mut answer = match rng.random_range(0..4) {
-            0 => bytes(&ProgramToTool::Changed { matched: rng.random(), changed: 0, armed: 0, session }),
+            0 => bytes(&ProgramToTool::Changed {
+                matched: rng.random(),
+                changed: 0,
+                armed: 0,
+                sessions: vec![(session, 0)],
+            }),
             1 => bytes(&ProgramToTool::Error { text: text(&mut rng) }),
-            _ => bytes(&ProgramToTool::Classes { session, classes: vec![], patching: text(&mut rng) }),
+            _ => bytes(&ProgramToTool::Classes { sessions: vec![session], classes: vec![], patching: text(&mut rng) }),
         };
         damage(&mut rng, &mut answer);
         program.write_all(&answer).unwrap();
@@ -426,11 +431,11 @@ fn whatever_programs_answer_no_other_place_is_used() {
         program.shutdown(std::net::Shutdown::Write).unwrap();
         let mut conversation = Conversation::begin(socket, Edge::ToolProgram, Deadline::after(Duration::from_secs(60)));
         let said = match conversation.ask(&ToolToProgram::List) {
-            Ok(ProgramToTool::Classes { session, patching, .. }) => {
+            Ok(ProgramToTool::Classes { sessions, patching, .. }) => {
                 assert!(!patching.contains(|c: char| c.is_control()));
-                session
+                sessions
             }
-            Ok(ProgramToTool::Changed { session, .. }) => session,
+            Ok(ProgramToTool::Changed { sessions, .. }) => sessions.into_iter().map(|(session, _)| session).collect(),
             Ok(ProgramToTool::Error { text }) => {
                 assert!(!text.contains(|c: char| c.is_control()));
                 continue;
@@ -439,10 +444,11 @@ fn whatever_programs_answer_no_other_place_is_used() {
             // Messages are checked for forbidden contents, not only for their type.
             Err(_) => {
                 errors += 1;
-                path(&mut rng)
+                vec![path(&mut rng)]
             }
         };
-        if let Some((index, name)) = within(&said, &directories) {
+        let known = said.iter().filter_map(|said| Some((within(said, &directories)?, said)));
+        for ((index, name), said) in known {
             used += 1;
             let path = directories[index].join(name);
             assert!(path.parent() == Some(&directories[index]) && path.to_str() == Some(said.as_str()), "{said:?}");

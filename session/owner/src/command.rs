@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use dormouse_abi::environment::{ENV_MEMORY, ENV_SESSION, memory_name};
+use dormouse_abi::environment::{ENV_MEMORY, ENV_SESSION, memory_name, with_session};
 use dormouse_abi::requests::Requests;
 use dormouse_abi::trigger::{ENV_SNAPSHOT_ON, Trigger};
 use dormouse_control::restore_descriptor_limit;
@@ -264,7 +264,11 @@ impl Traced {
         let mut process = Command::new(program);
         let Entrance { memory, uuid, socket } = entrance;
         let (memory, inherited) = (memory.as_raw_fd(), free_descriptor());
-        process.args(arguments).env(ENV_SESSION, socket).env(ENV_MEMORY, memory_name(inherited, &uuid));
+        let variable = |name: &str| std::env::var(name).unwrap_or_default();
+        // Sessions that this process would inherit are those of the command too.
+        let others = (&*variable(ENV_SESSION), &*variable(ENV_MEMORY));
+        let (sockets, memories) = with_session(others, &socket.to_string_lossy(), &memory_name(inherited, &uuid));
+        process.args(arguments).env(ENV_SESSION, sockets).env(ENV_MEMORY, memories);
         if !triggers.is_empty() {
             process.env(ENV_SNAPSHOT_ON, triggers.iter().map(Trigger::to_string).collect::<Vec<_>>().join(","));
         }

@@ -51,7 +51,7 @@ pub(crate) fn start(shared: Arc<Shared>, socket: PathBuf) -> Result<(), Error> {
             if shared.trace.ledger.may_be_stopped() != 0 {
                 follow_executed(&shared, &socket, &mut members);
             } else if let Some((command, memory)) = shared.command().zip(shared.mapped_memory()) {
-                descendants.look(command, &shared.processes, &memory);
+                descendants.look(command, &socket, &shared.processes, &memory);
                 shared.followed.set_unjoined(descendants.found());
                 interval = (2 * interval).min(CHECK_INTERVAL_MAX);
             }
@@ -100,7 +100,10 @@ pub(crate) fn attach(shared: &Shared, socket: &Path, program: &Program) -> Resul
         let mut total = 0;
         for index in 0..program.tracer_count() {
             match program.ask_with(index, &question, Some(memory), PATIENCE_TO_ATTACH)? {
-                ProgramToTool::Changed { armed, .. } => total += armed,
+                ProgramToTool::Changed { sessions, .. } => {
+                    let here = sessions.iter().filter(|(session, _)| Path::new(session) == socket);
+                    total += here.map(|(_, armed)| armed).sum::<u32>();
+                }
                 other => return Err(program.refusal(other).into()),
             }
         }

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use dormouse_abi::environment::{ENV_MEMORY, ENV_SESSION, memory_name};
-use dormouse_abi::message::{ProgramToTool, ToolToProgram};
+use dormouse_abi::message::ToolToProgram;
 use dormouse_control::{Processes, SessionListener, SessionServer, is_dead, process_name};
 use dormouse_format::{Cause, Losses};
 use dormouse_tools::{Program, ProgramError};
@@ -277,14 +277,9 @@ impl Session {
 /// Makes a process leave the session at `socket`. Returns false if it is unknown whether it has left. A process that
 /// does not listen leaves at its next page switch.
 ///
-/// Programs themselves say that they are in the session. A program that is not, or is in another session, is left
-/// alone.
+/// A program that is not in the session is left alone.
 fn detach(pid: u32, socket: &Path) -> bool {
-    let is_here = |answer: &ProgramToTool| matches!(answer, ProgramToTool::Classes { session, .. } if Path::new(session) == socket);
-    let leave = |program: Program| {
-        let is_member = program.ask(&ToolToProgram::List)?.iter().any(is_here);
-        if is_member { program.ask(&ToolToProgram::Detach).map(|_| ()) } else { Ok(()) }
-    };
+    let session = socket.to_string_lossy().into_owned();
     // The reason why a program does not listen does not matter here.
-    Program::listening(pid).is_some_and(|program| leave(program).is_ok())
+    Program::listening(pid).is_some_and(|program| program.ask(&ToolToProgram::Detach { session }).is_ok())
 }

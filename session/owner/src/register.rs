@@ -9,7 +9,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dormouse_abi::register::{
-    Entrant, NAME_SIZE_BYTES, NAMESPACE_UNKNOWN, PROCESS_COUNT, Phase, Process, Register, SANITIZED, Unmapped,
+    CROWDED, Entrant, NAME_SIZE_BYTES, NAMESPACE_UNKNOWN, PROCESS_COUNT, Phase, Process, Register, SANITIZED,
+    SESSION_COUNT_MAX, Unmapped,
 };
 use dormouse_abi::text::printable;
 use dormouse_control::{
@@ -268,12 +269,18 @@ fn refusal_of_late(memory: &Memory, number: u16) -> Option<Refusal> {
 }
 
 /// Returns the refusal of a program that is not in the session because its address space has no room for the memory, or
-/// because of a sanitizer.
+/// because of a sanitizer or of other sessions.
 fn refusal_of_unmapped(memory: &Memory, unmapped: &Unmapped) -> Refusal {
     let Unmapped { vpid, errno, program } = unmapped;
     if *errno == SANITIZED {
         let reason = format!(
             "process {vpid} has the runtime of a sanitizer, to which `--libc` leaves its calls of libc; build it without -fsanitize"
+        );
+        return refusal_of(ALL_CLASSES, program, &reason);
+    }
+    if *errno == CROWDED {
+        let reason = format!(
+            "process {vpid} is in {SESSION_COUNT_MAX} other sessions, the most that a program can be in; end one of them first"
         );
         return refusal_of(ALL_CLASSES, program, &reason);
     }

@@ -198,11 +198,30 @@ pub fn find_session(target: Option<&str>) -> Result<SessionSocket, ProgramError>
         return Ok(session);
     }
     let program = Program::find(pid)?;
-    let session = program.ask(&ToolToProgram::List)?.into_iter().find_map(|answer| match answer {
-        ProgramToTool::Classes { session, .. } => program.session(&session),
-        _ => None,
-    });
-    session.ok_or_else(|| format!("process {pid} is in no session{}", hint()).into())
+    let mut sessions = sessions_of(&program)?;
+    match sessions.len() {
+        0 => Err(format!("process {pid} is in no session{}", hint()).into()),
+        1 => Ok(sessions.remove(0)),
+        _ => Err(format!("process {pid} is in several sessions; name one: {}", names(&sessions)).into()),
+    }
+}
+
+/// Returns the sessions that a program says it is in, if it can be in them.
+///
+/// # Errors
+/// The program does not answer.
+pub fn sessions_of(program: &Program) -> Result<Vec<SessionSocket>, ProgramError> {
+    let mut found: Vec<SessionSocket> = Vec::new();
+    for answer in program.ask(&ToolToProgram::List)? {
+        let ProgramToTool::Classes { sessions, .. } = answer else { continue };
+        // Several tracers in a program can be in one session.
+        for session in sessions.iter().filter_map(|session| program.session(session)) {
+            if found.iter().all(|known| known.path() != session.path()) {
+                found.push(session);
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// Returns all live sessions of this user whose owners answer at once, wherever their sockets are, with their status.

@@ -89,7 +89,7 @@ pub(crate) struct Process {
     pub(crate) unread: usize,
     /// Variables of the environment that it was started with.
     pub(crate) listen: Option<String>,
-    pub(crate) session: Option<String>,
+    pub(crate) sessions: Vec<String>,
     pub(crate) xdg_runtime_dir: Option<String>,
     /// Whether its environment says that filters of system calls do not kill it (`DORMOUSE_SECCOMP=0`).
     pub(crate) has_mild_filter: bool,
@@ -162,7 +162,8 @@ impl Process {
         };
         self.listen = variable(ENV_LISTEN);
         self.has_mild_filter = variable("DORMOUSE_SECCOMP").is_some_and(|value| value == "0");
-        self.session = variable(ENV_SESSION).filter(|path| !path.is_empty());
+        let sockets = variable(ENV_SESSION).unwrap_or_default();
+        self.sessions = environment::sessions(&sockets, "").map(|(socket, _)| socket.into()).collect();
         self.xdg_runtime_dir = variable("XDG_RUNTIME_DIR");
         let root = ProcessRoot::of_thread(self.pid, tid.unwrap_or(self.pid))?;
         self.look_at_objects(&root, &path("exe"), &String::from_utf8_lossy(&maps));

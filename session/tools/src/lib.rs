@@ -59,15 +59,15 @@ mod unjoined;
 pub use classes::{FileClass, classes_of_command, classes_of_file};
 pub use client::{
     SessionSocket, all_sessions, ask_for_budget, ask_for_rules, ask_for_snapshot, ask_for_status, find_session,
-    stop_session,
+    sessions_of, stop_session,
 };
 pub use error::Error;
 pub use executable::Privileges;
 pub use facts::DirectoryObstacle;
 pub use program::{Program, Wait};
 pub use reason::{
-    NoTracepoints, NotJoined, PreloadObstacle, ProgramError, Reason, Still, Unreachable, WhyNotJoined, WhyUnreachable,
-    why_not_joined, why_not_preloaded,
+    NamedSession, NoTracepoints, NotJoined, PreloadObstacle, ProgramError, Reason, Still, Unreachable, WhyNotJoined,
+    WhyUnreachable, why_not_joined, why_not_preloaded,
 };
 pub use running::{Membership, RunningProgram, RunningPrograms, others_armed};
 pub use unjoined::{Descendants, Unjoined, UnjoinedReason, has_tracepoints};

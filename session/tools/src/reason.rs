@@ -27,6 +27,15 @@ const PATIENCE_TO_CONNECT: Duration = Duration::from_secs(1);
 /// File name of the library that traces libc's functions in unmodified programs.
 const LIBC_LIBRARY: &str = "libdormouse_libc.so";
 
+/// A session that the environment of a process names.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamedSession {
+    /// Path of its socket.
+    pub path: String,
+    /// Whether it has an owner. `None`: the owner must not be asked.
+    pub is_alive: Option<bool>,
+}
+
 /// Why a program does not do what it is asked, with what was seen. Texts may come from programs, and may contain any
 /// character.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,10 +67,8 @@ pub enum Reason {
     ListeningForbidden,
     /// `dormouse record` has started it, so that it does not listen.
     Recorded {
-        /// Path of the session's socket, as its environment names it.
-        session: String,
-        /// Whether the session has an owner. `None`: the owner must not be asked.
-        is_alive: Option<bool>,
+        /// Sessions that its environment names.
+        sessions: Vec<NamedSession>,
     },
     /// Its only tracer is the library of `--libc`, which does not listen by itself.
     OnlyLibcLibrary,
@@ -303,8 +310,8 @@ struct Facts {
     /// The library that should have been loaded, if the file does not contain a tracer.
     no_library: Option<PathBuf>,
     tried: TriedSockets,
-    /// Whether the session that has started it has an owner. `None` if the owner must not be asked.
-    is_session_alive: Option<bool>,
+    /// Sessions that its environment names.
+    sessions: Vec<NamedSession>,
 }
 
 /// Returns the reason if it holds.
@@ -323,8 +330,8 @@ const OF_ANSWERING: [Check; 24] = [
     privileged,
     |facts| facts.process_if(|process| process.listen.as_deref() == Some("0")).map(|_| Reason::ListeningForbidden),
     |facts| {
-        let process = facts.process_if(|process| !process.is_asked_to_listen() && !process.has_thread)?;
-        Some(Reason::Recorded { session: process.session.clone()?, is_alive: facts.is_session_alive })
+        facts.process_if(|process| !process.is_asked_to_listen() && !process.has_thread)?;
+        non_empty(&facts.sessions).map(|sessions| Reason::Recorded { sessions })
     },
     |facts| {
         let is_alone = |process: &Process| process.tracers.iter().all(|name| name.contains(LIBC_LIBRARY));
@@ -407,8 +414,8 @@ fn privileged(facts: &Facts) -> Option<Reason> {
     }
 }
 
-fn non_empty(texts: &[String]) -> Option<Vec<String>> {
-    (!texts.is_empty()).then(|| texts.to_vec())
+fn non_empty<T: Clone>(list: &[T]) -> Option<Vec<T>> {
+    (!list.is_empty()).then(|| list.to_vec())
 }
 
 impl Facts {
@@ -486,9 +493,12 @@ pub(crate) enum Silence {
 pub(crate) fn why_unreachable(pid: u32, tried: TriedSockets) -> Silence {
     let look = move || {
         let process = Process::look(pid);
-        let session = process.as_ref().and_then(|process| Some((process.session.as_deref()?, process.uid)));
-        let is_session_alive = session.and_then(|(path, uid)| is_session_alive(path, uid));
-        Facts { process, tried, is_session_alive, ..Facts::default() }.why_unreachable()
+        let named = |process: &Process| {
+            let of_path = |path: &String| NamedSession { path: path.clone(), is_alive: is_alive(path, process.uid) };
+            process.sessions.iter().map(of_path).collect()
+        };
+        let sessions = process.as_ref().map(named).unwrap_or_default();
+        Facts { process, tried, sessions, ..Facts::default() }.why_unreachable()
     };
     let why = within_patience(look).unwrap_or(WhyUnreachable::FilesDoNotAnswer(PATIENCE));
     let is_callable = matches!(
@@ -523,7 +533,7 @@ pub(crate) fn why_silent(pid: u32, patience: Duration) -> Box<Unreachable> {
 
 /// Whether the session at a path named by a process of user `uid` has an owner. `None` if the path is not in a
 /// directory of that user's or the caller's sessions, in which case nothing is asked.
-fn is_session_alive(path: &str, uid: u32) -> Option<bool> {
+fn is_alive(path: &str, uid: u32) -> Option<bool> {
     let users = [uid, rustix::process::geteuid().as_raw()];
     let (directory, name) = users.into_iter().find_map(|user| {
         let directories = directories_of(user);
@@ -646,7 +656,7 @@ mod tests {
 
     #[test]
     fn each_reason_is_found_where_it_alone_holds() {
-        let session = || "/run/a/dormouse/session-1-0.sock".to_string();
+        let session = || NamedSession { path: "/run/a/dormouse/session-1-0.sock".into(), is_alive: Some(true) };
         let socket = || "/run/a/dormouse/7.1.sock".into();
         let in_process = NoTracepoints::InProcess(0);
         let cases: Vec<(Facts, Reason)> = vec![
@@ -661,10 +671,7 @@ mod tests {
             (with(is_kind(Kind::Dynamic)), Reason::NoTracepoints(in_process)),
             (with(|process| process.is_secure = true), Reason::Privileged),
             (with(|process| process.listen = Some("0".into())), Reason::ListeningForbidden),
-            (
-                Facts { is_session_alive: Some(true), ..with(|process| process.session = Some(session())) },
-                Reason::Recorded { session: session(), is_alive: Some(true) },
-            ),
+            (Facts { sessions: vec![session()], ..with(|_| ()) }, Reason::Recorded { sessions: vec![session()] }),
             (with(|process| process.tracers = vec!["/l/libdormouse_libc.so".into()]), Reason::OnlyLibcLibrary),
             (with(|process| process.state = 'T'), Reason::Still(Still::Stopped)),
             (
@@ -768,7 +775,10 @@ mod tests {
             with(|process| process.listen = Some("thread".into())),
             with(|process| process.threads = Some((5, 4))),
             with(|process| process.memory_left = Some(1 << 30)),
-            with(|process| (process.listen, process.session) = (Some("1".into()), Some("/x".into()))),
+            Facts {
+                sessions: vec![NamedSession { path: "/x".into(), is_alive: None }],
+                ..with(|process| process.listen = Some("1".into()))
+            },
             with(|process| process.places.push(("/run/x".into(), Some(DirectoryObstacle::WritableByOthers)))),
             // strace does not stop it.
             with(|process| process.debugger = Some((9, "strace".into()))),
@@ -779,7 +789,7 @@ mod tests {
 
     #[test]
     fn a_session_that_a_program_names_is_asked_only_in_its_users_directories() {
-        assert_eq!(is_session_alive("/etc/session-1-0.sock", 1_000), None);
-        assert_eq!(is_session_alive("/tmp/dormouse-1000/../x/session-1-0.sock", 1_000), None);
+        assert_eq!(is_alive("/etc/session-1-0.sock", 1_000), None);
+        assert_eq!(is_alive("/tmp/dormouse-1000/../x/session-1-0.sock", 1_000), None);
     }
 }

@@ -3,7 +3,7 @@
 //! They are found by proc(5) and by the files alone. No program is asked, called or otherwise disturbed, so programs that
 //! do not listen are found too.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -37,11 +37,11 @@ pub struct RunningProgram {
     pub tracepoint_count: u64,
     /// When it started.
     pub started: SystemTime,
-    /// The session that it is in.
-    pub session: Option<Membership>,
+    /// The sessions that it is in.
+    pub sessions: Vec<Membership>,
 }
 
-/// The session of a program.
+/// A session of a program.
 #[derive(Debug, Clone)]
 pub enum Membership {
     /// A live session, and the directory of its trace.
@@ -106,8 +106,8 @@ impl RunningPrograms {
 /// that does not listen is not called.
 pub fn others_armed(session: &SessionSocket, pid: u32) -> Vec<u32> {
     let path = session.path();
-    let is_member =
-        |program: &RunningProgram| matches!(&program.session, Some(Membership::Live(other, _)) if other.path() == path);
+    let is_it = |membership: &Membership| matches!(membership, Membership::Live(other, _) if other.path() == path);
+    let is_member = |program: &RunningProgram| program.sessions.iter().any(is_it);
     let members: Vec<u32> = RunningPrograms::find()
         .programs
         .iter()
@@ -115,8 +115,9 @@ pub fn others_armed(session: &SessionSocket, pid: u32) -> Vec<u32> {
         .map(|program| program.pid)
         .collect();
     let is_armed = |answer: &ProgramToTool| match answer {
-        ProgramToTool::Classes { session, classes, .. } => {
-            Path::new(session) == path && classes.iter().any(|class| class.armed)
+        ProgramToTool::Classes { sessions, classes, .. } => {
+            let index = sessions.iter().position(|session| Path::new(session) == path);
+            index.is_some_and(|index| classes.iter().any(|class| class.is_armed_in(index)))
         }
         _ => false,
     };
@@ -147,12 +148,19 @@ impl Search {
         let root = ProcessRoot::of(pid)?;
         let exe = format!("/proc/{pid}/exe");
         let exe_inode = std::fs::metadata(&exe).ok().map(|exe| exe.ino());
-        let (mut total, mut session) = (0, None);
+        let (mut total, mut sessions) = (0, BTreeMap::new());
         for MappedName { range, device, inode, name, is_shared } in mapped_files(&maps) {
             let place = (device.to_string(), inode);
             if is_shared {
                 let unknown = || name.starts_with(MEMORY_FILE).then_some(Membership::Unknown);
-                session = session.or_else(|| self.sessions.get(&place).cloned().or_else(unknown));
+                if let Some(membership) = self.sessions.get(&place).cloned().or_else(unknown) {
+                    // An owner maps several files. A memory may be mapped in several parts.
+                    let name = match &membership {
+                        Membership::Live(session, _) => (session.path(), 0),
+                        Membership::Unknown => (PathBuf::new(), inode),
+                    };
+                    sessions.insert(name, membership);
+                }
                 continue;
             }
             let count = *self.counts.entry(place).or_insert_with(|| {
@@ -168,7 +176,7 @@ impl Search {
             program: std::fs::read_link(&exe).unwrap_or_default(),
             tracepoint_count: total,
             started: started(stat),
-            session,
+            sessions: sessions.into_values().collect(),
         }))
     }
 }

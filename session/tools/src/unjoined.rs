@@ -3,6 +3,7 @@
 //! `dormouse-doctor` has a sentence for each reason.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
 
 use dormouse_control::MappedFile;
 use dormouse_control::Processes;
@@ -63,9 +64,9 @@ impl Descendants {
     }
 
     /// Looks once at the process `command` and its descendants. A process that at a second look is still the same
-    /// program and not in the session is inspected closely, once. `processes` are those in the session, and `memory` is
-    /// the file that they have mapped.
-    pub fn look(&mut self, command: u32, processes: &Processes, memory: &MappedFile) {
+    /// program and not in the session is inspected closely, once. `session` is the session's socket, `processes` are
+    /// those in the session, and `memory` is the file that they have mapped.
+    pub fn look(&mut self, command: u32, session: &Path, processes: &Processes, memory: &MappedFile) {
         let mut known = BTreeMap::new();
         let mut close = 0;
         for pid in with_descendants(command) {
@@ -76,7 +77,7 @@ impl Descendants {
             if is_due && self.found.len() < NAMED_COUNT_MAX {
                 close += 1;
                 let process = Process::look(pid).filter(|_| memory.is_mapped_by(pid) == Some(false));
-                self.found.extend(process.and_then(|process| unjoined(&process)));
+                self.found.extend(process.and_then(|process| unjoined(&process, session)));
             }
             known.insert(pid, (place, is_closely || is_due));
         }
@@ -104,14 +105,14 @@ fn with_descendants(pid: u32) -> Vec<u32> {
 }
 
 /// Returns why a process is not in the session, or `None` if it could not have joined or the reason cannot be seen.
-fn unjoined(process: &Process) -> Option<Unjoined> {
+fn unjoined(process: &Process, session: &Path) -> Option<Unjoined> {
     if process.tracers.is_empty() || process.unseen.is_some() {
         return None;
     }
     let me = rustix::process::geteuid().as_raw();
     let reason = if process.is_secure {
         UnjoinedReason::Privileged
-    } else if process.session.is_none() {
+    } else if process.sessions.iter().all(|named| Path::new(named) != session) {
         UnjoinedReason::EnvironmentCleared
     } else if process.uid != me {
         UnjoinedReason::OtherUser { runs_as: process.uid, session_of: me }
@@ -131,9 +132,10 @@ mod tests {
     fn with(change: impl FnOnce(&mut Process)) -> Option<Unjoined> {
         let uid = rustix::process::geteuid().as_raw();
         let (name, tracers) = ("shop".into(), vec!["/opt/shop".into()]);
-        let mut process = Process { pid: 7, name, uid, tracers, session: Some("/s".into()), ..Process::default() };
+        let mut process =
+            Process { pid: 7, name, uid, tracers, sessions: vec!["/other".into(), "/s".into()], ..Process::default() };
         change(&mut process);
-        unjoined(&process)
+        unjoined(&process, Path::new("/s"))
     }
 
     #[test]
@@ -141,7 +143,7 @@ mod tests {
         type Change = fn(&mut Process);
         let me = rustix::process::geteuid().as_raw();
         let cases: [(Change, UnjoinedReason); 4] = [
-            (|process| process.session = None, UnjoinedReason::EnvironmentCleared),
+            (|process| process.sessions.truncate(1), UnjoinedReason::EnvironmentCleared),
             (|process| process.uid += 1, UnjoinedReason::OtherUser { runs_as: me + 1, session_of: me }),
             (|process| process.namespaces.push("mount namespace"), UnjoinedReason::OtherMountNamespace),
             (|process| process.is_secure = true, UnjoinedReason::Privileged),
@@ -150,7 +152,7 @@ mod tests {
             assert_eq!(with(change), Some(Unjoined { pid: 7, name: "shop".into(), reason }));
         }
         assert_eq!(with(|_| ()), None);
-        assert_eq!(with(|process| (process.session, process.tracers) = (None, Vec::new())), None);
+        assert_eq!(with(|process| (process.sessions, process.tracers) = (Vec::new(), Vec::new())), None);
     }
 
     #[test]

@@ -77,10 +77,11 @@ fn tool() {
     assert!(matches!(answer, ProgramToTool::Error { .. }), "{answer:?}");
     end(first);
     let second = start(&run, PID);
-    let error = found.ask_one(0, &ToolToProgram::Detach).unwrap_err();
+    let detach = ToolToProgram::Detach { session: String::new() };
+    let error = found.ask_one(0, &detach).unwrap_err();
     assert_eq!(error, ProgramError::Failed(format!("process {PID}: the process has ended meanwhile")));
     // The second process exists and would have answered.
-    let answer = Program::find(PID).unwrap().ask_one(0, &ToolToProgram::Detach).unwrap();
+    let answer = Program::find(PID).unwrap().ask_one(0, &detach).unwrap();
     assert!(matches!(answer, ProgramToTool::Error { .. }), "{answer:?}");
     end(second);
 }

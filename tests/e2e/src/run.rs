@@ -136,6 +136,29 @@ impl Record {
         self
     }
 
+    /// Has the programs be in another session too, recorded with these options into the directory `outer` of
+    /// [`Record::place`]. What that recording says is in the file `outer.txt` there.
+    pub fn within_recording(self, options: &[&str]) -> Record {
+        let place = self.place().to_path_buf();
+        let script = "exec 3>&2 2> \"$0\"; exec \"$@\"";
+        let inner = "exec \"$@\" 2>&3 3>&-";
+        let outer: Vec<OsString> = [
+            "sh".into(),
+            "-c".into(),
+            script.into(),
+            place.join("outer.txt").into(),
+            dormouse().into(),
+            "record".into(),
+            "-o".into(),
+            place.join("outer").into(),
+        ]
+        .into_iter()
+        .chain(options.iter().map(OsString::from))
+        .chain(["--", "sh", "-c", inner, "sh"].map(OsString::from))
+        .collect();
+        self.within(&outer)
+    }
+
     /// Sets the control group in which the command and the traced program run.
     pub fn cgroup(self, dir: &Path) -> Record {
         // A shell that moves itself there and then executes the command.

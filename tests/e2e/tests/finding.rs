@@ -158,7 +158,7 @@ fn programs_of_one_name_are_recorded_together_until_the_last_is_disarmed() {
     assert_eq!(listed.keys().copied().collect::<Vec<_>>(), pids);
     for program in listed.values() {
         assert_eq!((&program["name"], &program["tracepoints"]), (&"e2e-trio".into(), &LIVE_TRACEPOINTS.into()));
-        assert_eq!((&program["is_in_session"], &program["dir"]), (&false.into(), &Value::Null));
+        assert_eq!(program["sessions"], json!([]));
     }
     let all = pids.iter().map(u32::to_string).collect::<Vec<_>>();
     let (out, err) = instances.succeed(&["arm", &instances.name, "*", "-o", "trace"]);
@@ -169,7 +169,7 @@ fn programs_of_one_name_are_recorded_together_until_the_last_is_disarmed() {
     );
     let dir = instances.place.path().canonicalize().unwrap().join("trace");
     for (pid, program) in instances.listed() {
-        assert_eq!(program["dir"].as_str().map(PathBuf::from), Some(dir.clone()), "{pid}");
+        assert_eq!(program["sessions"][0]["dir"].as_str().map(PathBuf::from), Some(dir.clone()), "{pid}");
     }
     // The directory, a name and a process lead to the same session.
     let status = instances.json(&["status", "trace", "--json"]);
@@ -191,7 +191,7 @@ fn programs_of_one_name_are_recorded_together_until_the_last_is_disarmed() {
     let output = instances.dormouse(&["status", "trace"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("its session has ended"), "{output:?}");
-    assert!(instances.listed().values().all(|program| program["is_in_session"] == false));
+    assert!(instances.listed().values().all(|program| program["sessions"] == json!([])));
 
     let recorded = events_by_process(&dir);
     assert_eq!(recorded.keys().copied().collect::<Vec<_>>(), pids);
@@ -213,7 +213,7 @@ fn record_attaches_every_program_of_a_name() {
         .unwrap();
     let dir = instances.place.path().join("trace");
     wait_until("both have joined", || {
-        instances.listed().values().all(|program| program["is_in_session"] == true)
+        instances.listed().values().all(|program| program["sessions"] != json!([]))
             && instances.dormouse(&["status", "trace"]).status.success()
     });
     // The programs end, and the recording with them. One event of each may have been evaluated as it was armed.

@@ -112,7 +112,7 @@ impl Attached {
         let mut list = Command::new(dormouse());
         list.args(["list", "--json", &self.program.id().to_string()]).env("XDG_RUNTIME_DIR", self.place.path());
         let listed: Value = serde_json::from_slice(&list.output().unwrap().stdout).unwrap_or_default();
-        !listed[0]["session"].is_null()
+        listed[0]["sessions"].as_array().is_some_and(|sessions| !sessions.is_empty())
     }
 
     fn exe(&self) -> PathBuf {

@@ -140,7 +140,7 @@ fn events_are_armed_and_disarmed_while_the_program_runs() {
     let first = count(&trace, "live:tick");
     assert!(first > 0 && count(&trace, "live:tock") > 0);
     let json: Vec<u8> = live.dormouse(&["list", &pid, "--json"]).stdout;
-    assert!(String::from_utf8(json).unwrap().contains("\"session\": null"));
+    assert!(String::from_utf8(json).unwrap().contains("\"sessions\": []"));
 
     // Repeats this in a new session, whose records have no context.
     let (dir, dir_text) = live.trace_dir("second");
@@ -154,6 +154,132 @@ fn events_are_armed_and_disarmed_while_the_program_runs() {
     assert!(second > 0);
     // At most one event was in progress at the end of each session.
     assert!((first + second..=first + second + 2).contains(&evaluated), "{first} and {second} of {evaluated}");
+}
+
+/// A recording of a running program.
+struct Attached {
+    child: Child,
+    dir: PathBuf,
+}
+
+impl Attached {
+    /// Starts to record a program into this directory, with these options. Waits until its events are armed.
+    fn start(live: &Live, name: &str, options: &[&str]) -> Attached {
+        let (dir, dir_text) = live.trace_dir(name);
+        let mut child = Command::new(dormouse())
+            .args(["record", "--attach", &live.pid(), "-o", &dir_text])
+            .args(options)
+            .env("XDG_RUNTIME_DIR", live.place.path())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut said = BufReader::new(child.stderr.take().unwrap());
+        said.read_line(&mut line).unwrap();
+        assert!(line.contains("; Ctrl-C ends it"), "{line}");
+        child.stderr = Some(said.into_inner());
+        Attached { child, dir }
+    }
+
+    /// Ends the recording, and returns its trace.
+    fn end(mut self) -> Trace {
+        kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
+        assert!(self.child.wait().unwrap().success());
+        Trace::read(&self.dir)
+    }
+}
+
+/// Returns the socket of the session that records into a directory.
+fn session_of(live: &Live, dir: &std::path::Path) -> String {
+    let status = live.succeed(&["status", dir.to_str().unwrap(), "--json"]);
+    let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+    status["session"].as_str().unwrap().into()
+}
+
+/// Each recording has its own events, and ends without the other one.
+#[test]
+fn two_people_record_one_program() {
+    let live = Live::start(&BY_THREAD);
+    let pid = live.pid();
+    let first = Attached::start(&live, "first", &["-e", "live:tick where number > 20"]);
+    live.wait_for_rounds();
+    let second = Attached::start(&live, "second", &["-e", "live:tock", "--context", "none"]);
+    live.wait_for_rounds();
+    let sessions = [session_of(&live, &first.dir), session_of(&live, &second.dir)];
+    let list = live.succeed(&["list", &pid]);
+    for expected in [
+        format!("process {pid} (e2e-live), in 2 sessions; "),
+        format!("  session 1  {}\n  rule 1  live:tick where number > 20\n", sessions[0]),
+        format!("  session 2  {}\n  rule 2  live:tock\n", sessions[1]),
+        "  armed    dormant  live:tick".into(),
+        "  dormant  armed    live:tock".into(),
+    ] {
+        assert!(list.contains(&expected), "{expected}: {list}");
+    }
+    let programs: serde_json::Value = serde_json::from_slice(&live.dormouse(&["list", "--json"]).stdout).unwrap();
+    let program = programs["programs"].as_array().unwrap().iter().find(|program| program["pid"] == live.child.id());
+    let sessions_of_it = program.unwrap()["sessions"].as_array().unwrap();
+    let dirs: Vec<&str> = sessions_of_it.iter().map(|session| session["dir"].as_str().unwrap()).collect();
+    let both = [&first.dir, &second.dir].map(|dir| dir.to_str().unwrap());
+    assert!(dirs.len() == 2 && both.iter().all(|dir| dirs.contains(dir)), "{programs}");
+    // A command that concerns one session names it.
+    for command in [&["arm", &pid, "*"][..], &["disarm", &pid, "*"], &["rule", &pid, "live:*"]] {
+        let told = live.fail(command);
+        assert!(told.contains("several sessions; name one") && sessions.iter().all(|is| told.contains(is)), "{told}");
+    }
+    let armed = live.succeed(&["arm", &pid, "live:*", "--session", second.dir.to_str().unwrap()]);
+    assert_eq!(
+        armed,
+        format!("armed 1 of 2 event classes of process {pid}; the others were already armed, 2 in all\n")
+    );
+    let disarmed = live.succeed(&["disarm", &pid, "live:tock", "--session", &sessions[1]]);
+    assert_eq!(disarmed, format!("disarmed 1 event class of process {pid}, 1 still armed\n"));
+    live.wait_for_rounds();
+    let first = first.end();
+    let list = live.succeed(&["list", &pid]);
+    assert!(list.contains(&format!("in the session {}; ", sessions[1])), "{list}");
+    live.wait_for_rounds();
+    let second = second.end();
+    let list = live.succeed(&["list", &pid]);
+    assert!(list.contains("in no session") && list.matches("dormant").count() == 2, "{list}");
+    live.end();
+
+    let numbers = |trace: &Trace, class: &str| -> Vec<u64> {
+        let number = |values: String| values.split([' ', '=']).nth(2).unwrap().parse().unwrap();
+        trace.values(class).into_iter().map(number).collect()
+    };
+    let ticks = [numbers(&first, "live:tick"), numbers(&second, "live:tick")];
+    let is_whole = |ticks: &Vec<u64>| ticks.len() > 10 && ticks.windows(2).all(|two| two[0] + 1 == two[1]);
+    assert!(ticks.iter().all(is_whole) && ticks[0][0] > 20, "{ticks:?}");
+    // The second recording began during the first, and ended after it.
+    let last = |ticks: &Vec<u64>| ticks[ticks.len() - 1];
+    assert!(ticks[1][0] < last(&ticks[0]) && last(&ticks[0]) < last(&ticks[1]), "{ticks:?}");
+    assert_eq!(first.values("live:tock").len(), 0);
+    assert!(!second.values("live:tock").is_empty());
+    assert!(first.events().any(|event| event.context.is_some()));
+    assert!(second.events().all(|event| event.context.is_none()));
+}
+
+#[test]
+fn a_program_is_in_no_more_than_32_sessions() {
+    let live = Live::start(&BY_THREAD);
+    let options = ["-e", "live:tick", "--budget", "64K"];
+    let attached: Vec<Attached> =
+        (0..32).map(|number| Attached::start(&live, &format!("trace-{number}"), &options)).collect();
+    let (_, dir) = live.trace_dir("one-too-many");
+    let told = live.fail(&[&["record", "--attach", &live.pid(), "-o", &dir], &options[..]].concat());
+    assert!(told.contains("the program is in 32 sessions, the most that it can be in"), "{told}");
+    live.wait_for_rounds();
+    let list = live.succeed(&["list", &live.pid()]);
+    assert!(list.contains("in 32 sessions"), "{list}");
+    for attached in attached {
+        live.wait_for_rounds();
+        let trace = attached.end();
+        let stats = trace.stats();
+        assert!(stats.events > 0 && stats.is_closed, "{stats:?}");
+    }
+    assert!(live.succeed(&["list", &live.pid()]).contains("in no session"));
+    live.end();
 }
 
 #[test]
@@ -184,26 +310,38 @@ fn options_of_a_new_session_are_refused_in_an_existing_one() {
     let (_, dir) = live.trace_dir("trace");
     live.succeed(&["arm", &pid, "live:tick", "-o", &dir]);
     let file = live.place.path().join("buffers").to_string_lossy().into_owned();
-    let options: [&[&str]; 7] = [
+    let options: [&[&str]; 6] = [
         &["--mode", "overwrite"],
         &["--mode", "discard"],
         &["--budget", "16M"],
         &["--budget-max", "64M"],
         &["--buffers", &file],
         &["--context", "ids"],
-        &["-o", &file],
     ];
     for option in options {
         let text = live.fail(&[&["arm", &pid, "live:tock"], option].concat());
-        let name = if option[0] == "-o" { "--output" } else { option[0] };
         let session = format!(
             "process {pid} is already in the session {}",
             live.place.path().join("dormouse/session-").display()
         );
-        assert!(text.contains(&session) && text.contains(&format!("leave out {name},")), "{text}");
-        assert!(text.contains(&format!("`dormouse disarm {pid} '*'`")), "{text}");
+        assert!(
+            text.contains(&session) && text.contains(&format!("leave out {}, or add --output DIR", option[0])),
+            "{text}"
+        );
     }
     assert!(live.succeed(&["list", &pid]).contains("dormant  live:tock"));
+    // A directory asks for a session beside it.
+    let (beside, beside_text) = live.trace_dir("beside");
+    let said = live.succeed(&["arm", &pid, "live:tock where number > 5", "--context", "none", "-o", &beside_text]);
+    assert!(
+        said.ends_with(&format!("`dormouse disarm {pid} '*' --session {beside_text}` ends the recording\n")),
+        "{said}"
+    );
+    live.wait_for_rounds();
+    let ended = live.succeed(&["disarm", &pid, "*", "--session", &beside_text]);
+    assert!(ended.contains(" events, 0 lost, 1 process,"), "{ended}");
+    assert!(count(&Trace::read(&beside), "live:tock") > 0 && count(&Trace::read(&beside), "live:tick") == 0);
+    assert!(live.succeed(&["list", &pid]).contains("armed    live:tick"));
     live.succeed(&["arm", &pid, "live:tock"]);
     live.succeed(&["disarm", &pid, "*"]);
     // Options that concern a new session are obeyed if the program is in none.
@@ -420,13 +558,19 @@ fn no_session_ends_because_of_what_another_program_answers() {
     live.succeed(&["arm", &live.pid(), "*", "-o", &dir_text]);
     let listed: serde_json::Value =
         serde_json::from_slice(&live.dormouse(&["list", &live.pid(), "--json"]).stdout).unwrap();
-    let session = listed[0]["session"].as_str().unwrap().to_string();
+    let session = listed[0]["sessions"][0]["session"].as_str().unwrap().to_string();
     // This process listens in its own name, and claims to be in that session with its last event just disarmed.
     let me = std::process::id();
     let path = live.place.path().join("dormouse").join(program_socket_name(me, 0));
     let listener = UnixListener::bind(&path).unwrap();
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
-    let answer = ProgramToTool::Changed { matched: 1, changed: 1, armed: 0, session };
+    let answer = |question: &ToolToProgram| match question {
+        ToolToProgram::List => {
+            let (sessions, classes, patching) = (vec![session.clone()], Vec::new(), String::new());
+            ProgramToTool::Classes { sessions, classes, patching }
+        }
+        _ => ProgramToTool::Changed { matched: 1, changed: 1, armed: 0, sessions: vec![(session.clone(), 0)] },
+    };
     let (said, disarmed) = std::thread::scope(|scope| {
         let answering = scope.spawn(|| {
             let mut said = 0;
@@ -434,8 +578,8 @@ fn no_session_ends_because_of_what_another_program_answers() {
                 let (stream, _) = listener.accept().unwrap();
                 match Conversation::answer(stream.into(), &[Edge::ToolProgram], Deadline::after(PATIENCE)) {
                     Ok(mut conversation) => {
-                        let _question: ToolToProgram = conversation.receive().unwrap();
-                        said += usize::from(conversation.send(&answer).is_ok());
+                        let question: ToolToProgram = conversation.receive().unwrap();
+                        said += usize::from(conversation.send(&answer(&question)).is_ok());
                     }
                     // The test itself sent bytes that are not Dormouse's protocol.
                     Err(Failure::Mismatch(_)) => return said,

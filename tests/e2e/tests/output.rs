@@ -251,7 +251,7 @@ fn a_command_with_a_closed_output_has_its_effect() {
     let place = Place::new();
     let is_in_session = || {
         let output = place.run(&["list", "{pid}", "--json"], Target::Read);
-        !String::from_utf8(output.stdout).unwrap().contains("\"session\": null")
+        !String::from_utf8(output.stdout).unwrap().contains("\"sessions\": []")
     };
     for target in [Target::Closed, Target::BothClosed, Target::Full] {
         let code = Some(if target == Target::Full { 2 } else { 0 });

@@ -100,14 +100,14 @@ pub fn answer(question: ToolToProgram) -> ProgramToTool {
         ToolToProgram::ListTunables => list(),
         ToolToProgram::SetTunables { values } => set(&values),
         ToolToProgram::List => {
-            ProgramToTool::Classes { session: String::new(), classes: Vec::new(), patching: patching() }
+            ProgramToTool::Classes { sessions: Vec::new(), classes: Vec::new(), patching: patching() }
         }
         ToolToProgram::Arm { .. }
         | ToolToProgram::Disarm { .. }
         | ToolToProgram::Attach { .. }
-        | ToolToProgram::Detach
+        | ToolToProgram::Detach { .. }
         | ToolToProgram::FollowRules => {
-            ProgramToTool::Changed { matched: 0, changed: 0, armed: 0, session: String::new() }
+            ProgramToTool::Changed { matched: 0, changed: 0, armed: 0, sessions: Vec::new() }
         }
         ToolToProgram::ReadMemory { .. } => ProgramToTool::Error { text: "the program has no tracer".into() },
     }

@@ -49,5 +49,6 @@ pub use program_owner::{OwnerToProgram, ProgramToOwner};
 pub use snapshot::{Snapshot, SnapshotRequest};
 pub use tool_owner::{BudgetState, OwnerToTool, RulesState, Status, ToolToOwner};
 pub use tool_program::{
-    ClassStatus, MEMORY_PART_SIZE_BYTES_MAX, ProgramToTool, ToolToProgram, TunableChange, TunableStatus, Tunables,
+    ClassInSession, ClassStatus, MEMORY_PART_SIZE_BYTES_MAX, ProgramToTool, ToolToProgram, TunableChange,
+    TunableStatus, Tunables,
 };

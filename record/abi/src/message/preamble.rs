@@ -3,7 +3,7 @@
 use core::fmt;
 
 /// Version of all messages. It changes when any message changes.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// First bytes of a conversation, in either direction.
 pub const MAGIC: [u8; 8] = *b"dormouse";
@@ -141,6 +141,7 @@ impl core::error::Error for Mismatch {}
 
 #[cfg(test)]
 mod tests {
+    use alloc::format;
     use alloc::string::ToString;
 
     use super::*;
@@ -148,37 +149,23 @@ mod tests {
     #[test]
     fn both_sides_report_a_version_mismatch_alike() {
         let older = Preamble { version: 1, edge: Edge::ProgramOwner as u32 };
-        let newer = Preamble { version: 6, edge: Edge::ProgramOwner as u32 };
+        let newer = Preamble { version: VERSION + 1, edge: Edge::ProgramOwner as u32 };
         let served = [Edge::ProgramOwner, Edge::ToolOwner];
-        assert_eq!(
-            older.check_asker(&served).unwrap_err().to_string(),
-            "the program speaks version 1 of the protocol, this dormouse 5: rebuild the program, or use the dormouse that it was built with"
-        );
-        assert_eq!(
-            newer.check_asker(&served).unwrap_err().to_string(),
-            "the program speaks version 6 of the protocol, this dormouse 5: install the dormouse that the program was built with"
-        );
+        let rebuild = "rebuild the program, or use the dormouse that it was built with";
+        let install = "install the dormouse that the program was built with";
+        let told = |program: u32, dormouse: u32, remedy: &str| {
+            format!("the program speaks version {program} of the protocol, this dormouse {dormouse}: {remedy}")
+        };
+        let text = |checked: Mismatch| checked.to_string();
+        assert_eq!(text(older.check_asker(&served).unwrap_err()), told(1, VERSION, rebuild));
+        assert_eq!(text(newer.check_asker(&served).unwrap_err()), told(VERSION + 1, VERSION, install));
         // Messages on the program's side, about a newer owner, and on a tool's side, about an older program.
-        assert_eq!(
-            newer.check_answerer(Edge::ProgramOwner).unwrap_err().to_string(),
-            "the program speaks version 5 of the protocol, this dormouse 6: rebuild the program, or use the dormouse that it was built with"
-        );
-        assert!(
-            older
-                .check_answerer(Edge::ToolProgram)
-                .unwrap_err()
-                .to_string()
-                .starts_with("the program speaks version 1 of the protocol, this dormouse 5: rebuild the program")
-        );
-        assert!(
-            older
-                .check_answerer(Edge::ToolOwner)
-                .unwrap_err()
-                .to_string()
-                .contains("5 of the protocol, the session's owner 1")
-        );
-        let unknown = Preamble { version: 9, edge: 77 };
-        assert!(unknown.check_asker(&served).unwrap_err().to_string().contains("9 of the protocol, the other 5"));
+        assert_eq!(text(newer.check_answerer(Edge::ProgramOwner).unwrap_err()), told(VERSION, VERSION + 1, rebuild));
+        assert_eq!(text(older.check_answerer(Edge::ToolProgram).unwrap_err()), told(1, VERSION, rebuild));
+        let of_owner = text(older.check_answerer(Edge::ToolOwner).unwrap_err());
+        assert!(of_owner.contains(&format!("{VERSION} of the protocol, the session's owner 1")), "{of_owner}");
+        let unknown = text(Preamble { version: 9, edge: 77 }.check_asker(&served).unwrap_err());
+        assert!(unknown.contains(&format!("9 of the protocol, the other {VERSION}")), "{unknown}");
     }
 
     #[test]

@@ -170,10 +170,10 @@ fn tool_to_program() -> impl Strategy<Value = ToolToProgram> {
     let patterns = || list(line(1024), 0..4);
     prop_oneof![
         Just(ToolToProgram::List),
-        patterns().prop_map(|patterns| ToolToProgram::Arm { patterns }),
-        patterns().prop_map(|patterns| ToolToProgram::Disarm { patterns }),
+        (path(), patterns()).prop_map(|(session, patterns)| ToolToProgram::Arm { session, patterns }),
+        (path(), patterns()).prop_map(|(session, patterns)| ToolToProgram::Disarm { session, patterns }),
         path().prop_map(|session| ToolToProgram::Attach { session }),
-        Just(ToolToProgram::Detach),
+        path().prop_map(|session| ToolToProgram::Detach { session }),
         Just(ToolToProgram::ListTunables),
         list((line(300), line(300)), 0..4).prop_map(|values| ToolToProgram::SetTunables { values }),
         (any::<[u8; 16]>(), any::<u64>(), 0..=MEMORY_PART_SIZE_BYTES_MAX)
@@ -202,15 +202,13 @@ fn tunable() -> impl Strategy<Value = TunableStatus> {
 }
 
 fn program_to_tool() -> impl Strategy<Value = ProgramToTool> {
-    let class = (decl(), any::<bool>(), any::<[u32; 2]>(), any::<[u64; 2]>()).prop_map(
-        |(decl, armed, [site_count, patched_count], [rejected, sampled_out])| ClassStatus {
-            decl,
-            armed,
-            site_count,
-            patched_count,
-            rejected,
-            sampled_out,
-        },
+    let in_session = any::<(bool, [u64; 2])>().prop_map(|(is_armed, [rejected, sampled_out])| ClassInSession {
+        is_armed,
+        rejected,
+        sampled_out,
+    });
+    let class = (decl(), any::<[u32; 2]>(), list(in_session, 0..4)).prop_map(
+        |(decl, [site_count, patched_count], sessions)| ClassStatus { decl, site_count, patched_count, sessions },
     );
     let tracer = (line(300), line(1024), any::<[u32; 2]>(), list(tunable(), 0..4)).prop_map(
         |(writer, reason, [site_count, patched_count], tunables)| Tunables {
@@ -227,16 +225,10 @@ fn program_to_tool() -> impl Strategy<Value = ProgramToTool> {
         value: TunableValue { bits, ..former },
     });
     prop_oneof![
-        (path(), list(class, 0..4), line(4096)).prop_map(|(session, classes, patching)| ProgramToTool::Classes {
-            session,
-            classes,
-            patching
-        }),
-        (any::<[u32; 3]>(), path()).prop_map(|([matched, changed, armed], session)| ProgramToTool::Changed {
-            matched,
-            changed,
-            armed,
-            session
+        (list(path(), 0..4), list(class, 0..4), line(4096))
+            .prop_map(|(sessions, classes, patching)| ProgramToTool::Classes { sessions, classes, patching }),
+        (any::<[u32; 3]>(), list((path(), any::<u32>()), 0..4)).prop_map(|([matched, changed, armed], sessions)| {
+            ProgramToTool::Changed { matched, changed, armed, sessions }
         }),
         tracer.prop_map(|tracer| ProgramToTool::Tunables { tracer }),
         list(change, 0..4).prop_map(|changes| ProgramToTool::TunablesSet { changes }),
@@ -378,15 +370,14 @@ fn no_listing_has_classes_that_no_trace_can_hold() {
     let encoded = |name: &str| {
         let (provider, level) = ("p".into(), Some(Level::Debug));
         let decl = ClassDecl { provider, name: name.into(), fields: Vec::new(), labels: Labels::new(), level };
-        let classes =
-            vec![ClassStatus { decl, armed: false, site_count: 0, patched_count: 0, rejected: 0, sampled_out: 0 }];
-        ProgramToTool::Classes { session: "".into(), classes, patching: "".into() }.encode()
+        let classes = vec![ClassStatus { decl, site_count: 0, patched_count: 0, sessions: Vec::new() }];
+        ProgramToTool::Classes { sessions: Vec::new(), classes, patching: "".into() }.encode()
     };
     let mut frame = encoded("e");
     assert!(ProgramToTool::decode(&frame).is_ok());
     assert!(ProgramToTool::decode(&encoded("größe")).is_err());
-    // The level is followed by the class's state, four counts, and an empty text.
-    let level = frame.len() - (2 + 1 + 4 + 4 + 8 + 8) - 1;
+    // The level is followed by two counts, the number of sessions, and an empty text.
+    let level = frame.len() - (2 + 4 + 4 + 4) - 1;
     assert_eq!(frame[level], Level::byte_of(Some(Level::Debug)));
     frame[level] += 1;
     assert_eq!(ProgramToTool::decode(&frame), Err(Malformed("a level is unknown")));
@@ -427,7 +418,7 @@ fn each_message_has_its_own_bound() {
 
 #[test]
 fn a_count_beyond_the_frame_is_malformed() {
-    let frame = [2, 4, 0, 0, 0, 255, 255, 0, 0];
+    let frame = [2, 6, 0, 0, 0, 0, 0, 255, 255, 0, 0];
     assert_eq!(ToolToProgram::decode(&frame), Err(Malformed("a list is too long")));
     let frame = [5, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255];
     assert_eq!(ProgramToTool::decode(&frame), Err(Malformed("it ends too early")));

@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use super::codec::{Bytes, Codec, Line, List, Malformed, Path, structures};
 use super::frame::{Question, messages};
 use crate::class::ClassDecl;
+use crate::register::SESSION_COUNT_MAX;
 use crate::site::TunableType;
 use crate::tunable::{TUNABLE_DESCRIPTION_LEN_MAX, TUNABLE_SET_COUNT_MAX, TunableRange, TunableValue, is_tunable_name};
 
@@ -19,12 +20,31 @@ pub const MEMORY_PART_SIZE_BYTES_MAX: u32 = 256 << 10;
 pub struct ClassStatus {
     /// The class.
     pub decl: ClassDecl,
-    /// Whether its events are recorded now.
-    pub armed: bool,
     /// Number of sites that emit it.
     pub site_count: u32,
     /// Number of these that are patched (the others read the variable).
     pub patched_count: u32,
+    /// What each session does with its events, in the order of the listing's sessions.
+    pub sessions: Vec<ClassInSession>,
+}
+
+impl ClassStatus {
+    /// Whether any session records its events now.
+    pub fn is_armed(&self) -> bool {
+        self.sessions.iter().any(|session| session.is_armed)
+    }
+
+    /// Whether the session with this index in the listing records its events now.
+    pub fn is_armed_in(&self, index: usize) -> bool {
+        self.sessions.get(index).is_some_and(|session| session.is_armed)
+    }
+}
+
+/// A class in a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ClassInSession {
+    /// Whether its events are recorded now.
+    pub is_armed: bool,
     /// Number of the class's events that the session's rules have rejected, in all programs; 0 for a class that has no
     /// counter of its own.
     pub rejected: u64,
@@ -88,11 +108,15 @@ messages! {
         1, 0 => List,
         /// Arms the classes that match any pattern. The answer is [`ProgramToTool::Changed`].
         2, 256 << 10 => Arm {
+            /// Socket of the session, or empty for all that the program is in.
+            session: String as Path,
             /// Patterns with `*` and `?`, matched against `provider:name`.
             patterns: Vec<String> as Patterns,
         },
         /// Disarms the classes that match any pattern. The answer is [`ProgramToTool::Changed`].
         3, 256 << 10 => Disarm {
+            /// Socket of the session, or empty for all that the program is in.
+            session: String as Path,
             /// Patterns with `*` and `?`, matched against `provider:name`.
             patterns: Vec<String> as Patterns,
         },
@@ -103,8 +127,11 @@ messages! {
             /// Path of the session's socket.
             session: String as Path,
         },
-        /// Disarms everything and leaves the session. The answer is [`ProgramToTool::Changed`].
-        5, 0 => Detach,
+        /// Leaves a session. The answer is [`ProgramToTool::Changed`].
+        5, 8 << 10 => Detach {
+            /// Socket of the session, or empty for all that the program is in.
+            session: String as Path,
+        },
         /// Asks for the tunables. The answer is [`ProgramToTool::Tunables`].
         6, 0 => ListTunables,
         /// Sets all of these tunables, or none. The answer is [`ProgramToTool::TunablesSet`] or [`ProgramToTool::Error`].
@@ -122,7 +149,7 @@ messages! {
             /// Size in bytes, at most [`MEMORY_PART_SIZE_BYTES_MAX`].
             size_bytes: u32 as PartSize,
         },
-        /// Reads the rules of the session that the program is in, and follows them. The answer is
+        /// Reads the rules of the sessions that the program is in, and follows them. The answer is
         /// [`ProgramToTool::Changed`].
         9, 0 => FollowRules,
     }
@@ -133,23 +160,23 @@ messages! {
     ToolProgram, ProgramToTool {
         /// The event classes of the program.
         1, 16 << 20 => Classes {
-            /// Socket of the session that the program is in, or empty.
-            session: String as Path,
+            /// Sockets of the sessions that the program is in.
+            sessions: Vec<String> as List<Path, SESSION_COUNT_MAX>,
             /// The classes.
             classes: Vec<ClassStatus> as List<ClassStatus>,
             /// Description of how sites are patched, or why they are not.
             patching: String as Line<4096>,
         },
         /// The classes were armed or disarmed.
-        2, 8 << 10 => Changed {
+        2, 256 << 10 => Changed {
             /// Number of classes that matched.
             matched: u32,
             /// Number of those that were armed or disarmed by the request.
             changed: u32,
             /// Number of the program's classes that are armed now.
             armed: u32,
-            /// Socket of the session that the program is in, or empty.
-            session: String as Path,
+            /// Sockets of the sessions that the program is in, and the number of classes that are armed in each.
+            sessions: Vec<(String, u32)> as List<(Path, u32), SESSION_COUNT_MAX>,
         },
         /// The tunables of the program.
         3, 16 << 20 => Tunables {
@@ -181,7 +208,10 @@ impl Question for ToolToProgram {
 }
 
 structures! {
-    ClassStatus { decl: ClassDecl, armed: bool, site_count: u32, patched_count: u32, rejected: u64, sampled_out: u64 }
+    ClassStatus {
+        decl: ClassDecl, site_count: u32, patched_count: u32, sessions: List<ClassInSession, SESSION_COUNT_MAX>,
+    }
+    ClassInSession { is_armed: bool, rejected: u64, sampled_out: u64 }
     TunableValue { value_type: TunableType, bits: u64 }
     Tunables {
         writer: Line<300>, reason: Line<1024>, site_count: u32, patched_count: u32, tunables: List<TunableStatus>,

@@ -1,25 +1,38 @@
 //! Entries of plans: those of which one comparison decides about an event are left to sections.
 
 use core::sync::atomic::{AtomicPtr, Ordering};
+use std::collections::BTreeMap;
 
+use dormouse_abi::session::Reason;
 use dormouse_imv::is_filtered;
-use dormouse_relay::arch::{Comparison, Entry};
+use dormouse_relay::arch::{Comparison, Entry, Source};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munlock};
 
-use super::PLAN_COUNT_MAX;
+use super::{PLAN_COUNT_MAX, Wanted};
 use crate::rule::Tests;
-use crate::session::CURRENT_SECTION;
+use crate::session::{CURRENT_SECTIONS, SLOT_COUNT};
 use crate::{membarrier, readers};
 
-/// Entries, by the numbers of their plans; null until there is a plan, or if the kernel gives no memory. Never freed.
-pub(crate) static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(core::ptr::null_mut());
+/// Entries of each slot, by the numbers of their plans; null until the slot's first plan, or if the kernel gives no memory.
+/// Never freed. Sections find the first slot's.
+pub(crate) static FIRST_ENTRIES: [AtomicPtr<Entry>; SLOT_COUNT] =
+    [const { AtomicPtr::new(core::ptr::null_mut()) }; SLOT_COUNT];
 
-/// Makes the entries, before the first plan is found. Called under the tracer's lock.
-pub(super) fn prepare() {
-    if ENTRIES.load(Ordering::Relaxed).is_null() {
+/// Makes the entries of a slot. Called under the tracer's lock.
+fn prepare(slot: usize) {
+    if FIRST_ENTRIES[slot].load(Ordering::Relaxed).is_null() {
         // Entries of zeroes are not set. (Q') Release pairs with the sections' load.
-        ENTRIES.store(map().unwrap_or(core::ptr::null_mut()), Ordering::Release);
+        FIRST_ENTRIES[slot].store(map().unwrap_or(core::ptr::null_mut()), Ordering::Release);
     }
+}
+
+/// Returns the slot that has an entry at this address. Wait-free; async-signal-safe.
+pub(crate) fn slot_of(entry: u64) -> usize {
+    let has = |entries: &AtomicPtr<Entry>| {
+        let first = entries.load(Ordering::Relaxed).addr() as u64;
+        first != 0 && entry.wrapping_sub(first) < (PLAN_COUNT_MAX * size_of::<Entry>()) as u64
+    };
+    FIRST_ENTRIES.iter().position(has).unwrap_or(0)
 }
 
 /// Maps memory of which the kernel gives each page at its first use, also after `mlockall(MCL_FUTURE)`.
@@ -43,8 +56,8 @@ fn map() -> rustix::io::Result<*mut Entry> {
     Ok(base.cast())
 }
 
-fn entry(number: u32) -> Option<&'static Entry> {
-    let entries = ENTRIES.load(Ordering::Relaxed);
+fn entry(slot: usize, number: u32) -> Option<&'static Entry> {
+    let entries = FIRST_ENTRIES[slot].load(Ordering::Relaxed);
     if entries.is_null() || number as usize >= PLAN_COUNT_MAX {
         return None;
     }
@@ -52,10 +65,10 @@ fn entry(number: u32) -> Option<&'static Entry> {
     unsafe { entries.wrapping_add(number as usize).as_ref() }
 }
 
-/// Leaves the events of a plan to the slow path. Returns whether sections may still decide about some until they are
-/// restarted.
-pub(super) fn stop(number: u32) -> bool {
-    entry(number).is_some_and(|entry| {
+/// Leaves the events of a plan to the slow path, for the session in a slot. Returns whether sections may still decide about
+/// some until they are restarted.
+pub(super) fn stop(slot: usize, number: u32) -> bool {
+    entry(slot, number).is_some_and(|entry| {
         entry.is_set() && {
             entry.stop();
             true
@@ -63,36 +76,73 @@ pub(super) fn stop(number: u32) -> bool {
     })
 }
 
-/// Entries that were stopped, with their new comparisons.
-#[derive(Debug, Default)]
-pub(super) struct Stopped(Vec<(u32, u16, Comparison)>);
+/// Entries that were stopped, by the numbers of their plans and by slots: sections will decide about events of the class
+/// with this id, or, without one, no session in the slot wants the class.
+#[derive(Debug)]
+pub(super) struct Stopped(BTreeMap<(u32, usize), Option<(u16, Comparison)>>);
 
 impl Stopped {
     pub(super) const fn new() -> Stopped {
-        Stopped(Vec::new())
+        Stopped(BTreeMap::new())
     }
 
-    /// Stops a plan's entry. Its tests on events of the class with this id are left to sections later, if one comparison
-    /// decides them.
-    pub(super) fn add(&mut self, number: u32, id: u32, tests: Option<&Tests>) {
-        stop(number);
-        if let (Ok(id), Some(comparison)) = (u16::try_from(id), tests.and_then(Tests::comparison)) {
-            self.0.push((number, id, comparison));
+    /// Stops a plan's entries, and chains those of the sessions that want the class. Events are left to sections later
+    /// where one comparison decides. `is_marked`: triggers wait for the class, so no event is left to sections.
+    pub(super) fn add(&mut self, number: u32, wanted: &[Wanted], is_marked: bool) {
+        for slot in 0..SLOT_COUNT {
+            stop(slot, number);
+            self.0.remove(&(number, slot));
         }
+        // The chain begins in slot 0, whose session may not want the class.
+        prepare(0);
+        wanted.iter().for_each(|wanted| prepare(wanted.slot));
+        let chain = wanted.iter().map(|wanted| Some((wanted, entry(wanted.slot, number)?))).collect::<Option<Vec<_>>>();
+        // Without memory for one of them, the slow path decides for all.
+        let (Some(mut last), Some(chain), false) = (entry(0, number), chain, is_marked) else { return };
+        if wanted.first().is_some_and(|wanted| wanted.slot != 0) {
+            self.0.insert((number, 0), None);
+        }
+        for (Wanted { slot, id, tests }, entry) in chain {
+            if *slot != 0 {
+                last.link(Some(entry));
+            }
+            last = entry;
+            let comparison = tests.as_ref().map_or(Some(EVERYBODY), Tests::comparison);
+            if let (Ok(id), Some(comparison)) = (u16::try_from(id.load(Ordering::Relaxed)), comparison) {
+                self.0.insert((number, *slot), Some((id, comparison)));
+            }
+        }
+        last.link(None);
     }
 
-    /// Leaves events to sections again. `cpu_count`: number of CPUs that the session counts.
+    /// Leaves events to sections again. `cpu_count`: number of CPUs that the sessions count.
     pub(super) fn set(&mut self, cpu_count: u32) {
-        let random = readers::random_places(cpu_count);
-        if self.0.is_empty() || !membarrier::restart_sections() {
-            return self.0.clear();
+        let stopped = core::mem::take(&mut self.0);
+        if stopped.is_empty() || !readers::has_random(cpu_count) || !membarrier::restart_sections() {
+            return;
         }
-        for (number, id, comparison) in self.0.drain(..) {
-            if let (Some(entry), Some(random)) = (entry(number), random) {
-                // SAFETY: stopped before the restart; the word is that of all sections, and the random numbers are of as
-                // many CPUs as the session counts.
-                unsafe { entry.set(id, &comparison, &CURRENT_SECTION, random) };
+        for ((number, slot), comparison) in stopped {
+            match (entry(slot, number), comparison) {
+                // SAFETY: stopped before the restart; the word is that of the session's slot, and there are random
+                // numbers of as many CPUs as the session counts.
+                (Some(entry), Some((id, comparison))) => unsafe {
+                    entry.set(id, &comparison, &CURRENT_SECTIONS[slot]);
+                },
+                (Some(entry), None) => entry.pass(),
+                (None, _) => {}
             }
         }
     }
 }
+
+/// The comparison of a session that wants all events of a class.
+const EVERYBODY: Comparison = Comparison {
+    source: Source::Everybody,
+    first_run_size_bytes: 0,
+    word: 0,
+    run_size_bytes_min: 0,
+    scale: 1,
+    first: 0,
+    span: u64::MAX,
+    reason: Reason::Rejected,
+};

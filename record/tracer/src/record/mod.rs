@@ -1,4 +1,4 @@
-//! The record path: writes the bytes of an event's fields as a record into the session that the process is in.
+//! The record path: writes the bytes of an event's fields as a record into the sessions that the process is in.
 
 mod arch;
 mod slow;

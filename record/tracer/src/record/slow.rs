@@ -16,10 +16,10 @@ use dormouse_relay::begin_epoch;
 use dormouse_relay::{Drawer, Form, Record, Segment, WriteOutcome, write_exclusive};
 use dormouse_vring::split::PlannedDriver;
 
-use crate::plan::{self, Again, Plan};
+use crate::plan::{self, Again, Wanted};
 use crate::readers::Using;
 use crate::rule::{Answer, Event};
-use crate::session::{Attached, FIND_ATTEMPTS_MAX, Guard, count_apart, count_unrecorded, current_before_id};
+use crate::session::{Attached, FIND_ATTEMPTS_MAX, Guard, count_apart, count_unrecorded, in_slot_before_id, rseq};
 use crate::thread::{self, Writer};
 
 /// Function to call after a record of a class with marks was written, with the marks and the writer. Async-signal-safe.
@@ -47,15 +47,80 @@ pub(crate) unsafe extern "C" fn record_words_slowly(
     let words = [w0, w1, w2].map(u64::to_le);
     let len = size_bytes - HEADER_SIZE_BYTES;
     let segments = [Segment::padded(words.as_ptr().cast(), len)];
-    // SAFETY: the caller guarantees that `id` is readable; all access to ids is atomic.
-    let (_, number) = plan::split(unsafe { AtomicU32::from_ptr(id.cast_mut()) }.load(Ordering::Relaxed));
-    if plan::is_number(number) {
-        // SAFETY: the segment is an array of words with at least the given bytes.
-        return unsafe { record_by_plan(number, &segments, |plan, again| (again.words)(&plan.id, len, [w0, w1, w2])) };
-    }
     // SAFETY: the caller guarantees that `id` is readable; the segment is an array of words with at least the given
     // bytes.
     unsafe { record_slowly(id, &segments) };
+}
+
+/// Writes a record of up to three words of fields, of a class with a plan, into the sessions from that of an entry on.
+///
+/// # Safety
+/// `id` is readable, the words hold `size_bytes` less the header, and `entry` is the address of an entry.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[cold]
+pub(crate) unsafe extern "C" fn record_words_by_plan(
+    id: *const u32,
+    size_bytes: usize,
+    entry: MaybeUninit<u64>,
+    w0: u64,
+    w1: u64,
+    w2: u64,
+) {
+    let words = [w0, w1, w2].map(u64::to_le);
+    let len = size_bytes - HEADER_SIZE_BYTES;
+    let segments = [Segment::padded(words.as_ptr().cast(), len)];
+    // SAFETY: the caller guarantees an address, so it is initialised.
+    let from = plan::slot_of(unsafe { entry.assume_init() });
+    let again = |id: &AtomicU32, again: Again| (again.words)(id, len, [w0, w1, w2]);
+    // SAFETY: the caller guarantees that `id` is readable; the segment is an array of words with at least the given
+    // bytes.
+    unsafe { record_planned(id, from, &segments, again) };
+}
+
+/// Writes a record of the segments from `first` to before `end`, of a class with a plan, into the sessions from that of an
+/// entry on.
+///
+/// # Safety
+/// `id` is readable, `first..end` are elements of one array, all segments and their sources are readable, and `entry` is
+/// the address of an entry.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[cold]
+pub(crate) unsafe extern "C" fn record_runs_by_plan(
+    id: *const u32,
+    _size_bytes: usize,
+    entry: MaybeUninit<u64>,
+    first: *const Segment,
+    end: *const Segment,
+) {
+    // SAFETY: the caller guarantees that both point into one array, `end` not before `first`; segments are not
+    // zero-sized.
+    let count = unsafe { end.offset_from_unsigned(first) };
+    // SAFETY: the caller guarantees that the segments are readable.
+    let segments = unsafe { core::slice::from_raw_parts(first, count) };
+    // SAFETY: the caller guarantees an address, so it is initialised.
+    let from = plan::slot_of(unsafe { entry.assume_init() });
+    // SAFETY: the caller guarantees that the segments' sources are readable.
+    let again = |id: &AtomicU32, again: Again| unsafe { (again.segments)(id, segments) };
+    // SAFETY: the caller guarantees that `id` and the segments' sources are readable.
+    unsafe { record_planned(id, from, segments, again) };
+}
+
+/// Writes a record of a class that had a plan a moment ago, into the sessions from slot `from` on.
+///
+/// # Safety
+/// `id` and the segments' sources are readable.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[inline(always)]
+unsafe fn record_planned(id: *const u32, from: usize, segments: &[Segment], again: impl Fn(&AtomicU32, Again)) {
+    // SAFETY: the caller guarantees that `id` is readable; all access to ids is atomic.
+    let (_, number) = plan::split(unsafe { AtomicU32::from_ptr(id.cast_mut()) }.load(Ordering::Relaxed));
+    if plan::is_number(number) {
+        // SAFETY: the caller guarantees that the segments' sources are readable.
+        unsafe { record_by_plan(number, from, segments, again) };
+    } else if from == 0 {
+        // SAFETY: the caller guarantees that `id` and the segments' sources are readable.
+        unsafe { record_slowly(id, segments) };
+    }
 }
 
 /// Writes a record of the segments from `first` to before `end`.
@@ -79,12 +144,13 @@ pub(crate) unsafe extern "C" fn record_runs_slowly(
     unsafe { record_slowly(id, segments) };
 }
 
-/// Writes a record of a class with a plan, if the plan's rules accept it, by `again` unless triggers wait for it.
+/// Writes a record of a class with a plan into those sessions from slot `from` on whose rules accept it: into the one in
+/// slot 0 by `again`, unless triggers wait for the class.
 ///
 /// # Safety
 /// The segments' sources are readable.
 #[inline(always)]
-unsafe fn record_by_plan(number: u32, segments: &[Segment], again: impl FnOnce(&Plan, Again)) {
+unsafe fn record_by_plan(number: u32, from: usize, segments: &[Segment], again: impl Fn(&AtomicU32, Again)) {
     #[cfg(feature = "listen")]
     if crate::wake::is_wanted() {
         crate::listen::start_woken();
@@ -93,63 +159,82 @@ unsafe fn record_by_plan(number: u32, segments: &[Segment], again: impl FnOnce(&
         return;
     }
     // A thread that is not known yet becomes so, even if its events are never accepted.
-    let may_restart = thread::has_sections() || thread::identify().owns_tls;
-    let rseq = current_before_id().and_then(|attached| attached.rseq).filter(|_| may_restart);
+    let is_new = !thread::has_sections();
+    let may_restart = !is_new || thread::identify().owns_tls;
+    let rseq = rseq().filter(|_| may_restart);
     let Some(using) = Using::begin(rseq) else { return };
     let Some(plan) = plan::find(number, &using) else { return };
-    if let Some(tests) = &plan.tests {
-        // SAFETY: the caller guarantees that the sources are readable.
-        let event = unsafe { Event::new(segments) };
-        let answer = tests.ask(&event, &using);
-        if answer != Answer::Accepted {
-            let reason = if answer == Answer::SampledOut { Reason::SampledOut } else { Reason::Rejected };
-            return count_unrecorded(reason, &plan.id, rseq, &using);
+    if is_new {
+        // Direct sections write the thread's next records.
+        let guards = plan.wanted.iter().filter_map(|wanted| in_slot_before_id(wanted.slot).and_then(Guard::enter));
+        guards.for_each(|guard| guard.make_ready());
+    }
+    let mut writer = None;
+    for Wanted { slot, id, tests } in plan.wanted.iter().filter(|wanted| wanted.slot >= from) {
+        if let Some(tests) = tests {
+            // SAFETY: the caller guarantees that the sources are readable.
+            let event = unsafe { Event::new(segments) };
+            let answer = tests.ask(&event, &using);
+            if answer != Answer::Accepted {
+                let reason = if answer == Answer::SampledOut { Reason::SampledOut } else { Reason::Rejected };
+                count_unrecorded(*slot, reason, id, rseq, &using);
+                continue;
+            }
+        }
+        match (*slot, plan.marks, plan.again) {
+            (0, 0, Some(functions)) => again(id, functions),
+            // SAFETY: the caller guarantees that the sources are readable.
+            _ => writer = unsafe { record_in_slot(*slot, id, segments) }.or(writer),
         }
     }
-    if let (0, Some(functions)) = (plan.marks, plan.again) {
-        return again(plan, functions);
-    }
-    // SAFETY: the id is a reference, and the caller guarantees that the sources are readable.
-    let writer = unsafe { record_slowly(plan.id.as_ptr(), segments) };
-    if let (Some(writer), Some(function)) = (writer, ON_MARKED.get()) {
+    if let (Some(writer), Some(function)) = (writer.filter(|_| plan.marks != 0), ON_MARKED.get()) {
         function(plan.marks, writer);
     }
 }
 
-/// Writes a record unless something prevents it. All reasons against a direct section are checked here: no session, a
-/// class without an id, a class with a plan, a thread that is not known or inside the tracer, no rseq, a clock other
-/// than the timestamp counter, a page switch. Returns the writer if the process is in a session that is not over; the
-/// record may be lost.
+/// Writes a record into the session in slot 0 unless something prevents it. All reasons against a direct section are
+/// checked here: no session, a class without an id, a class with a plan, a thread that is not known or inside the tracer,
+/// no rseq, a clock other than the timestamp counter, a page switch.
 ///
 /// # Safety
 /// `id` and the segments' sources are readable.
-unsafe fn record_slowly(id: *const u32, segments: &[Segment]) -> Option<Writer> {
+unsafe fn record_slowly(id: *const u32, segments: &[Segment]) {
     #[cfg(feature = "listen")]
     if crate::wake::is_wanted() {
         crate::listen::start_woken();
     }
+    // SAFETY: the caller guarantees that `id` is readable; all access to ids is atomic.
+    let id = unsafe { AtomicU32::from_ptr(id.cast_mut()) };
+    let (_, number) = plan::split(id.load(Ordering::Relaxed));
+    if plan::is_number(number) {
+        // SAFETY: the caller guarantees that the segments' sources are readable.
+        let again = |id: &AtomicU32, again: Again| unsafe { (again.segments)(id, segments) };
+        // SAFETY: the caller guarantees that the segments' sources are readable.
+        return unsafe { record_by_plan(number, 0, segments, again) };
+    }
+    // SAFETY: the caller guarantees that the segments' sources are readable.
+    unsafe { record_in_slot(0, id, segments) };
+}
+
+/// Writes a record into the session in a slot. Returns the writer if the process is in a session there that is not over;
+/// the record may be lost.
+///
+/// # Safety
+/// The segments' sources are readable.
+unsafe fn record_in_slot(slot: usize, id: &AtomicU32, segments: &[Segment]) -> Option<Writer> {
     // The memory may leave the address space and return meanwhile: a thread that finds neither state checks again.
     for _ in 0..FIND_ATTEMPTS_MAX {
-        let attached = current_before_id();
-        // SAFETY: the caller guarantees that `id` is readable; all access to ids is atomic.
-        let id = unsafe { AtomicU32::from_ptr(id.cast_mut()) };
+        let attached = in_slot_before_id(slot);
         // Relaxed: the id is a number by itself, and the session was read before.
-        let (id, number) = plan::split(id.load(Ordering::Relaxed));
-        // No class has this id: the owner had no ids left, or the class has just left a session.
-        if id > CLASS_ID_MAX as u32 || thread::is_inside() {
-            return None;
-        }
-        if plan::is_number(number) {
-            // SAFETY: the caller guarantees that the segments' sources are readable.
-            let again = |plan: &Plan, again: Again| unsafe { (again.segments)(&plan.id, segments) };
-            // SAFETY: the caller guarantees that the segments' sources are readable.
-            unsafe { record_by_plan(number, segments, again) };
+        let word = id.load(Ordering::Relaxed);
+        // No class has this id: the owner had no ids left, the class has just left a session, or has a plan by now.
+        if word > CLASS_ID_MAX.into() || thread::is_inside() {
             return None;
         }
         // From here on the memory is accessed outside critical sections, so unmapping must wait.
         match attached.and_then(Guard::enter) {
-            Some(guard) => return record_in(guard, id as u16, segments),
-            None if count_apart(id as u16) => return None,
+            Some(guard) => return record_in(guard, word as u16, segments),
+            None if count_apart(slot, word as u16) => return None,
             None => {}
         }
     }
@@ -283,7 +368,7 @@ fn record_under_rseq(attached: &'static Attached, rseq: Rseq, record: &Record<'_
             match written {
                 WriteOutcome::Done => return,
                 WriteOutcome::Gone => {
-                    count_apart(record.id);
+                    count_apart(attached.slot, record.id);
                     return;
                 }
                 WriteOutcome::Aborted | WriteOutcome::Full => continue,

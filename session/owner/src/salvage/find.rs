@@ -106,8 +106,9 @@ fn question(pid: u32, directory: &Directory) -> (bool, bool) {
     };
     let socket = directory.session_file.as_ref().map(|file| file.socket.to_string_lossy());
     let writes = answers.iter().any(|answer| match answer {
-        ProgramToTool::Classes { session, classes, .. } => {
-            socket.as_deref() == Some(session) && classes.iter().any(|class| class.armed)
+        ProgramToTool::Classes { sessions, classes, .. } => {
+            let index = sessions.iter().position(|session| socket.as_deref() == Some(session));
+            index.is_some_and(|index| classes.iter().any(|class| class.is_armed_in(index)))
         }
         _ => false,
     });

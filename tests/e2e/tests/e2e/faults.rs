@@ -42,30 +42,40 @@ fn faults(recording: &Recording) -> Vec<u64> {
 
 fn never_faults(mode: &str, rseq: bool) {
     let max = faults_max();
-    for (kind, context, clock) in WAYS {
+    for (kind, context, clock, rules) in WAYS {
         let record = Record::new().mode(mode).rseq(rseq).context(context).env("DORMOUSE_CLOCK", clock);
+        let record = match rules {
+            "condition" => record.option("-e").option("e2e:* where number >= 0"),
+            "another session" => record.within_recording(&["--budget", "64M", "--budget-max", "64M"]),
+            _ => record,
+        };
         let recording = record.run(&[TRACED, "faults", kind, &event_count().to_string()]).succeeded();
         let summary = recording.summary();
         let total = recording.numbers("emitted").iter().sum::<u64>();
         // Overwritten events are not losses.
         assert!(summary.events > 0 && (mode == "overwrite" || summary.events + summary.lost == total), "{summary:?}");
         let found = faults(&recording);
-        println!("{mode}, rseq {rseq}, {kind}, context {context}, clock {clock}: record_path_faults {found:?}");
+        println!(
+            "{mode}, rseq {rseq}, {kind}, context {context}, clock {clock}, {rules}: record_path_faults {found:?}"
+        );
         assert!(
             found.len() == 1 && found[0] <= max,
-            "{mode}, rseq {rseq}, {kind}, {context}, {clock}: {found:?} faults"
+            "{mode}, rseq {rseq}, {kind}, {context}, {clock}, {rules}: {found:?} faults"
         );
     }
 }
 
 /// All ways that the tracer has to write a record: fields in registers, in one run of bytes, in several; with and
-/// without context; and with the clock read outside of the section.
-const WAYS: [(&str, &str, &str); 5] = [
-    ("words", "ids", ""),
-    ("bytes", "ids", ""),
-    ("segments", "ids", ""),
-    ("words", "none", ""),
-    ("words", "ids", "monotonic"),
+/// without context; with the clock read outside of the section; with a condition; and in another session too.
+const WAYS: [(&str, &str, &str, &str); 8] = [
+    ("words", "ids", "", ""),
+    ("bytes", "ids", "", ""),
+    ("segments", "ids", "", ""),
+    ("words", "none", "", ""),
+    ("words", "ids", "monotonic", ""),
+    ("words", "ids", "", "condition"),
+    ("bytes", "none", "", "condition"),
+    ("words", "ids", "", "another session"),
 ];
 
 #[test]

@@ -2,9 +2,10 @@
 //! affected.
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 
 use dormouse_e2e::check::check;
-use dormouse_e2e::run::Record;
+use dormouse_e2e::run::{Record, Recording};
 use dormouse_e2e::seed;
 
 use crate::{AMPLE, TINY, TRACED};
@@ -24,8 +25,9 @@ fn kill(budget: &str, rseq: bool, context: &str) {
     kill_with(Record::new().budget(budget).rseq(rseq).context(context), budget == AMPLE, &name);
 }
 
-/// Kills processes in a recording, and checks the account of their events. With an ample budget nothing is lost.
-pub(crate) fn kill_with(record: Record, is_ample: bool, name: &str) {
+/// Kills processes in a recording, and checks the account of their events. With an ample budget nothing is lost. Returns
+/// the recording, and how many events the processes may have finished.
+pub(crate) fn kill_with(record: Record, is_ample: bool, name: &str) -> (Recording, RangeInclusive<u64>) {
     let seed = seed(&format!("kill, {name}"));
     let place = record.place().to_str().expect("a path of text").to_owned();
     let command = [TRACED, "kill", &place, &seed.to_string(), &ROUNDS.to_string(), &EVENTS.to_string()];
@@ -62,10 +64,12 @@ pub(crate) fn kill_with(record: Record, is_ample: bool, name: &str) {
         }
     }
     println!("{name}: {events} received, {lost} lost, {emitted} finished");
-    assert!((emitted..=emitted + in_flight).contains(&(events + lost)), "{events} + {lost}, {emitted} finished");
+    let emitted = emitted..=emitted + in_flight;
+    assert!(emitted.contains(&(events + lost)), "{events} + {lost}, {emitted:?} finished");
     if is_ample {
         assert_eq!(lost, 0);
     }
+    (recording, emitted)
 }
 
 /// A flight recorder's contents are whole although processes died while they wrote to it.

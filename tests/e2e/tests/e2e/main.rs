@@ -19,6 +19,7 @@ mod points;
 mod refused;
 mod rules;
 mod salvage;
+mod sessions;
 mod signals;
 mod snapshots;
 mod threads;

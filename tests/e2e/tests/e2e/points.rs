@@ -10,7 +10,7 @@ use dormouse_e2e::seed;
 use dormouse_e2e::trace::Trace;
 use dormouse_testing::{Lack, skip};
 
-use crate::POINTS;
+use crate::{AMPLE, POINTS};
 
 /// Distance between the instructions outside of critical sections at which a process dies, unless the environment
 /// variable of this name sets another; with 1, all are used, each time that they are reached. Inside sections all are
@@ -55,9 +55,11 @@ fn siblings(recording: &Recording) -> Vec<(u32, u64)> {
     recording.stdout.lines().filter_map(sibling).collect()
 }
 
-/// Asserts that everything that was finished is in the trace or counted as lost; each victim may have one event more.
-fn check_discard(recording: &Recording) {
-    let (trace, events, lost) = check(recording);
+/// Asserts that everything that was finished is in a trace or counted as lost; each victim may have one event more.
+/// `has_room`: the session has room for the events that are too big for the others.
+fn check_discard(recording: &Recording, trace: &Trace, has_room: bool) {
+    let stats = trace.stats();
+    let (events, lost) = (stats.events, stats.events_lost);
     let mut steps = trace.steps();
     let victims = victims(recording);
     let (mut finished_all, mut lost_all, mut missing) = (0, 0, 0);
@@ -75,15 +77,16 @@ fn check_discard(recording: &Recording) {
         missing += finished - numbers.len() as u64;
     }
     assert!(steps.is_empty(), "events of nobody: {:?}", steps.keys());
-    assert!(missing + lost_all <= lost, "{missing} events are missing, {lost} counted");
+    let too_big = if has_room { 0 } else { lost_all };
+    assert!(missing + too_big <= lost, "{missing} events are missing, {lost} counted");
     let in_flight = victims.len() as u64;
     let expected = finished_all + lost_all..=finished_all + lost_all + in_flight;
     assert!(expected.contains(&(events + lost)), "{events} + {lost}, {expected:?} emitted");
 }
 
 /// Asserts that each snapshot is whole, and has the newest events of all processes that wrote since the previous one.
-fn check_overwrite(recording: &Recording) {
-    check(recording).0.steps();
+fn check_overwrite(recording: &Recording, trace: &Trace) {
+    trace.steps();
     let siblings = siblings(recording);
     let lines = recording.stdout.lines().filter_map(|line| line.strip_prefix("snapshot ")?.split_once('\t'));
     let mut count = 0;
@@ -114,9 +117,21 @@ fn check_overwrite(recording: &Recording) {
     assert!(count > 0);
 }
 
+/// Sessions of the processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sessions {
+    /// One, which records all events.
+    One,
+    /// One with a condition, which is true.
+    Condition,
+    /// Another one in the other mode around it. Its pages are large, so that victims do not switch them.
+    Two,
+}
+
 /// Runs all scenes. Returns `None` if processes may not be traced.
-fn run(mode: &str, rseq: bool, fate: &str) -> Option<Reached> {
+fn run(mode: &str, rseq: bool, fate: &str, sessions: Sessions) -> Option<Reached> {
     let mut reached = Reached::new();
+    let other = if mode == "discard" { "overwrite" } else { "discard" };
     for [fatal, room] in SCENES {
         // A page that is lost because its writer was overtaken is lost at one of only a few instructions.
         let stride = if fate == "wait" && room == "full" { stride().div_ceil(OVERTAKEN_DENSITY) } else { stride() };
@@ -127,14 +142,27 @@ fn run(mode: &str, rseq: bool, fate: &str) -> Option<Reached> {
             let (stride, offset) = ((stride * parts).to_string(), (offset + stride * part).to_string());
             let sections = if part == 0 { "sections" } else { "-" };
             let record = Record::new().budget(BUDGET).mode(mode).rseq(rseq).env("DORMOUSE_LISTEN", "0");
+            let record = match sessions {
+                Sessions::One => record,
+                Sessions::Condition => record.option("-e").option("e2e:* where number >= 0"),
+                Sessions::Two => record.within_recording(&["--budget", AMPLE, "--mode", other]),
+            };
             let recording = record.run(&[POINTS, fate, fatal, room, choice, &stride, &offset, sections]).succeeded();
             if let Some(reason) = recording.stdout.lines().find_map(|line| line.strip_prefix("cannot: ")) {
                 skip(Lack::machine(reason, "run the tests on x86-64 or AArch64, where ptrace(2) is allowed"));
                 return None;
             }
+            let trace = check(&recording).0;
             match mode {
-                "discard" => check_discard(&recording),
-                _ => check_overwrite(&recording),
+                "discard" => check_discard(&recording, &trace, false),
+                _ => check_overwrite(&recording, &trace),
+            }
+            if sessions == Sessions::Two {
+                let outer = Trace::read(&recording.place().join("outer"));
+                outer.check_times();
+                if other == "discard" {
+                    check_discard(&recording, &outer, true);
+                }
             }
             for line in recording.stdout.lines() {
                 let Some((name, Ok(count))) = line.rsplit_once(' ').map(|(name, count)| (name, count.parse::<u64>()))
@@ -149,7 +177,7 @@ fn run(mode: &str, rseq: bool, fate: &str) -> Option<Reached> {
         }
     }
     for (name, count) in &reached {
-        println!("{mode}, rseq {rseq}, {fate}: {name}: {count}");
+        println!("{mode}, rseq {rseq}, {fate}, {sessions:?}: {name}: {count}");
     }
     Some(reached)
 }
@@ -158,8 +186,8 @@ fn at_least(reached: &Reached, name: &str, count: u64) {
     assert!(reached.get(name).is_some_and(|reached| *reached >= count), "{name}: fewer than {count} of {reached:?}");
 }
 
-fn under_rseq(mode: &str) {
-    let Some(reached) = run(mode, true, "die") else { return };
+fn under_rseq(mode: &str, sessions: Sessions) {
+    let Some(reached) = run(mode, true, "die", sessions) else { return };
     // The sections of a write, and those of the transactions that switch pages, in which each store is the last one
     // once.
     at_least(&reached, "section addresses, step fits", 30);
@@ -176,7 +204,7 @@ fn under_rseq(mode: &str) {
 }
 
 fn without_rseq(mode: &str) {
-    let Some(reached) = run(mode, false, "die") else { return };
+    let Some(reached) = run(mode, false, "die", Sessions::One) else { return };
     for scene in ["step full", "filled full"] {
         at_least(&reached, &format!("half, {scene}"), 10);
     }
@@ -185,7 +213,7 @@ fn without_rseq(mode: &str) {
 
 /// Only with rseq: without it a thread has its stream for itself, and cannot be overtaken there.
 fn overtaken(mode: &str) {
-    let Some(reached) = run(mode, true, "wait") else { return };
+    let Some(reached) = run(mode, true, "wait", Sessions::One) else { return };
     for scene in SCENES.map(|scene| scene.join(" ")) {
         at_least(&reached, &format!("overtaken, {scene}"), 10);
     }
@@ -203,7 +231,7 @@ fn overwrite_overtaken() {
 
 #[test]
 fn discard_under_rseq() {
-    under_rseq("discard");
+    under_rseq("discard", Sessions::One);
 }
 
 #[test]
@@ -213,7 +241,27 @@ fn discard_without_rseq() {
 
 #[test]
 fn overwrite_under_rseq() {
-    under_rseq("overwrite");
+    under_rseq("overwrite", Sessions::One);
+}
+
+#[test]
+fn discard_with_a_condition() {
+    under_rseq("discard", Sessions::Condition);
+}
+
+#[test]
+fn overwrite_with_a_condition() {
+    under_rseq("overwrite", Sessions::Condition);
+}
+
+#[test]
+fn discard_within_another_session() {
+    under_rseq("discard", Sessions::Two);
+}
+
+#[test]
+fn overwrite_within_another_session() {
+    under_rseq("overwrite", Sessions::Two);
 }
 
 #[test]

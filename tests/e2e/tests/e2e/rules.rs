@@ -20,14 +20,14 @@ use crate::{AMPLE, TRACED, VALUES};
 
 /// A request in the program's ledger.
 #[derive(Debug)]
-struct Request<'a> {
+pub(crate) struct Request<'a> {
     round: u32,
-    bytes: u32,
-    path: &'a str,
+    pub(crate) bytes: u32,
+    pub(crate) path: &'a str,
 }
 
 /// Returns the requests that the program has written down.
-fn ledger(stdout: &str) -> Vec<Request<'_>> {
+pub(crate) fn ledger(stdout: &str) -> Vec<Request<'_>> {
     fn request(line: &str) -> Option<Request<'_>> {
         let words: Vec<&str> = line.split(' ').collect();
         let ["request", round, bytes, path] = words[..] else { return None };
@@ -37,7 +37,7 @@ fn ledger(stdout: &str) -> Vec<Request<'_>> {
 }
 
 /// Checks that the trace has the requests of the ledger for which `is_wanted` is true, and no others.
-fn check_requests(trace: &Trace, stdout: &str, is_wanted: impl Fn(&Request<'_>) -> bool) {
+pub(crate) fn check_requests(trace: &Trace, stdout: &str, is_wanted: impl Fn(&Request<'_>) -> bool) {
     let all = ledger(stdout);
     let wanted = all.iter().filter(|&request| is_wanted(request));
     let told =
@@ -59,7 +59,7 @@ fn stated(trace: &Trace) -> Vec<String> {
 }
 
 /// Returns the trace's numbers of events that rules have left out: class, rejected, sampled out.
-fn unrecorded(trace: &Trace) -> Vec<(String, u64, u64)> {
+pub(crate) fn unrecorded(trace: &Trace) -> Vec<(String, u64, u64)> {
     let stated = trace.events().filter_map(|event| match event.state_record() {
         Some(StateRecord::Unrecorded { class, rejected, sampled_out }) => Some((class.into(), rejected, sampled_out)),
         _ => None,

@@ -8,12 +8,13 @@ use dormouse_abi::record::HEADER_SIZE_BYTES;
 use dormouse_relay::Segment;
 
 use crate::class::EventKey;
-use crate::plan::ENTRIES;
-use crate::session::CURRENT_SECTION;
+use crate::plan::FIRST_ENTRIES;
+use crate::readers::RANDOM;
+use crate::session::CURRENT_SECTIONS;
 use crate::thread::RSEQ_OFFSET;
 use crate::value::WORDS_MAX;
 
-use super::super::slow::{record_runs_slowly, record_words_slowly};
+use super::super::slow::{record_runs_by_plan, record_runs_slowly, record_words_by_plan, record_words_slowly};
 
 #[cfg(all(test, target_os = "linux"))]
 mod interrupted;
@@ -30,16 +31,16 @@ macro_rules! define_record {
 
 macro_rules! define_records {
     ($(
-        $name:ident $of_key:ident $planned:ident $compact:ident $fields:tt $arguments:tt => $slow:ident $other:ident
+        $name:ident $of_key:ident $planned:ident $compact:ident $fields:tt $arguments:tt => $slow:ident $by_plan:ident $other:ident
     ),* $(,)?) => {$(
         define_record! {
             /// Writes a record with these fields.
             ///
             /// # Safety
-            /// The conditions of [`dormouse_relay::define_record`]. `CURRENT_SECTION` is the session that the process
-            /// is in, and `Joining` guarantees the rest.
+            /// The conditions of [`dormouse_relay::define_record`]. `CURRENT_SECTIONS` begins with the session in
+            /// slot 0, and `Joining` guarantees the rest.
             fn $name(
-                ids $fields $arguments, session: CURRENT_SECTION, rseq_offset: RSEQ_OFFSET, context: "dormouse_i_tls", slow: $planned
+                ids $fields $arguments, session: CURRENT_SECTIONS, rseq_offset: RSEQ_OFFSET, context: "dormouse_i_tls", slow: $planned
             )
         }
         define_record! {
@@ -49,7 +50,7 @@ macro_rules! define_records {
             /// # Safety
             /// The conditions of the function above; `id` is an `EventKey`'s.
             fn $of_key(
-                ids $fields $arguments, session: CURRENT_SECTION, rseq_offset: RSEQ_OFFSET, context: "dormouse_i_tls", slow: $planned, other: $other
+                ids $fields $arguments, session: CURRENT_SECTIONS, rseq_offset: RSEQ_OFFSET, context: "dormouse_i_tls", slow: $planned, other: $other
             )
         }
         define_record! {
@@ -59,7 +60,7 @@ macro_rules! define_records {
             /// # Safety
             /// The conditions of the first function.
             fn $planned(
-                planned $fields $arguments, entries: ENTRIES, rseq_offset: RSEQ_OFFSET, context: "dormouse_i_tls", slow: $slow, unplanned: $compact
+                planned $fields $arguments, entries: FIRST_ENTRIES, random: RANDOM, rseq_offset: RSEQ_OFFSET, context: "dormouse_i_tls", slow: $by_plan, unplanned: $compact
             )
         }
         define_record! {
@@ -68,7 +69,7 @@ macro_rules! define_records {
             /// # Safety
             /// The conditions of the first function.
             fn $compact(
-                compact $fields $arguments, session: CURRENT_SECTION, rseq_offset: RSEQ_OFFSET, context: "dormouse_i_tls", slow: $slow
+                compact $fields $arguments, session: CURRENT_SECTIONS, rseq_offset: RSEQ_OFFSET, context: "dormouse_i_tls", slow: $slow
             )
         }
     )*};
@@ -76,26 +77,27 @@ macro_rules! define_records {
 
 define_records!(
     record_0 record_key_0 record_planned_0 record_compact_0 0 []
-        => save_registers_record_slowly save_registers_record_other,
+        => save_registers_record_slowly save_registers_record_by_plan save_registers_record_other,
     record_1 record_key_1 record_planned_1 record_compact_1 1 [w0: u64]
-        => save_registers_record_slowly save_registers_record_other,
+        => save_registers_record_slowly save_registers_record_by_plan save_registers_record_other,
     record_2 record_key_2 record_planned_2 record_compact_2 2 [w0: u64, w1: u64]
-        => save_registers_record_slowly save_registers_record_other,
+        => save_registers_record_slowly save_registers_record_by_plan save_registers_record_other,
     record_3 record_key_3 record_planned_3 record_compact_3 3 [w0: u64, w1: u64, w2: u64]
-        => save_registers_record_slowly save_registers_record_other,
+        => save_registers_record_slowly save_registers_record_by_plan save_registers_record_other,
     record_n record_key_n record_planned_n record_compact_n runs [first: *const Segment, end: *const Segment]
-        => save_registers_record_runs_slowly save_registers_record_runs_other,
+        => save_registers_record_runs_slowly save_registers_record_runs_by_plan save_registers_record_runs_other,
 );
 
 save_registers!(
-    save_registers_record_slowly => record_words_slowly, save_registers_record_other => record_words_of_other,
-    save_registers_record_runs_slowly => record_runs_slowly, save_registers_record_runs_other => record_runs_of_other
+    save_registers_record_slowly => record_words_slowly, save_registers_record_by_plan => record_words_by_plan,
+    save_registers_record_other => record_words_of_other, save_registers_record_runs_slowly => record_runs_slowly,
+    save_registers_record_runs_by_plan => record_runs_by_plan, save_registers_record_runs_other => record_runs_of_other
 );
 
 /// Register value in place of the fingerprint, for functions without a key: undefined.
 const NO_KEY: MaybeUninit<u64> = MaybeUninit::uninit();
 
-/// Writes one record of the class whose id is at `id` into the session that the process is in, if any. The fields are
+/// Writes one record of the class whose id is at `id` into the sessions that the process is in. The fields are
 /// the first `len` bytes of the words. `len` is at most 24, and should be known to the compiler.
 ///
 /// Wait-free except for aborts; the page switch in between is lock-free. Async-signal-safe. Allocates nothing, locks

@@ -126,7 +126,7 @@ fn an_interrupted_record_is_written_once() {
             Setup { mode: MODE_DISCARD, clock: CLOCK_TSC, uuid, kind, page_count_limit, kept_for: &[], kept_each: 0 };
         // SAFETY: the pool has the geometry's size, is mapped as long as it exists, is zero, and is used here alone.
         let memory = unsafe { Memory::initialise(pool.base(), &GEOMETRY, &setup) };
-        lock().leave();
+        lock().leave_all();
         lock().join(|joining| joining.join_brought(pool.file(), "/nowhere/session-1-0.sock".as_ref())).unwrap();
         // The first record opens a page, and makes the thread known.
         record_words(&ID, 0, WORDS);
@@ -137,6 +137,6 @@ fn an_interrupted_record_is_written_once() {
         // SAFETY: the runs are those of arrays.
         let write = || unsafe { record_segments(&ID, &runs) };
         interrupt_each(&memory, kind, &run_fields, RUN_COUNT, &write);
-        lock().leave();
+        lock().leave_all();
     }
 }
