@@ -1,5 +1,6 @@
 //! The lab's end of an engine: a process with loops, driven over its standard input and output.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -36,6 +37,7 @@ pub struct Engine {
     description: Description,
     /// Number of events that it has emitted so far.
     pub emitted: u64,
+    emitted_by: BTreeMap<String, u64>,
 }
 
 impl Engine {
@@ -48,7 +50,8 @@ impl Engine {
         let mut child = spawned.map_err(|error| LabError::Engine(format!("{name}: {error}")))?;
         let Some(output) = child.stdout.take() else { return Err(LabError::Engine(format!("{name}: no pipe to it"))) };
         let description = Description { name, ..Description::default() };
-        let mut engine = Engine { child, output: BufReader::new(output), description, emitted: 0 };
+        let (output, emitted_by) = (BufReader::new(output), BTreeMap::new());
+        let mut engine = Engine { child, output, description, emitted: 0, emitted_by };
         let Answer::Description(description) = engine.ask(&Request::Describe)? else {
             return Err(engine.failed(WRONG_ANSWER));
         };
@@ -102,9 +105,16 @@ impl Engine {
 
     /// Times a case.
     pub fn run(&mut self, run: Run) -> Result<Timing, LabError> {
+        let case = run.case.clone();
         let Answer::Timing(timing) = self.ask(&Request::Run(run))? else { return Err(self.failed(WRONG_ANSWER)) };
         self.emitted += timing.events;
+        *self.emitted_by.entry(case).or_default() += timing.events;
         Ok(timing)
+    }
+
+    /// Returns the number of events that a case has emitted so far.
+    pub fn emitted_by(&self, case: &str) -> u64 {
+        self.emitted_by.get(case).copied().unwrap_or(0)
     }
 
     /// Asks for the number of events that arrived, if the tracer's own reader counts them.

@@ -24,6 +24,7 @@ use dormouse_owner::Mode;
 use dormouse_testing::lttng::{BUFFERS, LttngCounts, LttngDaemon, LttngSession};
 
 use crate::engine::{Engine, engine_path, find_part};
+use crate::lttng::SecondSession;
 use crate::{Host, LabError, RunOptions};
 
 /// Accounts for the events of a process, and lets the process end.
@@ -183,26 +184,37 @@ pub(crate) fn of_ours(program: &str, dir: &Path, wrong: fn(u64, u64) -> String) 
     Ok((command, Box::new(count)))
 }
 
-/// Starts an engine whose events are counted in the trace of a session, or by the engine itself. `dir` is for its
+/// A session of LTTng-UST, and a second one beside it.
+type LttngSessions = (LttngSession, Option<SecondSession>);
+
+/// Starts an engine whose events are counted in the traces of its sessions, or by the engine itself. `dir` is for its
 /// counts.
-fn start(program: &Path, session: Option<LttngSession>, is_ring: bool, dir: &Path) -> Start {
+fn start(program: &Path, sessions: Option<LttngSessions>, is_ring: bool, dir: &Path) -> Start {
     let counts = dir.join("counts");
     let mut command = Command::new(program);
-    command.env(COUNTS, &counts).envs(session.iter().flat_map(LttngSession::env));
+    command.env(COUNTS, &counts).envs(sessions.iter().flat_map(|(first, _)| first.env()));
     let count = move |mut engine: Engine| {
         let Arrived { events: arrived, why } = engine.arrived()?;
-        let found = Verification { emitted: engine.emitted, is_ring, ..Verification::default() };
-        let found = match session.map(LttngSession::finish) {
-            Some(Ok(LttngCounts { arrived, discarded: lost, bytes })) => {
-                Verification { arrived: Some(arrived), lost, bytes, text: "babeltrace2's count".into(), ..found }
+        let of = |emitted| Verification { emitted, is_ring, ..Verification::default() };
+        let counted = |emitted, counts| match counts {
+            Ok(LttngCounts { arrived, discarded: lost, bytes }) => {
+                Verification { arrived: Some(arrived), lost, bytes, text: "babeltrace2's count".into(), ..of(emitted) }
             }
-            Some(Err(text)) => Verification { text, ..found },
+            Err(text) => Verification { text, ..of(emitted) },
+        };
+        let found = match sessions {
+            Some((first, second)) => {
+                // The daemon may end with the first one.
+                let second = second.map(|second| counted(engine.emitted_by(SECOND_CASES[0]), second.finish()));
+                let first = counted(engine.emitted, first.finish());
+                Verification::of_all(second.into_iter().chain([first]).collect())
+            }
             None => {
                 let counts = std::fs::read_to_string(&counts).unwrap_or_default();
                 let mut words = counts.trim().splitn(3, ' ').skip(1);
                 let lost = words.next().and_then(|lost| lost.parse().ok()).unwrap_or(0);
                 let text = why.unwrap_or_else(|| words.next().unwrap_or_default().into());
-                Verification { arrived, lost, text, ..found }
+                Verification { arrived, lost, text, ..of(engine.emitted) }
             }
         };
         engine.finish()?;
@@ -222,10 +234,12 @@ pub struct Peer {
     is_ring: bool,
     /// Events of its session with LTTng-UST: patterns, each with its filter or an empty text. Other peers have none.
     pub(crate) events: &'static [(&'static str, &'static str)],
+    /// Events of a second session with LTTng-UST, if there is one.
+    pub(crate) events_of_second: &'static [(&'static str, &'static str)],
 }
 
 const fn peer(name: &'static str, experiment: &'static str) -> Peer {
-    Peer { name, experiment, is_ring: false, events: &[] }
+    Peer { name, experiment, is_ring: false, events: &[], events_of_second: &[] }
 }
 
 const fn ring(name: &'static str) -> Peer {
@@ -234,6 +248,9 @@ const fn ring(name: &'static str) -> Peer {
 
 /// LTTng-UST, whose events babeltrace2 counts in the trace of a session.
 pub const LTTNG_UST: Peer = Peer { events: &[("lab:armed_*", "")], ..peer("lttng-ust", "event") };
+
+/// Cases of `filter` whose events a second session records too, and rejects.
+pub(crate) const SECOND_CASES: [&str; 2] = ["armed_u64_both", "armed_u64_first"];
 
 /// LTTng-UST with filters: those of the conditions in `experiments/filter`.
 pub const LTTNG_UST_FILTER: Peer = Peer {
@@ -251,6 +268,7 @@ pub const LTTNG_UST_FILTER: Peer = Peer {
         ("lab:rejected_path", r#"path == "/tmp/*""#),
         ("lab:accepted_path", r#"path == "/var/*""#),
     ],
+    events_of_second: &[("lab:armed_u64_both", ""), ("lab:armed_u64_first", "number >= 1000000000000")],
     ..peer("lttng-ust-filter", "filter")
 };
 
@@ -314,24 +332,29 @@ impl Peer {
         self.is_lttng().then(LttngDaemon::start)
     }
 
-    /// Starts its session, if it has one. Its program is in the directory `programs`. Its trace goes to `dir`, which
+    /// Starts its sessions, if it has any. Its program is in the directory `programs`. Its traces go to `dir`, which
     /// must outlive it.
     ///
     /// # Errors
-    /// [`LabError::Peer`] if it is not built, or if its session cannot be started.
+    /// [`LabError::Peer`] if it is not built, or if a session cannot be started.
     pub fn start(&self, mode: Mode, programs: &Path, dir: &Path) -> Result<Start, LabError> {
         self.program(programs)?;
         self.start_of(&self.daemon(), mode, programs, dir)
     }
 
-    /// Starts its session, with a daemon that has no other session.
+    /// Starts its sessions, with a daemon that has no others.
     fn start_of(&self, daemon: &Daemon, mode: Mode, programs: &Path, dir: &Path) -> Result<Start, LabError> {
         let program = self.program(programs)?;
         let channel = format!("--{} {BUFFERS}", mode.name());
-        let session =
-            daemon.clone().map(|daemon| LttngSession::of(daemon?, &channel, self.events, &[], dir)).transpose();
+        let sessions = |daemon: Result<Rc<LttngDaemon>, String>| {
+            let first = LttngSession::of(daemon?, &channel, self.events, &[], dir)?;
+            let events = Some(self.events_of_second).filter(|events| !events.is_empty());
+            let second = events.map(|events| SecondSession::beside(&first, &channel, events, dir)).transpose()?;
+            Ok((first, second))
+        };
+        let sessions = daemon.clone().map(sessions).transpose().map_err(LabError::Peer)?;
         let is_ring = self.is_ring || self.is_lttng() && mode == Mode::Overwrite;
-        Ok(start(&program, session.map_err(LabError::Peer)?, is_ring, dir))
+        Ok(start(&program, sessions, is_ring, dir))
     }
 }
 
@@ -363,8 +386,9 @@ impl Verification {
         }
     }
 
-    /// Combines the verifications of an engine's processes: the first that does not hold, otherwise their sum.
-    fn of_all(found: Vec<Verification>) -> Verification {
+    /// Combines the verifications of an engine's processes, or of a process's sessions: the first that does not hold,
+    /// otherwise their sum.
+    pub(crate) fn of_all(found: Vec<Verification>) -> Verification {
         let sum = |a: Verification, b: Verification| Verification {
             emitted: a.emitted + b.emitted,
             arrived: a.arrived.zip(b.arrived).map(|(a, b)| a + b),

@@ -6,9 +6,11 @@
 //!   rejected_FIELDS  … whose condition is false         rejected_u64_10   … the last of whose ten comparisons is false
 //!   sampled_u64      … of which one in 100 is recorded, by chance
 //!   dormant_u64      … whose condition is false for every event of its class
+//!   armed_u64_both   an event that a second session records too
+//!   armed_u64_first  … that a second session rejects by a condition
 //! ```
 //! `FIELDS` is `u64`, or `path`: a number and a text of 32 bytes. Each case has a class of its own, with the case's
-//! name; the experiment gives each class its rule.
+//! name; the experiment gives each class its rule. The second session wants the classes of two cases only.
 //!
 //! An event that nobody wants would cost less than one that a condition rejects, and neither arrives. So the program
 //! does not start unless the classes of rejected events are armed, and that of the dormant one is not.
@@ -33,6 +35,8 @@ fn text(number: u64) -> &'static str {
 repeat!(empty, number => {});
 repeat!(empty_path, number => black_box(text(number)));
 repeat!(armed_u64, number => dormouse::event!(lab.armed_u64, number));
+repeat!(armed_u64_both, number => dormouse::event!(lab.armed_u64_both, number));
+repeat!(armed_u64_first, number => dormouse::event!(lab.armed_u64_first, number));
 repeat!(rejected_u64, number => dormouse::event!(lab.rejected_u64, number));
 repeat!(accepted_u64, number => dormouse::event!(lab.accepted_u64, number));
 repeat!(rejected_u64_10, number => dormouse::event!(lab.rejected_u64_10, number));
@@ -73,6 +77,8 @@ fn main() -> ExitCode {
         ("empty", empty),
         ("empty_path", empty_path),
         ("armed_u64", armed_u64),
+        ("armed_u64_both", armed_u64_both),
+        ("armed_u64_first", armed_u64_first),
         ("rejected_u64", rejected_u64),
         ("accepted_u64", accepted_u64),
         ("rejected_u64_10", rejected_u64_10),

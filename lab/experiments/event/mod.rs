@@ -17,8 +17,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use dormouse_abi::environment::{ENV_MEMORY, ENV_SESSION, with_session};
 use dormouse_lab_harness::{Run, Walk};
-use dormouse_owner::{Mode, Options, Session};
+use dormouse_owner::{Mode, Options, Session, Summary};
 
 use crate::engine::{Engine, engine_path};
 use crate::engines::{self, Engines, RunningPeer, Start, Verification};
@@ -180,22 +181,52 @@ pub(crate) fn session_options(dir: &Path, mode: Mode, budget_bytes: u64) -> Opti
 /// Starts the engine that the options name as the command, in their session, whose trace is removed at the end. It is
 /// an error if not all events are accounted for.
 pub(crate) fn in_session(session: Session, options: Options) -> Result<Start, LabError> {
-    let mut command = Command::new(engine_path(&options.command_line)?);
-    command.envs(session.environment()?);
+    in_sessions(vec![(session, options, None)])
+}
+
+/// Cases of the engine whose events a session records, and rejects by a condition.
+pub(crate) type Cases = [&'static str; 2];
+
+/// Starts the engine like [`in_session`], in several sessions at once. A session without cases records all events. The
+/// events of each session are accounted for by themselves, and summed.
+pub(crate) fn in_sessions(sessions: Vec<(Session, Options, Option<Cases>)>) -> Result<Start, LabError> {
+    let mut command = Command::new(engine_path(&sessions[0].1.command_line)?);
+    let mut lists = (String::new(), String::new());
+    for (session, ..) in &sessions {
+        let [socket, memory] = session.environment()?.map(|(_, value)| value.to_string_lossy().into_owned());
+        lists = with_session((&lists.0, &lists.1), &socket, &memory);
+    }
+    command.env(ENV_SESSION, lists.0).env(ENV_MEMORY, lists.1);
     let count = move |engine: Engine| {
-        let (emitted, is_ring) = (engine.emitted, options.mode == Mode::Overwrite);
+        let emitted = |cases: &Option<Cases>| match cases {
+            None => (engine.emitted, None),
+            Some([recorded, rejected]) => (engine.emitted_by(recorded), Some(engine.emitted_by(rejected))),
+        };
+        let emitted: Vec<_> = sessions.iter().map(|(.., cases)| emitted(cases)).collect();
         engine.finish()?;
-        let summary = session.finish();
-        let (arrived, lost) = (Some(summary.events), summary.losses.lost());
-        let found = Verification { emitted, arrived, lost, is_ring, bytes: summary.bytes, ..Verification::default() };
-        if !found.holds() || is_ring && lost > 0 {
-            return Err(LabError::Engine(format!("{}: {summary}, of {emitted} emitted", options.mode.name())));
-        }
-        // The rest is in a temporary directory.
-        let _ = std::fs::remove_dir_all(&options.dir);
-        Ok(found)
+        let found = sessions
+            .into_iter()
+            .zip(emitted)
+            .map(|((session, options, _), (emitted, rejected))| account(session.finish(), &options, emitted, rejected));
+        Ok(Verification::of_all(found.collect::<Result<_, _>>()?))
     };
     Ok((command, Box::new(count)))
+}
+
+/// Accounts for the events of a session that has ended, and removes its trace. `rejected` is the number of events that
+/// its conditions rejected, if it is known.
+fn account(summary: Summary, options: &Options, emitted: u64, rejected: Option<u64>) -> Result<Verification, LabError> {
+    let is_ring = options.mode == Mode::Overwrite;
+    let (arrived, lost) = (Some(summary.events), summary.losses.lost());
+    let found = Verification { emitted, arrived, lost, is_ring, bytes: summary.bytes, ..Verification::default() };
+    let counted: u64 = summary.unrecorded.iter().map(|class| class.rejected).sum();
+    if !found.holds() || is_ring && lost > 0 || rejected.is_some_and(|rejected| rejected != counted) {
+        let rejected = rejected.map(|rejected| format!(" and {rejected} to reject")).unwrap_or_default();
+        return Err(LabError::Engine(format!("{}: {summary}, of {emitted} emitted{rejected}", options.mode.name())));
+    }
+    // The rest is in a temporary directory.
+    let _ = std::fs::remove_dir_all(&options.dir);
+    Ok(found)
 }
 
 /// Returns notes on the events of our first two engines, which are in sessions in overwrite and in discard mode.

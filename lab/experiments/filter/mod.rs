@@ -7,23 +7,24 @@
 //!                 dormant: ours by a condition that is false for every event of the class, others' not enabled
 //!   fields        u64     path: a u64, and the text that is asked for     span: a field of the span (EnvFilter)
 //!   comparisons   1, or 10 joined by `and`, of which the last one rejects
+//!   sessions      1, or 2 that record the event, or 1-of-2: the second rejects it by a comparison (armed u64)
 //!   pressure      hot; with one u64 also L2, for ours and LTTng-UST
 //! ```
 //! Each case is an event class of its own with a rule of its own, all in one process and one session, so that no two
-//! processes are compared where one tracer is. Events of one kind have the same values in all cases; only the
-//! conditions differ.
+//! processes are compared where one tracer is. The process is in a second session too, which has rules for the two
+//! classes of several sessions only. Events of one kind have the same values in all cases; only the conditions differ.
 //!
-//! Verified in discard mode: accepted events arrive or are lost, and rejected ones do neither. The engines check that
-//! the classes of rejected events are armed. Sampled events are measured in overwrite mode only, because chance decides
-//! how many arrive.
+//! Verified in discard mode, in each session: accepted events arrive or are lost, and rejected ones do neither. The
+//! engines check that the classes of rejected events are armed; our second session counts those that it rejects.
+//! Sampled events are measured in overwrite mode only, because chance decides how many arrive.
 
 use std::time::Duration;
 
 use dormouse_lab_harness::Walk;
 use dormouse_owner::{Mode, Options, Session};
 
-use crate::engines::{Engines, PEERS, RunningPeer};
-use crate::experiments::event::{DISCARD_BUDGET_BYTES, counts, in_session, session_options};
+use crate::engines::{Engines, PEERS, RunningPeer, SECOND_CASES};
+use crate::experiments::event::{DISCARD_BUDGET_BYTES, counts, in_sessions, session_options};
 use crate::plan::{self, Axis, Plan, Turn, slot};
 use crate::{Experiment, Host, LabError, RunOptions};
 
@@ -51,6 +52,10 @@ const RULES: [(&str, &str); 8] = [
     ("lab:sampled_u64", "sample 1/100"),
 ];
 
+/// Rules of our second sessions, in the order of [`SECOND_CASES`].
+const SECOND_RULES: [(&str, &str); 2] =
+    [("lab:armed_u64_both", ""), ("lab:armed_u64_first", "where number >= 1000000000000")];
+
 /// Our sessions, in the order in which the engines are added: the mode, and the budget in bytes.
 const SESSIONS: [(Mode, u64); 2] = [(Mode::Overwrite, 1 << 20), (Mode::Discard, DISCARD_BUDGET_BYTES)];
 
@@ -77,27 +82,35 @@ const AXES: &[Axis] = &[
     Axis::plain("state"),
     Axis::plain("fields"),
     Axis { name: "comparisons", silent: "1", shown: "{}-comparisons" },
+    Axis { name: "sessions", silent: "1", shown: "{}-sessions" },
     Axis::without("pressure", "hot"),
     Axis::without("mode", "overwrite"),
 ];
 
-/// State, fields and number of comparisons.
-type Case<'a> = [&'a str; 3];
+/// State, fields, number of comparisons, and sessions.
+type Case<'a> = [&'a str; 4];
 
-/// Takes the name of a case apart, `STATE_FIELDS` or `STATE_FIELDS_COMPARISONS`. Returns `None` if the experiment
-/// leaves it out: an engine of `event` has more cases.
+/// Takes the name of a case apart: `STATE_FIELDS`, `STATE_FIELDS_COMPARISONS`, or `armed_FIELDS_both` and
+/// `armed_FIELDS_first` in two sessions. Returns `None` if the experiment leaves it out: an engine of `event` has more
+/// cases.
 fn parse(name: &str) -> Option<Case<'_>> {
     let mut parts = name.split('_');
-    let (state, fields, comparisons) = (parts.next()?, parts.next()?, parts.next());
+    let (state, fields, more) = (parts.next()?, parts.next()?, parts.next());
     let is_wanted = state != "empty" && ["u64", "path", "span"].contains(&fields);
-    let is_asked = ["rejected", "accepted"].contains(&state);
-    is_wanted.then_some([state, fields, comparisons.unwrap_or(if is_asked { "1" } else { "" })])
+    let [comparisons, sessions] = match (state, more) {
+        ("armed", Some("both")) => ["", "2"],
+        ("armed", Some("first")) => ["", "1-of-2"],
+        ("armed", _) => ["", "1"],
+        ("rejected" | "accepted", more) => [more.unwrap_or("1"), ""],
+        _ => ["", ""],
+    };
+    is_wanted.then_some([state, fields, comparisons, sessions])
 }
 
 /// Returns the labels of a case; those without a value are left out.
 fn labels<'a>(
     tool: &RunningPeer,
-    [state, fields, comparisons]: Case<'a>,
+    [state, fields, comparisons, sessions]: Case<'a>,
     pressure: &'a str,
 ) -> Vec<(&'static str, &'a str)> {
     let name = TOOLS.iter().find(|(engine, _)| *engine == tool.name).map_or(tool.name, |(_, name)| *name);
@@ -106,6 +119,7 @@ fn labels<'a>(
         ("state", state),
         ("fields", fields),
         ("comparisons", comparisons),
+        ("sessions", sessions),
         ("pressure", pressure),
         ("mode", tool.mode.map_or("", Mode::name)),
     ];
@@ -135,7 +149,7 @@ fn slots(engines: &Engines, walks: &[(&'static str, Walk)]) -> Plan {
             };
             let turn = Turn::Lasting(Duration::from_micros(lasting_us));
             for name in &engine.description().cases {
-                let case = parse(name).filter(|[state, fields, _]| {
+                let case = parse(name).filter(|[state, fields, ..]| {
                     let is_verified = *state != "sampled" || tool.mode != Some(Mode::Discard);
                     is_verified && is_wanted(tool, fields, pressure)
                 });
@@ -147,7 +161,7 @@ fn slots(engines: &Engines, walks: &[(&'static str, Walk)]) -> Plan {
                 // The empty loop of the same fields, if the engine has one.
                 let own = format!("empty_{}", case[1]);
                 let empty = if engine.has(&own) { (own.as_str(), case[1]) } else { ("empty", "") };
-                let base = add(empty.0, ["empty", empty.1, ""], None);
+                let base = add(empty.0, ["empty", empty.1, "", ""], None);
                 // Without an empty loop to subtract, there is no cost.
                 if base.is_some() {
                     add(name, case, base);
@@ -163,10 +177,14 @@ pub(super) fn run_filter(options: &RunOptions, host: &Host) -> Result<Experiment
     let mut engines = Engines::new(options)?;
     for (mode, budget_bytes) in SESSIONS {
         engines.add(move |dir| {
-            let rule = |(pattern, rest): (&str, &str)| format!("{pattern} {rest}").trim_end().to_string();
-            let (rules, command_line) = (RULES.map(rule).into(), ENGINE.into());
-            let of_session = Options { rules, command_line, ..session_options(dir, mode, budget_bytes) };
-            in_session(Session::create(&of_session)?, of_session)
+            let session = |name: &str, rules: &[(&str, &str)], cases| {
+                let rule = |(pattern, rest): &(&str, &str)| format!("{pattern} {rest}").trim_end().to_string();
+                let (rules, command_line) = (rules.iter().map(rule).collect(), ENGINE.into());
+                let options = session_options(&dir.join(name), mode, budget_bytes);
+                let options = Options { rules, command_line, ..options };
+                Ok::<_, LabError>((Session::create(&options)?, options, cases))
+            };
+            in_sessions(vec![session("first", &RULES, None)?, session("second", &SECOND_RULES, Some(SECOND_CASES))?])
         })?;
     }
     let is_tool = |name: &str| TOOLS.iter().any(|(engine, _)| *engine == name);
@@ -182,7 +200,7 @@ pub(super) fn run_filter(options: &RunOptions, host: &Host) -> Result<Experiment
 }
 
 /// Name, numerator and denominator of each ratio.
-const RATIOS: [(&str, &str, &str); 25] = [
+const RATIOS: [(&str, &str, &str); 30] = [
     ("rejected_vs_lttng_ust", "dormouse.rejected.u64", "lttng-ust.rejected.u64"),
     ("accepted_vs_lttng_ust", "dormouse.accepted.u64", "lttng-ust.accepted.u64"),
     ("rejected_prefix_vs_lttng_ust", "dormouse.rejected.path", "lttng-ust.rejected.path"),
@@ -203,6 +221,11 @@ const RATIOS: [(&str, &str, &str); 25] = [
     ("rejected_prefix_vs_armed", "dormouse.rejected.path", "dormouse.armed.path"),
     ("accepted_prefix_vs_armed", "dormouse.accepted.path", "dormouse.armed.path"),
     ("rejected_10_comparisons_vs_1", "dormouse.rejected.u64.10-comparisons", "dormouse.rejected.u64"),
+    ("two_sessions_vs_lttng_ust", "dormouse.armed.u64.2-sessions", "lttng-ust.armed.u64.2-sessions"),
+    ("two_sessions_vs_one", "dormouse.armed.u64.2-sessions", "dormouse.armed.u64"),
+    ("one_of_two_sessions_vs_lttng_ust", "dormouse.armed.u64.1-of-2-sessions", "lttng-ust.armed.u64.1-of-2-sessions"),
+    ("one_of_two_sessions_vs_one", "dormouse.armed.u64.1-of-2-sessions", "dormouse.armed.u64"),
+    ("lttng_ust_two_sessions_vs_one", "lttng-ust.armed.u64.2-sessions", "lttng-ust.armed.u64"),
     ("lttng_ust_rejected_vs_armed", "lttng-ust.rejected.u64", "lttng-ust.armed.u64"),
     ("lttng_ust_accepted_vs_armed", "lttng-ust.accepted.u64", "lttng-ust.armed.u64"),
     ("lttng_ust_rejected_prefix_vs_armed", "lttng-ust.rejected.path", "lttng-ust.armed.path"),
@@ -231,6 +254,8 @@ mod tests {
             (name("dormouse", overwrite, "armed_u64", "hot"), "dormouse.armed.u64"),
             (name("dormouse", overwrite, "rejected_u64_10", "hot"), "dormouse.rejected.u64.10-comparisons"),
             (name("dormouse", Some(Mode::Discard), "accepted_path", "hot"), "dormouse.accepted.path.discard"),
+            (name("dormouse", Some(Mode::Discard), "armed_u64_both", "hot"), "dormouse.armed.u64.2-sessions.discard"),
+            (name("lttng-ust-filter", overwrite, "armed_u64_first", "hot"), "lttng-ust.armed.u64.1-of-2-sessions"),
             (name("lttng-ust-filter", overwrite, "rejected_u64", "L2"), "lttng-ust.rejected.u64.L2"),
             (name("perfetto", None, "dormant_u64", "hot"), "perfetto.dormant.u64"),
             (name("tracing-filter", None, "rejected_span", "hot"), "env-filter.rejected.span"),
@@ -247,10 +272,14 @@ mod tests {
     fn lttng_is_asked_the_same() {
         let of_lttng = |rest: &str| rest.trim_start_matches("where ").replace(" and ", " && ").replace(" ~ ", " == ");
         let ours = ["lab:dormant_u64", "lab:sampled_u64"];
-        let asked = RULES.iter().filter(|(pattern, _)| !ours.contains(pattern));
-        let asked: Vec<_> = asked.map(|(pattern, rest)| (*pattern, of_lttng(rest))).collect();
-        let theirs = LTTNG_UST_FILTER.events.iter().map(|(pattern, filter)| (*pattern, filter.to_string()));
-        assert_eq!(asked, theirs.collect::<Vec<_>>());
+        for (rules, events) in
+            [(&RULES[..], LTTNG_UST_FILTER.events), (&SECOND_RULES, LTTNG_UST_FILTER.events_of_second)]
+        {
+            let asked = rules.iter().filter(|(pattern, _)| !ours.contains(pattern));
+            let asked: Vec<_> = asked.map(|(pattern, rest)| (*pattern, of_lttng(rest))).collect();
+            let theirs = events.iter().map(|(pattern, filter)| (*pattern, filter.to_string()));
+            assert_eq!(asked, theirs.collect::<Vec<_>>());
+        }
     }
 
     #[test]
@@ -260,11 +289,13 @@ mod tests {
             let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
             let rules = RULES
                 .iter()
+                .chain(&SECOND_RULES)
                 .filter(|(pattern, rest)| !pattern.ends_with('*') && (has_samples || !rest.starts_with("sample")));
             for (pattern, rest) in rules {
                 let case = pattern.strip_prefix("lab:").expect("the provider");
                 assert!(text.contains(&format!("\"{case}\"")), "{path}: {case} {rest}");
             }
         }
+        assert_eq!(SECOND_RULES.map(|(pattern, _)| pattern), SECOND_CASES.map(|case| format!("lab:{case}")));
     }
 }

@@ -2,7 +2,9 @@
  * Engine `lttng-ust-filter`: tracepoints of LTTng-UST, with filters.
  *
  * The library and the session are those of the engine `lttng-ust`. Each event that has a filter is enabled by
- * `lttng enable-event --userspace --filter`. The program runs a filter's bytecode before it writes an event.
+ * `lttng enable-event --userspace --filter`. The program runs a filter's bytecode before it writes an event. A second
+ * session of the same daemon, with a channel like that of the first, records the events of `armed_u64_both` and rejects
+ * those of `armed_u64_first`, which the first session records too.
  *
  * Rejected and accepted: events whose filter is false, and true; of `rejected_u64_10` the last of ten comparisons is
  * false. Dormant: an event of the same provider that is not enabled. An event that is not enabled would cost less than
@@ -39,6 +41,8 @@ static inline void choose_path(uint64_t number)
 
 LAB_LOOP(run_empty_path, choose_path(number))
 LAB_LOOP(run_armed_u64, lttng_ust_tracepoint(lab, armed_u64, number))
+LAB_LOOP(run_armed_u64_both, lttng_ust_tracepoint(lab, armed_u64_both, number))
+LAB_LOOP(run_armed_u64_first, lttng_ust_tracepoint(lab, armed_u64_first, number))
 LAB_LOOP(run_rejected_u64, lttng_ust_tracepoint(lab, rejected_u64, number))
 LAB_LOOP(run_accepted_u64, lttng_ust_tracepoint(lab, accepted_u64, number))
 LAB_LOOP(run_rejected_u64_10, lttng_ust_tracepoint(lab, rejected_u64_10, number))
@@ -51,6 +55,8 @@ static const struct dormouse_lab_case cases[] = {
     LAB_EMPTY_CASES,
     { "empty_path", run_empty_path, 0 },
     { "armed_u64", run_armed_u64, 1 },
+    { "armed_u64_both", run_armed_u64_both, 1 },
+    { "armed_u64_first", run_armed_u64_first, 1 },
     { "rejected_u64", run_rejected_u64, 0 },
     { "accepted_u64", run_accepted_u64, 1 },
     { "rejected_u64_10", run_rejected_u64_10, 0 },

@@ -24,13 +24,21 @@ fn filter_has_its_figures_and_its_bounds() {
         }
         has(&format!("dormouse.rejected.u64.10-comparisons{mode}"));
         has(&format!("dormouse.dormant.u64{mode}"));
+        has(&format!("dormouse.armed.u64.2-sessions{mode}"));
+        has(&format!("dormouse.armed.u64.1-of-2-sessions{mode}"));
     }
     has("dormouse.sampled.u64");
     assert!(experiment.measurements.iter().all(|found| found.name != "dormouse.sampled.u64.discard"));
     if report.host.caches_bytes()[1].is_some() {
         ["dormouse.rejected.u64.L2", "dormouse.accepted.u64.L2", "dormouse.dormant.u64.L2"].into_iter().for_each(has);
     }
-    for ratio in ["rejected_vs_armed", "accepted_vs_armed", "sampled_vs_armed", "rejected_10_comparisons_vs_1"] {
+    for ratio in [
+        "rejected_vs_armed",
+        "accepted_vs_armed",
+        "sampled_vs_armed",
+        "rejected_10_comparisons_vs_1",
+        "two_sessions_vs_one",
+    ] {
         let is_explained = || experiment.notes.iter().any(|note| note.starts_with(&format!("{ratio}: no ratio")));
         assert!(experiment.ratios.iter().any(|found| found.name == ratio) || is_explained(), "{ratio}");
     }
@@ -41,5 +49,5 @@ fn filter_has_its_figures_and_its_bounds() {
         assert_eq!(judged.verdict == Verdict::NotMeasured, is_of_lttng, "{judged:#?}");
         assert!(!is_of_lttng || judged.why.starts_with("LTTng-UST is missing"), "{judged:#?}");
     }
-    assert_eq!(experiment.statements.len(), 5);
+    assert_eq!(experiment.statements.len(), 7);
 }
