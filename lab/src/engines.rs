@@ -24,7 +24,6 @@ use dormouse_owner::Mode;
 use dormouse_testing::lttng::{BUFFERS, LttngCounts, LttngDaemon, LttngSession};
 
 use crate::engine::{Engine, engine_path, find_part};
-use crate::lttng::SecondSession;
 use crate::{Host, LabError, RunOptions};
 
 /// Accounts for the events of a process, and lets the process end.
@@ -185,7 +184,7 @@ pub(crate) fn of_ours(program: &str, dir: &Path, wrong: fn(u64, u64) -> String) 
 }
 
 /// A session of LTTng-UST, and a second one beside it.
-type LttngSessions = (LttngSession, Option<SecondSession>);
+type LttngSessions = (LttngSession, Option<LttngSession>);
 
 /// Starts an engine whose events are counted in the traces of its sessions, or by the engine itself. `dir` is for its
 /// counts.
@@ -349,7 +348,7 @@ impl Peer {
         let sessions = |daemon: Result<Rc<LttngDaemon>, String>| {
             let first = LttngSession::of(daemon?, &channel, self.events, &[], dir)?;
             let events = Some(self.events_of_second).filter(|events| !events.is_empty());
-            let second = events.map(|events| SecondSession::beside(&first, &channel, events, dir)).transpose()?;
+            let second = events.map(|events| first.beside(&channel, events, dir)).transpose()?;
             Ok((first, second))
         };
         let sessions = daemon.clone().map(sessions).transpose().map_err(LabError::Peer)?;

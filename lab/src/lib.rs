@@ -24,7 +24,6 @@ pub mod engines;
 #[path = "../experiments/mod.rs"]
 pub mod experiments;
 pub mod grid;
-mod lttng;
 pub mod merge;
 pub mod paper;
 mod plan;

@@ -31,7 +31,8 @@ pub const INSTALL: &str = "apt-get install lttng-tools liblttng-ust-dev babeltra
 pub const CONFIGURATION: &str = "buffers for each user and processor, four sub-buffers of 1 MiB";
 /// The lab's session settings as options of `lttng enable-channel`.
 pub const BUFFERS: &str = "--buffers-uid --subbuf-size=1M --num-subbuf=4";
-const SESSION: &str = "dormouse-lab";
+/// Names of a daemon's sessions.
+const SESSIONS: [&str; 2] = ["dormouse-lab", "dormouse-lab-second"];
 const CHANNEL: &str = "lab";
 /// How long the daemon may take for its first answer, and to end.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -62,6 +63,7 @@ pub struct LttngDaemon {
 #[derive(Debug)]
 pub struct LttngSession {
     daemon: Rc<LttngDaemon>,
+    name: &'static str,
     is_snapshot: bool,
     trace: PathBuf,
 }
@@ -137,14 +139,33 @@ impl LttngSession {
         dir: &Path,
     ) -> Result<LttngSession, String> {
         daemon.answered()?;
+        LttngSession::named(SESSIONS[0], daemon, options, events, contexts, dir)
+    }
+
+    /// Starts a second session of the same daemon. The arguments are those of [`LttngSession::of`].
+    ///
+    /// # Errors
+    /// One line with the reason.
+    pub fn beside(&self, options: &str, events: &[(&str, &str)], dir: &Path) -> Result<LttngSession, String> {
+        LttngSession::named(SESSIONS[1], Rc::clone(&self.daemon), options, events, &[], dir)
+    }
+
+    fn named(
+        name: &'static str,
+        daemon: Rc<LttngDaemon>,
+        options: &str,
+        events: &[(&str, &str)],
+        contexts: &[&str],
+        dir: &Path,
+    ) -> Result<LttngSession, String> {
         let trace =
             tempfile::Builder::new().prefix("lttng-").tempdir_in(dir).map_err(|error| error.to_string())?.keep();
         let output = format!("--output={}", trace.display());
-        let session = LttngSession { daemon, is_snapshot: options.contains("--overwrite"), trace };
+        let session = LttngSession { daemon, name, is_snapshot: options.contains("--overwrite"), trace };
         let lttng = |words: &str, further: &[&str]| session.daemon.lttng(words, further);
         let kind = if session.is_snapshot { " --snapshot" } else { "" };
-        lttng(&format!("create {SESSION}{kind}"), &[&output])?;
-        let in_session = format!("--userspace --session={SESSION}");
+        lttng(&format!("create {name}{kind}"), &[&output])?;
+        let in_session = format!("--userspace --session={name}");
         lttng(&format!("enable-channel {in_session} {options} {CHANNEL}"), &[])?;
         for &(pattern, filter) in events {
             let filter: &[&str] = if filter.is_empty() { &[] } else { &["--filter", filter] };
@@ -153,7 +174,7 @@ impl LttngSession {
         for context in contexts {
             lttng(&format!("add-context {in_session} --channel={CHANNEL} --type={context}"), &[])?;
         }
-        lttng("start", &[SESSION])?;
+        lttng("start", &[name])?;
         Ok(session)
     }
 
@@ -168,7 +189,7 @@ impl LttngSession {
     /// # Errors
     /// If LTTng fails.
     pub fn rotate(&self) -> Result<(), String> {
-        self.daemon.lttng(&format!("rotate {SESSION}"), &[]).map(drop)
+        self.daemon.lttng(&format!("rotate {}", self.name), &[]).map(drop)
     }
 
     /// Ends the recording and counts the events that arrived; removes the trace afterwards.
@@ -192,12 +213,12 @@ impl LttngSession {
     /// Ends the recording. Returns the number of discarded events.
     fn end(&self) -> Result<u64, String> {
         let lttng = |words: &str, further: &[&str]| self.daemon.lttng(words, further);
-        lttng("stop", &[SESSION])?;
+        lttng("stop", &[self.name])?;
         if self.is_snapshot {
-            lttng("snapshot record", &[&format!("--session={SESSION}")])?;
+            lttng("snapshot record", &[&format!("--session={}", self.name)])?;
         }
-        let discarded = discarded(&lttng("list", &[SESSION])?);
-        lttng("destroy", &[SESSION])?;
+        let discarded = discarded(&lttng("list", &[self.name])?);
+        lttng("destroy", &[self.name])?;
         Ok(discarded)
     }
 }
