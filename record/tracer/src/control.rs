@@ -283,24 +283,26 @@ impl Control {
     }
 
     fn list(&self) -> ProgramToTool {
+        // A thread that notices a session's end leaves it at any time.
+        let listed: Vec<&Attached> = sessions().collect();
         ProgramToTool::Classes {
-            sessions: sessions().map(name_of).collect(),
-            classes: self.statuses(),
+            sessions: listed.iter().map(|attached| name_of(attached)).collect(),
+            classes: self.statuses(&listed),
             patching: dormouse_imv_control::patching(),
         }
     }
 
-    fn statuses(&self) -> Vec<ClassStatus> {
+    /// Returns the state of each class in these sessions.
+    fn statuses(&self, listed: &[&Attached]) -> Vec<ClassStatus> {
         // The memory stays mapped: it is unmapped under the tracer's lock only.
-        let unrecorded: BTreeMap<usize, _> =
-            sessions().filter_map(|attached| Some((attached.slot, attached.memory.unrecorded_by_class()?))).collect();
+        let unrecorded: Vec<_> = listed.iter().map(|attached| attached.memory.unrecorded_by_class()).collect();
         let status = |class: &Class| {
             let count = dormouse_imv::key_sites(class.gate).unwrap_or_default();
-            let in_session = |attached: &Attached| {
-                let of_class = class.sessions.get(&attached.slot);
+            let in_session = |index: usize| {
+                let of_class = class.sessions.get(&listed[index].slot);
                 let unrecorded_for = |reason: Reason| {
                     // The last counter is that of several classes.
-                    let (_, counts) = unrecorded.get(&attached.slot)?[reason as usize].split_last()?;
+                    let (_, counts) = unrecorded[index].as_ref()?[reason as usize].split_last()?;
                     counts.get(of_class?.id as usize).copied()
                 };
                 ClassInSession {
@@ -313,7 +315,7 @@ impl Control {
                 decl: class.decl.clone(),
                 site_count: count.sites as u32,
                 patched_count: count.patched as u32,
-                sessions: sessions().map(in_session).collect(),
+                sessions: (0..listed.len()).map(in_session).collect(),
             }
         };
         self.declared.classes.iter().map(status).collect()

@@ -151,8 +151,8 @@ pub struct PreparedRequest {
 }
 
 impl PreparedRequest {
-    /// Sends the request to the owner of the first session in overwrite mode, or else of the first session. Does not wait for the snapshot, because
-    /// the session's memory outlives the program. Returns whether the request was sent.
+    /// Sends the request to the owner of the first session in overwrite mode, or else of the first session. Does not wait
+    /// for the snapshot, because the session's memory outlives the program. Returns whether the request was sent.
     ///
     /// Wait-free except for the kernel; async-signal-safe; preserves errno.
     pub fn request(&self) -> bool {

@@ -2,8 +2,8 @@
 //!
 //! x0 holds the id (or `StampedRecord`), x1 the size, x3, x4 and x5 the fields. They stay unchanged, except that runs use
 //! x5. x2, x9 to x13, x16 and x17 are free: x16 and x17 because the linker may change them on the way to a function
-//! anyway. x18 is the platform's. There is no memory below the stack pointer that a handler would respect; sections of classes with
-//! a plan keep their entry on the stack.
+//! anyway. x18 is the platform's. There is no memory below the stack pointer that a handler would respect; sections of
+//! classes with a plan keep their entry on the stack.
 //!
 //! | after | x2 | x9 | x10 | x11 | x12 | x16 | x17 |
 //! | --- | --- | --- | --- | --- | --- | --- | --- |
