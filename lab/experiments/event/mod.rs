@@ -192,7 +192,8 @@ pub(crate) type Cases = [&'static str; 2];
 pub(crate) fn in_sessions(sessions: Vec<(Session, Options, Option<Cases>)>) -> Result<Start, LabError> {
     let mut command = Command::new(engine_path(&sessions[0].1.command_line)?);
     let mut lists = (String::new(), String::new());
-    for (session, ..) in &sessions {
+    // The last one that is added is the first that the process joins.
+    for (session, ..) in sessions.iter().rev() {
         let [socket, memory] = session.environment()?.map(|(_, value)| value.to_string_lossy().into_owned());
         lists = with_session((&lists.0, &lists.1), &socket, &memory);
     }
