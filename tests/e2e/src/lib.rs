@@ -9,6 +9,7 @@
 //! ```
 //! * [`emit`]: events that can be verified by their own contents: a number, and a check made of it.
 //! * [`run`]: builds and runs the command; a process that hangs is killed, and the test fails with a message.
+//! * [`memory`]: the memory of a process's session.
 //! * [`program`]: a program that no recording has started.
 //! * [`trace`]: reads a trace.
 //! * [`check`]: checks that apply to every trace.
@@ -18,6 +19,7 @@
 
 pub mod check;
 pub mod emit;
+pub mod memory;
 pub mod program;
 pub mod run;
 pub mod trace;

@@ -11,10 +11,10 @@ use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use dormouse_abi::session::{Geometry, HEADER_SIZE_BYTES, STREAM_STRIDE_BYTES, SessionHeader};
+use dormouse_abi::session::{HEADER_SIZE_BYTES, STREAM_STRIDE_BYTES};
 use dormouse_abi::site::X86_BRANCH_LEN;
 use dormouse_e2e::run::owner_of;
-use dormouse_e2e::{Random, emit};
+use dormouse_e2e::{Random, emit, memory};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -729,26 +729,14 @@ fn regions(name: &str) -> Vec<Region> {
     maps.lines().filter(|line| line.contains(name)).map(region).collect()
 }
 
-/// Returns the session's memory in this process, as words, and its geometry.
-fn session_memory() -> (Vec<&'static AtomicU64>, Geometry) {
-    let region = regions("dormouse-session").into_iter().next().expect("the process is in a session");
-    // SAFETY: the header is mapped, aligned and complete, and consists of atomics.
-    let header = unsafe { &*(region.start as *const SessionHeader) };
-    let geometry = Geometry::from_layout(&header.layout(), region.len).expect("a header that nobody has touched");
-    let words = (0..geometry.size_bytes() / 8).map(|index| {
-        // SAFETY: inside the mapping and aligned; a process in a session unmaps the memory only when it is told to
-        // leave.
-        unsafe { AtomicU64::from_ptr((region.start as *mut u64).wrapping_add(index)) }
-    });
-    (words.collect(), geometry)
-}
-
 /// Writes garbage over the session's memory, and continues to emit meanwhile. An even seed leaves the header unchanged,
 /// since changes there would soon make all programs leave the session.
 fn hostile(seed: u64, stores: u64) {
-    let (words, geometry) = session_memory();
+    let memory = memory::innermost();
+    let (words, geometry) = (memory.words(), *memory.geometry());
     let mut random = Random(seed);
     let control_words = geometry.pages_offset() as u64 / 8;
+    let mut events = 0;
     let stream_words = (geometry.rings_offset() - geometry.streams_offset()) as u64 / 8;
     for number in 0..stores {
         let index = match random.below(8) {
@@ -780,9 +768,10 @@ fn hostile(seed: u64, stores: u64) {
         words[index as usize].store(value, Ordering::Relaxed);
         if number % 8 == 0 {
             emit::step(0, number);
+            events += 1;
         }
     }
-    println!("scribbled {stores}");
+    println!("scribbled {stores}\nbetween {events}");
 }
 
 /// Offset of `idx` in the available ring and in the used ring (VirtIO 1.2, 2.7.6 and 2.7.8).
@@ -790,7 +779,8 @@ const IDX: usize = 2;
 
 /// Endlessly offers pages that were never filled: the ring is always half full.
 fn flood() {
-    let (words, geometry) = session_memory();
+    let memory = memory::innermost();
+    let (words, geometry) = (memory.words(), *memory.geometry());
     println!("ready");
     let ring = geometry.rings_offset();
     let (avail, used) = (ring + geometry.ring().avail() + IDX, ring + geometry.ring().used() + IDX);
@@ -807,7 +797,8 @@ fn flood() {
 fn lie(events: u64) {
     emit_steps(0, events);
     println!("emitted {events}");
-    let (words, geometry) = session_memory();
+    let memory = memory::innermost();
+    let (words, geometry) = (memory.words(), *memory.geometry());
     let ring_bytes = geometry.ring_stride_bytes();
     for ring in (geometry.rings_offset()..).step_by(ring_bytes).take(geometry.stream_count as usize) {
         let avail = ring + geometry.ring().avail() + IDX;

@@ -1,9 +1,10 @@
 //! A process that writes garbage over the session's memory harms only the trace.
 
 use dormouse_e2e::run::Record;
+use dormouse_e2e::trace::Trace;
 use dormouse_e2e::{Random, seed};
 
-use crate::TRACED;
+use crate::{AMPLE, TRACED};
 
 /// How many of the four kinds of [`KINDS`] are tried with each way to write, unless the environment variable of this
 /// name sets another number.
@@ -44,6 +45,28 @@ fn overwriting_shared_memory_harms_no_flight_recorder() {
     for rseq in [true, false] {
         scribble("overwrite", rseq, "ids");
         scribble("overwrite", rseq, "none");
+    }
+}
+
+/// A process that is in two sessions spoils one of them.
+#[test]
+fn overwriting_one_sessions_memory_harms_no_other_session() {
+    for rseq in [true, false] {
+        let seed = Random(seed(&format!("hostile, two sessions, rseq {rseq}"))).number() & !1;
+        let hostile = format!("{TRACED} hostile {seed} 100000");
+        let honest = format!("{TRACED} numbers 2 100000");
+        let script = format!("{honest} & a=$!; {hostile}; b=$?; wait $a && exit $b; exit 99");
+        let record = Record::new().budget("1M").rseq(rseq).within_recording(&["--budget", AMPLE]);
+        let recording = record.run(&["sh", "-c", &script]).succeeded();
+        assert_eq!((recording.numbers("emitted"), recording.numbers("scribbled")), (vec![200_000], vec![100_000]));
+        recording.trace().stats();
+        let outer = Trace::read(&recording.place().join("outer"));
+        outer.check_times();
+        let stats = outer.stats();
+        assert!(stats.is_closed && stats.warnings.is_empty(), "{stats:?}");
+        let emitted = 200_000 + recording.numbers("between")[0];
+        assert_eq!((stats.events, stats.events_lost), (emitted, 0));
+        assert_eq!(outer.steps().values().map(Vec::len).sum::<usize>() as u64, emitted);
     }
 }
 

@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
+use dormouse_e2e::memory;
 use dormouse_relay::Memory;
 
 use crate::machine::{self, Flow, LAST_TARGET, STORE_COUNT};
 use crate::sections::{self, Section};
 use crate::session::{
-    Board, FORBIDDEN, Fatal, NO_ROOM, Scene, Siblings, board, claim_count, fork, is_half_switched, memory, state,
-    victim, wait_until,
+    Board, FORBIDDEN, Fatal, NO_ROOM, Scene, Siblings, board, claim_count, fork, is_half_switched, state, victim,
+    wait_until,
 };
 use crate::tracee::Tracee;
 
@@ -116,7 +117,7 @@ impl Points {
         let by_arm = sections.iter().enumerate().map(|(index, section)| (section.arm, index)).collect();
         Points {
             board,
-            memory: memory(),
+            memory: memory::innermost(),
             siblings,
             sections,
             by_arm,
