@@ -120,6 +120,8 @@ impl Running {
     fn dormouse(&self, arguments: &[&str]) -> (bool, String) {
         let mut command = Command::new(dormouse());
         command.args(arguments).env("XDG_RUNTIME_DIR", self.place.path()).stdin(Stdio::null());
+        // A session that starts without a directory records into one of its own there.
+        command.current_dir(self.place.path());
         let mut tool = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         // Both pipes are read, so that the command does not block on them.
         let (mut out, mut err) = (tool.stdout.take().unwrap(), tool.stderr.take().unwrap());
@@ -163,7 +165,7 @@ impl Running {
     }
 
     fn is_in_session(&self) -> bool {
-        !self.succeed(&["list", &self.pid(), "--json"]).contains("\"session\": null")
+        !self.succeed(&["list", &self.pid(), "--json"]).contains("\"sessions\": []")
     }
 
     fn end(&mut self) {
