@@ -44,13 +44,13 @@ pub(crate) use entries::{FIRST_ENTRIES, slot_of};
 pub(crate) struct Plan {
     /// Triggers that wait for the class: a bit for each pattern that it matches.
     pub(crate) marks: u32,
-    /// What the sessions want that record the class, by ascending slots.
+    /// The class in each session that records it, by ascending slots.
     pub(crate) wanted: Vec<Wanted>,
     /// Functions that write an accepted event into the session in slot 0. Without them, the slow path does.
     pub(crate) again: Option<Again>,
 }
 
-/// What a session wants of a class.
+/// A class in a session that records it: its id, and the condition on its events.
 #[derive(Debug)]
 pub(crate) struct Wanted {
     /// Slot of the session.

@@ -24,7 +24,7 @@ pub struct ClassStatus {
     pub site_count: u32,
     /// Number of these that are patched (the others read the variable).
     pub patched_count: u32,
-    /// What each session does with its events, in the order of the listing's sessions.
+    /// The class in each session, in the order of the listing's sessions.
     pub sessions: Vec<ClassInSession>,
 }
 

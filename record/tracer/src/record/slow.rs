@@ -92,11 +92,8 @@ pub(crate) unsafe extern "C" fn record_runs_by_plan(
     first: *const Segment,
     end: *const Segment,
 ) {
-    // SAFETY: the caller guarantees that both point into one array, `end` not before `first`; segments are not
-    // zero-sized.
-    let count = unsafe { end.offset_from_unsigned(first) };
-    // SAFETY: the caller guarantees that the segments are readable.
-    let segments = unsafe { core::slice::from_raw_parts(first, count) };
+    // SAFETY: the caller guarantees the array, and that its segments are readable.
+    let segments = unsafe { between(first, end) };
     // SAFETY: the caller guarantees an address, so it is initialised.
     let from = plan::slot_of(unsafe { entry.assume_init() });
     // SAFETY: the caller guarantees that the segments' sources are readable.
@@ -135,13 +132,22 @@ pub(crate) unsafe extern "C" fn record_runs_slowly(
     first: *const Segment,
     end: *const Segment,
 ) {
+    // SAFETY: the caller guarantees the array, and that its segments are readable.
+    let segments = unsafe { between(first, end) };
+    // SAFETY: the caller guarantees that `id` and the segments' sources are readable.
+    unsafe { record_slowly(id, segments) };
+}
+
+/// Returns the segments from `first` to before `end`.
+///
+/// # Safety
+/// `first..end` are elements of one array, which are readable as long as the result is used.
+unsafe fn between<'a>(first: *const Segment, end: *const Segment) -> &'a [Segment] {
     // SAFETY: the caller guarantees that both point into one array, `end` not before `first`; segments are not
     // zero-sized.
     let count = unsafe { end.offset_from_unsigned(first) };
     // SAFETY: the caller guarantees that the segments are readable.
-    let segments = unsafe { core::slice::from_raw_parts(first, count) };
-    // SAFETY: the caller guarantees that `id` and the segments' sources are readable.
-    unsafe { record_slowly(id, segments) };
+    unsafe { core::slice::from_raw_parts(first, count) }
 }
 
 /// Writes a record of a class with a plan into those sessions from slot `from` on whose rules accept it: into the one in
