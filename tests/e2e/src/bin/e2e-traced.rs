@@ -793,7 +793,7 @@ fn flood() {
     }
 }
 
-/// Emits events, and then makes every ring offer more than it can hold.
+/// Emits events, and then makes every ring offer more than it can hold, however much its reader takes meanwhile.
 fn lie(events: u64) {
     emit_steps(0, events);
     println!("emitted {events}");
@@ -804,7 +804,7 @@ fn lie(events: u64) {
         let avail = ring + geometry.ring().avail() + IDX;
         let used = ring + geometry.ring().used() + IDX;
         let (shift, of_used) = (avail % 8 * 8, words[used / 8].load(Ordering::Relaxed) >> (used % 8 * 8));
-        let offered = of_used.wrapping_add(geometry.ring_size() as u64 + 1) & 0xFFFF;
+        let offered = of_used.wrapping_add(0x8000) & 0xFFFF;
         let others = words[avail / 8].load(Ordering::Relaxed) & !(0xFFFF << shift);
         words[avail / 8].store(others | offered << shift, Ordering::Relaxed);
     }
