@@ -13,6 +13,7 @@ use clap::{Arg, ArgMatches, Args, FromArgMatches};
 use dormouse_abi::class::matches;
 use dormouse_abi::environment::{ENV_DISK_MAX_USER, ENV_LISTEN};
 use dormouse_abi::record::RecordKind;
+use dormouse_abi::tag::TagNames;
 use dormouse_abi::trigger::{PATTERN_COUNT_MAX, Trigger};
 use dormouse_control::raise_descriptor_limit;
 use dormouse_ctf::Format;
@@ -186,10 +187,10 @@ struct Settings {
     /// reason writes no more events [default: DORMOUSE_DISK_MAX_USER, or no limit]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     disk_max_user: Option<u64>,
-    /// What each event stores about its writer: `ids`, the process and thread ids, or `none`, which makes an event 11 bytes shorter, or 5 where it needs the extended form
-    /// [default: ids]
-    #[arg(long, value_parser = one_of([RecordKind::Ids, RecordKind::Compact], RecordKind::name), hide_possible_values = true)]
-    context: Option<RecordKind>,
+    /// What each event stores about its writer: `ids`, the process and thread ids; `none`, which makes an event 11 bytes shorter, or 5 where it needs the extended form; or, with
+    /// commas between them, up to four tags of its thread, such as `tag.request`, which add 8 bytes each to `ids` [default: ids]
+    #[arg(long, value_parser = EventContext::parse)]
+    context: Option<EventContext>,
     /// Version of the Common Trace Format in which the description of the trace (its file `metadata`) is written: `ctf1.8`, which all readers
     /// know, or `ctf2`, JSON, which babeltrace2 reads from version 2.1 on. The events are the same bytes in both [default: ctf1.8]
     #[arg(long, value_parser = one_of([Format::Ctf18, Format::Ctf2], Format::name), hide_possible_values = true)]
@@ -278,6 +279,37 @@ fn one_of<T: Copy + Send + Sync + 'static, const N: usize>(
         .try_map(move |given| values.into_iter().find(|value| name(*value) == given).ok_or("there is no such value"))
 }
 
+/// What events store about their writer.
+#[derive(Debug, Clone, Copy, Default)]
+struct EventContext {
+    kind: RecordKind,
+    tags: TagNames,
+}
+
+impl EventContext {
+    /// Parses `none`, or a list of `ids` and tags.
+    fn parse(text: &str) -> Result<EventContext, String> {
+        if text == RecordKind::Compact.name() {
+            return Ok(EventContext { kind: RecordKind::Compact, tags: TagNames::NONE });
+        }
+        let mut names = Vec::new();
+        for part in text.split(',').map(str::trim).filter(|part| *part != RecordKind::Ids.name()) {
+            match part.split_once('.') {
+                Some(("tag", name)) => names.push(name),
+                _ if part.starts_with("perf:") => {
+                    return Err(format!("`{part}`: this version does not record hardware counters; `perf stat` counts them for a program"));
+                }
+                _ if part == RecordKind::Compact.name() => {
+                    return Err("`none` leaves no place for tags: give tags alone, such as `tag.request`".into());
+                }
+                _ => return Err(format!("`{part}` is none of `ids`, `none` and tags such as `tag.request`")),
+            }
+        }
+        let tags = TagNames::new(names).map_err(String::from)?;
+        Ok(EventContext { kind: RecordKind::Ids, tags })
+    }
+}
+
 /// Returns the names that a directory may get if the user gives none: with the local time, then also with a number.
 pub(crate) fn default_dirs(what: &str) -> impl Iterator<Item = PathBuf> {
     let first = format!("{what}-{}", jiff::ZonedDateTime::now().strftime("%Y%m%d-%H%M%S"));
@@ -353,7 +385,8 @@ impl Record {
             budget_max_bytes: self.settings.budget_max,
             cpus: self.settings.cpus(),
             mode: self.settings.mode(),
-            context: self.settings.context.unwrap_or_default(),
+            context: self.settings.context.unwrap_or_default().kind,
+            tags: self.settings.context.unwrap_or_default().tags,
             format: self.settings.format.unwrap_or_default(),
             rules,
             command_line,

@@ -111,6 +111,7 @@ fn control_characters_of_a_trace_are_replaced_only_on_a_terminal() {
         tracer_version: (0, 1),
         start_time_s: 0,
         record_kind: RecordKind::Ids,
+        tags: Vec::new(),
         format: Default::default(),
     });
     let class = trace.class("p", "e", &[("text", FieldType::scalar(Kind::Str))]);

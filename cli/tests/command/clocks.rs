@@ -31,6 +31,7 @@ fn host(place: &Path, name: &str, uuid: u8, offset_s: i64, messages: &[(u64, u64
         tracer_version: (0, 1),
         start_time_s: offset_s,
         record_kind: RecordKind::Ids,
+        tags: Vec::new(),
         format: Format::default(),
     });
     let number = [("id", FieldType::scalar(Kind::U64))];

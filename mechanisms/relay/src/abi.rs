@@ -6,7 +6,7 @@ pub(crate) use dormouse_abi::session;
 #[cfg(test)]
 use {
     crate::atomic,
-    dormouse_abi::{page, record, register, vring},
+    dormouse_abi::{page, record, register, tag, vring},
 };
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 use dormouse_abi::page;
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::register::Register;
+use dormouse_abi::tag::TagNames;
 use dormouse_abi::txn::{Store, Txn};
 
 use crate::abi::session::{
@@ -34,6 +35,8 @@ pub struct Setup<'a> {
     pub uuid: [u8; 16],
     /// Kind of all event records.
     pub kind: RecordKind,
+    /// Tags of all event records.
+    pub tags: TagNames,
     /// Number of pages that may be drawn; pages beyond it are withheld.
     pub page_count_limit: u32,
     /// Streams that have kept pages.
@@ -64,6 +67,7 @@ impl Setup<'_> {
             uuid: self.uuid,
             kept_page_count: self.kept_for.len() as u32 * self.kept_each,
             record_kind: self.kind as u32,
+            tags: self.tags,
         }
     }
 }
@@ -93,6 +97,7 @@ pub struct Memory {
     kept_page_count: u32,
     is_overwrite: bool,
     record_kind: RecordKind,
+    tags: TagNames,
     clock: u32,
     uuid: [u8; 16],
 }
@@ -163,6 +168,7 @@ impl Memory {
             kept_page_count: layout.kept_page_count,
             is_overwrite: layout.mode == MODE_OVERWRITE,
             record_kind: RecordKind::from_u32(layout.record_kind).unwrap_or_default(),
+            tags: layout.tags,
             clock: layout.clock,
             uuid: layout.uuid,
         }
@@ -197,6 +203,11 @@ impl Memory {
     /// Returns the kind of headers that event records have.
     pub fn record_kind(&self) -> RecordKind {
         self.record_kind
+    }
+
+    /// Returns the names of the tags that event records have.
+    pub fn tags(&self) -> &TagNames {
+        &self.tags
     }
 
     /// Returns the session's clock: [`CLOCK_TSC`](dormouse_abi::session::CLOCK_TSC) or

@@ -9,6 +9,7 @@ use dormouse_abi::session::{
     CLOCK_MONOTONIC, Geometry, MODE_DISCARD, MODE_OVERWRITE, Owner, Reason, STATE_EMPTY, SessionLayout, State,
     UNIT_BYTES,
 };
+use dormouse_abi::tag::TagNames;
 use dormouse_percpu::{Commit, apply_exclusive};
 use dormouse_relay::{Census, Memory, Setup};
 
@@ -36,6 +37,7 @@ impl Bench {
             clock: CLOCK_MONOTONIC,
             uuid: [7; 16],
             kind: RecordKind::Ids,
+            tags: TagNames::NONE,
             page_count_limit: 16,
             kept_for: &ONLINE,
             kept_each: 2,

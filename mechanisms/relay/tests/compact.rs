@@ -9,6 +9,7 @@ use dormouse_abi::class::CLASS_ID_NONE;
 use dormouse_abi::page;
 use dormouse_abi::record::{HEADER_SIZE_BYTES, RecordKind, compact_header, epoch, extended_header};
 use dormouse_abi::session::{CLOCK_TSC, MODE_OVERWRITE, State, StreamControl, expiry};
+use dormouse_abi::tag::TagNames;
 use dormouse_percpu::Rseq;
 use dormouse_relay::arch::{Session, Site, rseq_write_at, timestamp};
 use dormouse_relay::{Form, Memory, Record, Segment, Setup, WriteOutcome};
@@ -66,7 +67,7 @@ impl Bench {
         let base = backing.as_mut_ptr().cast();
         let page_count_limit = GEOMETRY.page_count;
         let (mode, clock, uuid) = (MODE_OVERWRITE, CLOCK_TSC, [7; 16]);
-        let setup = Setup { mode, clock, uuid, kind, page_count_limit, kept_for: &[], kept_each: 0 };
+        let setup = Setup { mode, clock, uuid, kind, tags: TagNames::NONE, page_count_limit, kept_for: &[], kept_each: 0 };
         // SAFETY: valid, zeroed, aligned, and never moved.
         let memory = unsafe { Memory::initialise(base, &GEOMETRY, &setup) };
         let session = Box::leak(Box::new(Session::new(&memory, true)));

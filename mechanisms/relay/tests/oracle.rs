@@ -11,6 +11,7 @@ use dormouse_abi::session::{
     CLOCK_MONOTONIC, Geometry, LOST_CLASS_COUNT, MODE_DISCARD, MODE_OVERWRITE, Owner, State, StreamControl, UNIT_BYTES,
     spare,
 };
+use dormouse_abi::tag::TagNames;
 use dormouse_abi::txn::Txn;
 use dormouse_relay::{Memory, Record, Segment, Setup, WriteOutcome, write_exclusive};
 use proptest::prelude::*;
@@ -21,7 +22,7 @@ const PROCESS: u16 = 9;
 
 fn setup(mode: u32, clock: u32) -> Setup<'static> {
     let page_count_limit = GEOMETRY.page_count;
-    Setup { mode, clock, uuid: [7; 16], kind: RecordKind::Ids, page_count_limit, kept_for: &[], kept_each: 0 }
+    Setup { mode, clock, uuid: [7; 16], kind: RecordKind::Ids, tags: TagNames::NONE, page_count_limit, kept_for: &[], kept_each: 0 }
 }
 
 #[repr(C, align(4096))]

@@ -9,6 +9,7 @@ use dormouse_abi::page;
 use dormouse_abi::record::{HEADER_SIZE_BYTES, RecordKind};
 use dormouse_abi::rule::random;
 use dormouse_abi::session::{CLOCK_TSC, MODE_OVERWRITE, Reason, State, expiry, lost_class_index};
+use dormouse_abi::tag::TagNames;
 use dormouse_relay::arch::{Comparison, Entry, Session, Source, timestamp};
 use dormouse_relay::{Memory, Segment, Setup};
 use dormouse_testing::random as below;
@@ -101,6 +102,7 @@ impl Bench {
             clock: CLOCK_TSC,
             uuid: [7; 16],
             kind: RecordKind::Ids,
+            tags: TagNames::NONE,
             page_count_limit: GEOMETRY.page_count,
             kept_for: &[],
             kept_each: 0,

@@ -8,6 +8,7 @@ use dormouse_abi::class::{CLASS_ID_MAX, CLASS_ID_NONE};
 use dormouse_abi::page;
 use dormouse_abi::record::{HEADER_SIZE_BYTES, RecordKind, head_word};
 use dormouse_abi::session::{CLOCK_TSC, MODE_OVERWRITE, State, expiry};
+use dormouse_abi::tag::TagNames;
 use dormouse_relay::arch::{Session, Site, rseq_write_at, timestamp};
 use dormouse_relay::{Form, Memory, Record, Segment, Setup, WriteOutcome};
 mod section;
@@ -78,7 +79,7 @@ const CONTEXT: u64 = 0x1234_5678_9abc_def0;
 
 fn setup(mode: u32, clock: u32) -> Setup<'static> {
     let page_count_limit = GEOMETRY.page_count;
-    Setup { mode, clock, uuid: [7; 16], kind: RecordKind::Ids, page_count_limit, kept_for: &[], kept_each: 0 }
+    Setup { mode, clock, uuid: [7; 16], kind: RecordKind::Ids, tags: TagNames::NONE, page_count_limit, kept_for: &[], kept_each: 0 }
 }
 
 /// Writes a record of three words; returns the number of calls of the slow path.

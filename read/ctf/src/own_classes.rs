@@ -6,7 +6,7 @@ use dormouse_abi::class::{self, CLASS_ID_MAX, ClassDecl, FieldType, Kind};
 use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
 use dormouse_abi::record::{COMPACT_TIMESTAMP_BITS, EXTENDED, RecordKind, TIMESTAMP_BITS};
 
-use dormouse_format::StateRecord;
+use dormouse_format::{StateRecord, Tag};
 use dormouse_format::state::STATE_CLASS_COUNT_MIN;
 
 use crate::model::{
@@ -37,20 +37,20 @@ impl Default for Classes {
 impl Classes {
     /// Returns the classes that every trace has, which are those of the state stream, for event records with context.
     pub fn new() -> Classes {
-        Classes::of_records(RecordKind::Ids)
+        Classes::of_records(RecordKind::Ids, &[])
     }
 
-    /// Returns the classes that every trace has, for event records of this kind.
-    pub fn of_records(kind: RecordKind) -> Classes {
-        let mut classes = Classes::empty(kind);
+    /// Returns the classes that every trace has, for event records of this kind with these tags.
+    pub fn of_records(kind: RecordKind, tags: &[Tag]) -> Classes {
+        let mut classes = Classes::empty(kind, tags);
         for (id, decl) in StateRecord::classes() {
             classes.insert(id, decl);
         }
         classes
     }
 
-    pub(crate) fn empty(kind: RecordKind) -> Classes {
-        Classes { kind, plan: own_plan(kind), record_sizes: Vec::new() }
+    pub(crate) fn empty(kind: RecordKind, tags: &[Tag]) -> Classes {
+        Classes { kind, plan: own_plan(kind, tags), record_sizes: Vec::new() }
     }
 
     /// Kind of the event records, which determines their headers.
@@ -120,11 +120,11 @@ impl Classes {
     }
 }
 
-fn own_plan(kind: RecordKind) -> Plan {
+fn own_plan(kind: RecordKind, tags: &[Tag]) -> Plan {
     let header = packet_header();
     let mut plan = Plan::new(&crate::model::TraceClass {
         packet_header: Some(header),
-        streams: vec![stream(STREAM_EVENTS, kind), stream(STREAM_STATE, RecordKind::Ids)],
+        streams: vec![stream(STREAM_EVENTS, kind, tags), stream(STREAM_STATE, RecordKind::Ids, &[])],
         ..Default::default()
     })
     .expect("headers say nothing of other fields");
@@ -161,7 +161,7 @@ fn packet_header() -> Struct {
 }
 
 /// A stream of `dormouse_abi::record`, as the metadata describe it.
-fn stream(id: u32, kind: RecordKind) -> StreamClass {
+fn stream(id: u32, kind: RecordKind, tags: &[Tag]) -> StreamClass {
     let packet_context = structure([
         ("cpu_id", number(32)),
         ("timestamp_begin", time(64)),
@@ -180,10 +180,51 @@ fn stream(id: u32, kind: RecordKind) -> StreamClass {
         id: id.into(),
         packet_context: Some(packet_context),
         event_header: Some(event_header),
-        event_context: is_with_context.then(|| structure([("vpid", number(32)), ("vtid", number(32))])),
+        event_context: is_with_context.then(|| context(tags)),
         clock: Some(0),
         events: Vec::new(),
     }
+}
+
+fn context(tags: &[Tag]) -> Struct {
+    let mut context = structure([("vpid", number(32)), ("vtid", number(32))]);
+    if !tags.is_empty() {
+        let member = |Tag { name, texts }: &Tag| {
+            let labels = (!texts.is_empty()).then(|| labels(Kind::U64, texts));
+            let class = FieldClass::Integer(Integer { labels, ..integer(64, false) });
+            Member { name: format!("_{name}"), class: Arc::new(class) }
+        };
+        let all = Struct { align_bits: 1, members: tags.iter().map(member).collect() };
+        context.members.push(Member { name: "tag".into(), class: Arc::new(FieldClass::Struct(all)) });
+    }
+    context
+}
+
+/// Returns the tags in the context of event records, if there are any.
+pub(crate) fn tags_in(context: &Struct) -> Option<Vec<Tag>> {
+    let [_, _, Member { name, class }] = context.members.as_slice() else { return None };
+    let FieldClass::Struct(all) = class.as_ref() else { return None };
+    let text = |label: &Label| {
+        let (first, last) = label.range.bounds;
+        let bits = u64::try_from(first).ok().filter(|_| first == last)?.cast_signed();
+        Some(class::Label { name: label.name.to_string(), bits })
+    };
+    let tag = |Member { name, class }: &Member| {
+        let FieldClass::Integer(integer) = class.as_ref() else { return None };
+        let texts = integer.labels.iter().flat_map(|labels| labels.iter()).map(text).collect::<Option<_>>()?;
+        // Names of CTF 2 have no underscore in front.
+        Some(Tag { name: name.strip_prefix('_').unwrap_or(name).into(), texts })
+    };
+    if name == "tag" { all.members.iter().map(tag).collect() } else { None }
+}
+
+/// Returns the labels of integers of a kind.
+fn labels(kind: Kind, labels: &[class::Label]) -> Arc<[Label]> {
+    let label = |class::Label { name, bits }: &class::Label| {
+        let number = kind.integer(*bits);
+        Label { name: name.clone(), range: Range { bounds: (number, number) } }
+    };
+    labels.iter().map(label).collect()
 }
 
 fn compact_header() -> Struct {
@@ -224,12 +265,8 @@ fn fields_of(decl: &ClassDecl) -> Struct {
             Kind::Pointer => FieldClass::Integer(Integer { base: Base::Hexadecimal, ..integer(64, false) }),
             Kind::Str => FieldClass::Text(Text::TERMINATED),
         };
-        if let (Some(labels), FieldClass::Integer(integer)) = (decl.labels.get(&index), &mut class) {
-            let label = |class::Label { name, bits }: &class::Label| {
-                let number = kind.integer(*bits);
-                Label { name: name.clone(), range: Range { bounds: (number, number) } }
-            };
-            integer.labels = Some(labels.iter().map(label).collect());
+        if let (Some(of_field), FieldClass::Integer(integer)) = (decl.labels.get(&index), &mut class) {
+            integer.labels = Some(labels(*kind, of_field));
         }
         if *sequence || *kind == Kind::Bytes {
             let count = FieldPath { scope: Scope::Fields, path: vec![members.len()] };
@@ -288,7 +325,7 @@ mod tests {
             assert_eq!(described.class.packet_header, Some(packet_header()));
             let mut streams = described.class.streams;
             let events: Vec<_> = streams.iter_mut().map(|stream| std::mem::take(&mut stream.events)).collect();
-            assert_eq!(streams, [stream(STREAM_EVENTS, kind), stream(STREAM_STATE, RecordKind::Ids)]);
+            assert_eq!(streams, [stream(STREAM_EVENTS, kind, &[]), stream(STREAM_STATE, RecordKind::Ids, &[])]);
             assert_eq!(events[0].len(), 1);
             assert_eq!((&events[0][0].fields, events[0][0].level), (&Some(fields_of(&decl)), level));
             let state = StateRecord::classes();

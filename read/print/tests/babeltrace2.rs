@@ -270,6 +270,7 @@ fn clock_agrees(offset_s: i64, offset_cycles: u64) {
         tracer_version: (0, 1),
         start_time_s: 0,
         record_kind: RecordKind::Ids,
+        tags: Vec::new(),
         format: Default::default(),
     });
     let class = trace.class("p", "e", &[]);

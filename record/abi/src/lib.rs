@@ -16,6 +16,7 @@
 //! ```
 //!
 //! * [`site`]: the 16-byte record of a patchable site, and the section names.
+//! * [`tag`]: names of tags, and the number that stands for a tag's text.
 //! * [`tunable`]: names and values that a tunable may have.
 //! * [`class`]: event classes in the layout of C programs, their levels, and the kinds of a field.
 //! * [`register`]: the entries of programs and their classes, at the end of the memory.
@@ -56,6 +57,7 @@ pub mod rseq;
 pub mod rule;
 pub mod session;
 pub mod site;
+pub mod tag;
 pub mod text;
 pub mod trigger;
 pub mod tunable;

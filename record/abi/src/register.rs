@@ -39,6 +39,12 @@ pub const CLASS_COUNT: usize = CLASS_ID_MAX as usize + 1;
 const CLASS_SLOT_COUNT: usize = 1 << 17;
 /// Size of all classes' texts, in bytes.
 pub const CLASS_TEXT_SIZE_BYTES: usize = 4 << 20;
+/// Maximum number of texts that the tags of a session may have.
+pub const TAG_TEXT_COUNT: usize = 4096;
+/// Number of slots of tags' texts, a power of two.
+const TAG_TEXT_SLOT_COUNT: usize = 2 * TAG_TEXT_COUNT;
+/// Size of all tags' texts, with the names of the tags, in bytes.
+const TAG_TEXTS_SIZE_BYTES: usize = 256 << 10;
 /// Maximum size of the rules' text, in bytes.
 pub const RULES_TEXT_SIZE_BYTES_MAX: usize = RULES_SIZE_BYTES_MAX;
 /// Number of words for the size of the rules, the rules and their text.
@@ -112,7 +118,7 @@ const _: () = assert!(size_of::<ProcessEntry>() == 512);
 
 #[repr(C)]
 #[derive(Debug)]
-struct ClassEntry {
+struct TextEntry {
     /// Offset of the text, plus one; zero if there is no text (yet).
     begin: AtomicU32,
     /// Length of the text, in bytes.
@@ -120,6 +126,19 @@ struct ClassEntry {
     /// Number of the process that has added it.
     process: AtomicU32,
     _unused: AtomicU32,
+}
+
+/// Texts that programs have added, each once. A text's number is the position of its entry.
+#[repr(C)]
+#[derive(Debug)]
+struct Texts<const SLOT_COUNT: usize, const COUNT: usize, const SIZE_BYTES: usize> {
+    next: AtomicU32,
+    begin_next: AtomicU32,
+    refused: AtomicU64,
+    /// For each text the upper half of its fingerprint, and its number plus one.
+    slots: [AtomicU64; SLOT_COUNT],
+    entries: [TextEntry; COUNT],
+    bytes: [AtomicU8; SIZE_BYTES],
 }
 
 /// A process's entry.
@@ -235,17 +254,13 @@ pub struct Class {
 pub struct Register {
     /// Counter that is incremented for each change that the session owner should see.
     changes: AtomicU32,
-    class_next: AtomicU32,
-    text_next: AtomicU32,
     processes_refused: AtomicU64,
-    classes_refused: AtomicU64,
     ended_amid_write: AtomicU64,
     rules: Published<RULES_WORD_COUNT>,
-    class_slots: [AtomicU64; CLASS_SLOT_COUNT],
     processes: [ProcessEntry; PROCESS_COUNT],
-    classes: [ClassEntry; CLASS_COUNT],
     unmapped: [UnmappedEntry; UNMAPPED_COUNT],
-    text: [AtomicU8; CLASS_TEXT_SIZE_BYTES],
+    classes: Texts<CLASS_SLOT_COUNT, CLASS_COUNT, CLASS_TEXT_SIZE_BYTES>,
+    tag_texts: Texts<TAG_TEXT_SLOT_COUNT, TAG_TEXT_COUNT, TAG_TEXTS_SIZE_BYTES>,
 }
 
 /// Number of entries that [`Register::namesakes`] examines.
@@ -468,73 +483,43 @@ impl Register {
     /// Returns the id of the class with this text, and adds the class if it is new. If there is no room, counts that
     /// and returns `None`. Lock-free.
     pub fn class_id(&self, process: u16, text: &[u8]) -> Option<u16> {
-        let fingerprint = fingerprint(text);
-        let tag = fingerprint >> 32 << 32;
-        let mut mine: Option<u16> = None;
-        for step in 0..CLASS_SLOT_COUNT {
-            let slot = &self.class_slots[(fingerprint as usize).wrapping_add(step) % CLASS_SLOT_COUNT];
-            // (R6) Acquire pairs with (R7): the text of an id in a slot is written.
-            let mut found = slot.load(Ordering::Acquire);
-            if found == 0 {
-                let Some(id) = mine.or_else(|| self.add_class(process, text)) else { break };
-                mine = Some(id);
-                // (R7) Release pairs with (R6); Acquire on failure, because another program's id is read (R6).
-                match slot.compare_exchange(0, tag | (u64::from(id) + 1), Ordering::AcqRel, Ordering::Acquire) {
-                    Ok(_) => {
-                        self.changed();
-                        return Some(id);
-                    }
-                    Err(other) => found = other,
-                }
-            }
-            let id = (found as u32).wrapping_sub(1);
-            if found & !0xFFFF_FFFF == tag && self.class_text(id).is_some_and(|known| is_same(known, text)) {
-                if let Some(mine) = mine {
-                    // The id that was taken for the class is unused.
-                    self.classes[usize::from(mine)].begin.store(0, Ordering::Relaxed);
-                }
-                return Some(id as u16);
-            }
+        let (id, is_changed) = self.classes.number(process, text);
+        if is_changed {
+            self.changed();
         }
-        self.classes_refused.fetch_add(1, Ordering::Relaxed);
-        self.changed();
-        None
-    }
-
-    /// Takes an id and writes the class's text.
-    fn add_class(&self, process: u16, text: &[u8]) -> Option<u16> {
-        let take = |next: &AtomicU32, count: usize, limit: usize| {
-            let sum = |next: u32| next.checked_add(count as u32).filter(|sum| *sum as usize <= limit);
-            next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum).ok()
-        };
-        let begin = take(&self.text_next, text.len(), CLASS_TEXT_SIZE_BYTES)?;
-        let id = take(&self.class_next, 1, CLASS_COUNT)?;
-        let entry = &self.classes[id as usize];
-        store(&self.text[begin as usize..], text);
-        entry.len.store(text.len() as u32, Ordering::Relaxed);
-        entry.process.store(process.into(), Ordering::Relaxed);
-        // (R8) Release pairs with (R9): the text is complete.
-        entry.begin.store(begin + 1, Ordering::Release);
-        Some(id as u16)
-    }
-
-    fn class_text(&self, id: u32) -> Option<&[AtomicU8]> {
-        let entry = self.classes.get(id as usize)?;
-        // (R9) Acquire pairs with (R8).
-        let begin = entry.begin.load(Ordering::Acquire).checked_sub(1)? as usize;
-        let len = entry.len.load(Ordering::Relaxed) as usize;
-        self.text.get(begin..begin.checked_add(len)?)
+        id.map(|id| id as u16)
     }
 
     /// Returns the class with this id, if there is one.
     pub fn class(&self, id: u16) -> Option<Class> {
-        let text = load(self.class_text(id.into())?);
-        Some(Class { process: self.classes[usize::from(id)].process.load(Ordering::Relaxed) as u16, text })
+        let text = load(self.classes.text(id.into())?);
+        Some(Class { process: self.classes.entries[usize::from(id)].process.load(Ordering::Relaxed) as u16, text })
     }
 
     /// Returns the number of ids that have been taken; they are consecutive from 0.
     pub fn class_count(&self) -> usize {
-        (self.class_next.load(Ordering::Relaxed) as usize).min(CLASS_COUNT)
+        self.classes.count()
+    }
+
+    /// Adds a text that a tag of this name has had. If there is no room, counts that. Lock-free.
+    pub fn add_tag_text(&self, process: u16, name: &str, text: &[u8]) {
+        let entry = [name.as_bytes(), &[0], text].concat();
+        self.tag_texts.number(process, &entry);
+    }
+
+    /// Returns the texts that tags have had, with the tags' names, in the order in which they were added.
+    pub fn tag_texts(&self) -> Vec<(String, Vec<u8>)> {
+        let entry = |number: usize| {
+            let entry = load(self.tag_texts.text(number as u32)?);
+            let end = entry.iter().position(|byte| *byte == 0)?;
+            Some((String::from_utf8_lossy(&entry[..end]).into_owned(), entry[end + 1..].to_vec()))
+        };
+        (0..self.tag_texts.count()).filter_map(entry).collect()
+    }
+
+    /// Returns the number of times that a tag's text found no room.
+    pub fn tag_texts_refused(&self) -> u64 {
+        self.tag_texts.refused.load(Ordering::Relaxed)
     }
 
     fn changed(&self) {
@@ -576,7 +561,71 @@ impl Register {
 
     /// Returns the number of processes that found no entry, and of classes that found no room.
     pub fn refused(&self) -> (u64, u64) {
-        (self.processes_refused.load(Ordering::Relaxed), self.classes_refused.load(Ordering::Relaxed))
+        (self.processes_refused.load(Ordering::Relaxed), self.classes.refused.load(Ordering::Relaxed))
+    }
+}
+
+impl<const SLOT_COUNT: usize, const COUNT: usize, const SIZE_BYTES: usize> Texts<SLOT_COUNT, COUNT, SIZE_BYTES> {
+    /// Returns the number of a text, which is added if it is new; `None` if there is no room, which is counted. The second
+    /// result is whether the table has changed. Lock-free.
+    fn number(&self, process: u16, text: &[u8]) -> (Option<u32>, bool) {
+        let fingerprint = fingerprint(text);
+        let tag = fingerprint >> 32 << 32;
+        let mut mine: Option<u32> = None;
+        for step in 0..SLOT_COUNT {
+            let slot = &self.slots[(fingerprint as usize).wrapping_add(step) % SLOT_COUNT];
+            // (R6) Acquire pairs with (R7): the text of a number in a slot is written.
+            let mut found = slot.load(Ordering::Acquire);
+            if found == 0 {
+                let Some(number) = mine.or_else(|| self.add(process, text)) else { break };
+                mine = Some(number);
+                // (R7) Release pairs with (R6); Acquire on failure, because another program's number is read (R6).
+                match slot.compare_exchange(0, tag | (u64::from(number) + 1), Ordering::AcqRel, Ordering::Acquire) {
+                    Ok(_) => return (Some(number), true),
+                    Err(other) => found = other,
+                }
+            }
+            let number = (found as u32).wrapping_sub(1);
+            if found & !0xFFFF_FFFF == tag && self.text(number).is_some_and(|known| is_same(known, text)) {
+                if let Some(mine) = mine {
+                    // The number that was taken for the text is unused.
+                    self.entries[mine as usize].begin.store(0, Ordering::Relaxed);
+                }
+                return (Some(number), false);
+            }
+        }
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        (None, true)
+    }
+
+    /// Takes a number and writes the text.
+    fn add(&self, process: u16, text: &[u8]) -> Option<u32> {
+        let take = |next: &AtomicU32, count: usize, limit: usize| {
+            let sum = |next: u32| next.checked_add(count as u32).filter(|sum| *sum as usize <= limit);
+            next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum).ok()
+        };
+        let begin = take(&self.begin_next, text.len(), SIZE_BYTES)?;
+        let number = take(&self.next, 1, COUNT)?;
+        let entry = &self.entries[number as usize];
+        store(&self.bytes[begin as usize..], text);
+        entry.len.store(text.len() as u32, Ordering::Relaxed);
+        entry.process.store(process.into(), Ordering::Relaxed);
+        // (R8) Release pairs with (R9): the text is complete.
+        entry.begin.store(begin + 1, Ordering::Release);
+        Some(number)
+    }
+
+    fn text(&self, number: u32) -> Option<&[AtomicU8]> {
+        let entry = self.entries.get(number as usize)?;
+        // (R9) Acquire pairs with (R8).
+        let begin = entry.begin.load(Ordering::Acquire).checked_sub(1)? as usize;
+        let len = entry.len.load(Ordering::Relaxed) as usize;
+        self.bytes.get(begin..begin.checked_add(len)?)
+    }
+
+    /// Returns how many numbers have been taken; they are consecutive from 0.
+    fn count(&self) -> usize {
+        (self.next.load(Ordering::Relaxed) as usize).min(COUNT)
     }
 }
 
@@ -705,13 +754,13 @@ mod tests {
     fn overwritten_words_are_never_followed() {
         let register = register();
         let id = register.class_id(1, b"class").unwrap();
-        let entry = &register.classes[usize::from(id)];
+        let entry = &register.classes.entries[usize::from(id)];
         for (begin, len) in [(u32::MAX, 5), (1, u32::MAX), (CLASS_TEXT_SIZE_BYTES as u32, 5)] {
             entry.begin.store(begin, Ordering::Relaxed);
             entry.len.store(len, Ordering::Relaxed);
             assert_eq!(register.class(id), None);
         }
-        register.class_next.store(u32::MAX, Ordering::Relaxed);
+        register.classes.next.store(u32::MAX, Ordering::Relaxed);
         assert_eq!(register.class_count(), CLASS_COUNT);
         assert_eq!(register.class_id(1, b"other"), None);
         let number = register.claim_process(1).unwrap();
@@ -723,7 +772,7 @@ mod tests {
         assert_eq!((process.program.len(), process.command_line.len()), (2, 0));
         entry.state.store(77 << 32, Ordering::Relaxed);
         assert_eq!(register.process(number), None);
-        register.class_slots.iter().for_each(|slot| slot.store(u64::MAX, Ordering::Relaxed));
+        register.classes.slots.iter().for_each(|slot| slot.store(u64::MAX, Ordering::Relaxed));
         assert_eq!(register.class_id(1, b"third"), None);
     }
 

@@ -38,12 +38,13 @@
 use super::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::record::{PACKET_SPAN_BITS, RecordKind};
 use super::register::Register;
+use super::tag::TagNames;
 use super::vring::{self, RingLayout};
 
 /// "DORMOUSE", little-endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"DORMOUSE");
 /// Version of the layout; a producer that does not know it does not join.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 /// Size of the session header, in bytes.
 pub const HEADER_SIZE_BYTES: usize = 4096;
 /// Distance between the control blocks of two streams, in bytes.
@@ -111,6 +112,8 @@ pub struct SessionLayout {
     pub kept_page_count: u32,
     /// The [`RecordKind`] of all event records.
     pub record_kind: u32,
+    /// Tags of all event records: after the context, each has a word for each of these.
+    pub tags: TagNames,
 }
 
 impl SessionLayout {
@@ -124,7 +127,7 @@ impl SessionLayout {
 
 /// Number of words of [`SessionLayout`].
 const LAYOUT_WORD_COUNT: usize = size_of::<SessionLayout>() / 8;
-const _: () = assert!(size_of::<SessionLayout>() == 112 && align_of::<SessionLayout>() == align_of::<u64>());
+const _: () = assert!(size_of::<SessionLayout>() == 240 && align_of::<SessionLayout>() == align_of::<u64>());
 
 /// First 4 KiB of a session's memory. All of it is atomics, because a faulty program may write anywhere at any time.
 #[repr(C, align(64))]
@@ -188,7 +191,7 @@ impl SessionHeader {
 pub struct Line<T>(pub T);
 
 const _: () = assert!(size_of::<SessionHeader>() <= HEADER_SIZE_BYTES);
-const _: () = assert!(core::mem::offset_of!(SessionHeader, stopped) == 128);
+const _: () = assert!(core::mem::offset_of!(SessionHeader, stopped) == 256);
 
 /// A stream's control block.
 #[repr(C, align(64))]
@@ -543,6 +546,8 @@ impl Geometry {
             && layout.kept_page_count <= geometry.page_count
             && layout.clock <= CLOCK_MONOTONIC
             && RecordKind::from_u32(layout.record_kind).is_some()
+            && layout.tags.are_valid()
+            && (layout.tags.is_empty() || layout.record_kind == RecordKind::Ids as u32)
             && layout.ring_size == geometry.ring_size()
             && layout.register_offset == geometry.register_offset().unwrap_or(0) as u64
             && layout.streams_offset == geometry.streams_offset() as u64

@@ -25,6 +25,7 @@ use crate::rule::Bound;
 #[cfg(test)]
 use crate::session::SLOT_COUNT;
 use crate::session::{Attached, in_slot, sessions};
+use crate::tag::TagTexts;
 
 /// State that changes rarely.
 #[derive(Debug)]
@@ -33,6 +34,7 @@ pub(crate) struct Control {
     plans: Plans,
     /// Rules of each session that the classes follow, and their version, by slot.
     rules: BTreeMap<usize, (u64, Vec<Rule>)>,
+    pub(crate) tag_texts: TagTexts,
     pub(crate) joining: Joining,
 }
 
@@ -40,6 +42,7 @@ static CONTROL: Mutex<Control> = Mutex::new(Control {
     declared: DeclaredClasses { classes: Vec::new(), unfit: Vec::new() },
     plans: Plans::new(),
     rules: BTreeMap::new(),
+    tag_texts: TagTexts::new(),
     joining: Joining::new(),
 });
 
@@ -146,6 +149,7 @@ impl Control {
         let attached = join(&mut self.joining)?;
         let rules = attached.memory.register().map(Register::rules).unwrap_or_default();
         self.rules.insert(attached.slot, rules);
+        self.tag_texts.tell(attached);
         let mut declared = core::mem::take(&mut self.declared);
         self.enroll(attached, &mut declared);
         self.plan(&mut declared.classes);

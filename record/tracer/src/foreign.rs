@@ -1,12 +1,13 @@
 //! Entry points for events of other languages, called by libdormouse. Not part of the Rust interface.
 
 use core::mem::MaybeUninit;
+use core::sync::atomic::AtomicU8;
 
 use dormouse_abi::class::{CClass, FIELD_COUNT_MAX, Kind, LABELLED, SEQUENCE};
 use dormouse_abi::site::EventRecord;
 use dormouse_relay::Segment;
 
-use crate::{control, record, thread};
+use crate::{control, record, tag, thread};
 pub use dormouse_listener::{keep_loaded, object_of};
 
 /// Writes one record of `class`, whose fields are the `len` bytes at `fields`.
@@ -141,6 +142,18 @@ pub unsafe fn record_values(class: *const CClass, values: *const u8, len: usize,
     // SAFETY: the caller guarantees that the values, seven bytes after them, and what they refer to are readable until
     // this returns.
     unsafe { record::record_segments(&class.id, segments) };
+}
+
+/// Sets a tag in the calling thread, and returns its former value. `known`: what the tag knows of its word, 0 at first.
+/// If the process has no such tag, nothing is set, and the result is 0. Wait-free, unless it is the tag's first value.
+#[inline(always)]
+pub fn set_tag(name: &str, known: &AtomicU8, value: u64) -> u64 {
+    tag::word_in(name, known).map_or(0, |word| thread::tags()[word].replace(value))
+}
+
+/// Returns the number that represents a text of this tag. Blocking if the text is new.
+pub fn tag_text(name: &str, known: &AtomicU8, text: &str) -> u64 {
+    tag::word_in(name, known).map_or(0, |word| tag::number_of_text(word, text))
 }
 
 /// Adds an object's event classes, and announces them to the process's session. A repeated call changes nothing.

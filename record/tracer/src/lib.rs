@@ -57,6 +57,7 @@
 //! | `name`, `value`, `class` | names; fields as bytes; event classes |
 //! | `rule` | rules of a session, bound to a class |
 //! | `readers`, `plan` | threads that use a plan; plans of classes that have rules, triggers or several sessions |
+//! | `tag` | values that a thread gives to all of its events |
 //! | `record` | writing a record |
 //! | `unheard`, `join` | joining and leaving a session |
 //! | `control` | the registry of classes and the lock |
@@ -113,6 +114,7 @@ mod rule;
 mod session;
 mod snapshot;
 mod start;
+mod tag;
 #[cfg(all(test, target_os = "linux"))]
 mod tests;
 mod thread;
@@ -135,6 +137,7 @@ pub use snapshot::{PreparedRequest, Snapshot, SnapshotError, TakenSnapshot, snap
 #[doc(hidden)]
 pub use start::leave_to_sanitizer;
 pub use start::{Listen, start};
+pub use tag::{Tag, TagScope, TagValue, Tags, TagsScope};
 #[doc(hidden)]
 pub use thread::{enter_tracer, own_pid};
 pub use trigger::Trigger;
@@ -242,6 +245,41 @@ macro_rules! __event {
             ));
         }
     }};
+}
+
+/// Gives all events of the calling thread a value, such as the request that it works on, until the result is dropped.
+///
+/// ```
+/// fn serve(id: u64, user: &str) {
+///     let _request = dormouse::tag!(request = id);
+///     let _user = dormouse::tag!(user);            // a variable stands for user = user
+///     dormouse::event!(http.begin);
+/// }
+/// # serve(7, "alice");
+/// ```
+/// Sessions record the tags that they ask for: `dormouse record --context tag.request,tag.user`. Each event then has a
+/// value of 64 bits for each of them, 0 if its thread has no such tag. A value is an unsigned integer, or a text
+/// ([`TagValue`]); of a text, traces have the first 255 bytes.
+///
+/// Within the scope of a tag, the same tag may be set again; the former value returns afterwards. Other threads that go
+/// on with the work get the tags by [`Tags`]. A process has at most four tags, by their names: those that are set first.
+/// A name is as in [`event!`], of at most 31 bytes:
+///
+/// ```compile_fail,E0080
+/// let _user = dormouse::tag!(größe = 1u8);
+/// ```
+///
+/// Setting a tag costs a thread-local store; a text is hashed. When it is first used, a tag takes a lock and looks its
+/// name up, and so does a text that is new to the process. Not async-signal-safe.
+#[macro_export]
+macro_rules! tag {
+    ($name:ident = $value:expr) => {{
+        static TAG: $crate::Tag = $crate::Tag::new(::core::stringify!($name));
+        TAG.enter(&$value)
+    }};
+    ($name:ident) => {
+        $crate::tag!($name = $name)
+    };
 }
 
 /// Items that `event!` expands to. Not part of the interface.

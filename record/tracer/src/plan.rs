@@ -34,6 +34,7 @@ use dormouse_relay::Segment;
 
 use crate::readers;
 use crate::rule::Tests;
+use crate::session::{Attached, in_slot};
 use crate::value::WORDS_MAX;
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
@@ -188,7 +189,10 @@ impl Plans {
         if marks != 0 {
             HAS_MARKS.store(true, Ordering::Relaxed);
         }
-        let is_plain = |wanted: &Wanted| wanted.slot == 0 && wanted.tests.is_none();
+        let is_plain = |wanted: &Wanted| {
+            let has_tags = || in_slot(wanted.slot).is_some_and(Attached::has_tags);
+            wanted.slot == 0 && wanted.tests.is_none() && !has_tags()
+        };
         let needs_plan = !wanted.is_empty() && (marks != 0 || !wanted.iter().all(is_plain));
         if !needs_plan && self.numbers.is_empty() {
             return id;

@@ -2,7 +2,7 @@
 //!
 //! Each session has a slot. Direct sections of sites write to that in slot 0; those of plans find the others.
 
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::path::PathBuf;
 
 use dormouse_abi::class::CLASS_ID_MAX;
@@ -13,6 +13,7 @@ use dormouse_abi::session::StreamControl;
 use dormouse_abi::session::{
     CLOCK_TSC, LOST_CLASS_COUNT, Line, REASON_COUNT, Reason, STREAM_STRIDE_BYTES, Unrecorded, lost_class_index,
 };
+use dormouse_abi::tag::TAG_COUNT_MAX;
 use dormouse_percpu::{Area, PerCpu, Rseq};
 use dormouse_relay::Memory;
 
@@ -42,6 +43,10 @@ pub(crate) struct Attached {
     pub(crate) slot: usize,
     /// Number that the session has given this process.
     pub(crate) process: u16,
+    /// For each of the session's tags the index of its thread-local word plus one, or 0: the process has no such tag.
+    tag_words: [AtomicU8; TAG_COUNT_MAX],
+    /// Number of the session's tags.
+    tag_count: usize,
     /// Path of the session's socket.
     pub(crate) socket: PathBuf,
     presence: Presence,
@@ -353,8 +358,41 @@ impl Attached {
             process,
             socket,
             presence: Presence::new(&memory),
+            tag_words: [const { AtomicU8::new(0) }; TAG_COUNT_MAX],
+            tag_count: memory.tags().len(),
             memory,
         })
+        .inspect(Attached::find_tags)
+    }
+
+    /// Finds the words of the session's tags. Those that the process does not have remain 0 in records.
+    pub(crate) fn find_tags(&self) {
+        for (tag, name) in self.memory.tags().iter().enumerate() {
+            if let Some(word) = crate::tag::word_of(name) {
+                // Relaxed: the index is a number by itself.
+                self.tag_words[tag].store(word as u8 + 1, Ordering::Relaxed);
+                #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+                // SAFETY: each thread has its words at that distance.
+                unsafe {
+                    self.session.set_tag_offset(tag, thread::tag_offset(word));
+                }
+            }
+        }
+    }
+
+    /// Whether records of the session have tags.
+    pub(crate) fn has_tags(&self) -> bool {
+        self.tag_count != 0
+    }
+
+    /// Returns the values of the session's tags in the calling thread, and their number. Async-signal-safe.
+    pub(crate) fn tags(&self) -> ([u64; TAG_COUNT_MAX], usize) {
+        let words = thread::tags();
+        let value = |word: &AtomicU8| match word.load(Ordering::Relaxed) {
+            0 => 0,
+            word => words[usize::from(word) - 1].get(),
+        };
+        (self.tag_words.each_ref().map(value), self.tag_count)
     }
 
     /// Returns the critical section's parameters for a CPU, or `None` if the CPU has no stream.

@@ -19,6 +19,7 @@ use dormouse_abi::register::{Entrant, PROCESS_COUNT};
 use dormouse_abi::rule::value::Operator;
 use dormouse_abi::rule::{Condition, Literal, Name, Next, Operand, Part, Question, Rule, Test};
 use dormouse_abi::session::{CLOCK_MONOTONIC, CLOCK_TSC, Geometry, MODE_DISCARD, MODE_OVERWRITE, Reason};
+use dormouse_abi::tag::TagNames;
 use dormouse_backing::{MemoryOptions, Pool};
 use dormouse_relay::{Memory, Setup};
 use dormouse_testing::{Lack, is_emulated, skip_part};
@@ -271,7 +272,7 @@ fn hostile_memories() -> Vec<Hostile> {
             Geometry { page_size_bytes: 4096, page_count, cpu_count, stream_count: cpu_count + 2, has_register };
         assert!(geometry.is_valid());
         let setup =
-            Setup { mode, clock, uuid: [7; 16], kind, page_count_limit: page_count, kept_for: &[], kept_each: 0 };
+            Setup { mode, clock, uuid: [7; 16], kind, tags: TagNames::NONE, page_count_limit: page_count, kept_for: &[], kept_each: 0 };
         Hostile::new(geometry, setup)
     };
     kinds.map(hostile).into()
@@ -719,7 +720,7 @@ impl Rejecting {
         let geometry =
             Geometry { page_size_bytes, page_count: 8, cpu_count, stream_count: cpu_count + 2, has_register: true };
         let (mode, kind) = (MODE_DISCARD, RecordKind::Ids);
-        let setup = Setup { mode, clock: COUNTER, uuid, kind, page_count_limit: 8, kept_for: &[], kept_each: 0 };
+        let setup = Setup { mode, clock: COUNTER, uuid, kind, tags: TagNames::NONE, page_count_limit: 8, kept_for: &[], kept_each: 0 };
         let session = Rejecting(Hostile::new(geometry, setup));
         session.set_rules(&[&[1]]);
         session

@@ -18,6 +18,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::OnceLock;
 
 use dormouse_abi::record::context_word;
+use dormouse_abi::tag::TAG_COUNT_MAX;
 use dormouse_imv::is_filtered;
 
 use crate::{arch, own};
@@ -152,17 +153,32 @@ pub(crate) fn begun_ns(duration: usize) -> Option<&'static core::cell::Cell<u64>
 /// Async-signal-safe.
 pub(crate) fn in_handler(handler: Option<(usize, core::ffi::c_int)>) -> Option<(usize, core::ffi::c_int)> {
     let former = self::handler();
-    let words = words();
     let (frame, signal) = handler.unwrap_or_default();
-    words.handler_frame.set(frame);
-    words.handled_signal.set(signal);
+    // Addresses of programs have at most 57 bits.
+    words().handler.set((frame as u64) << SIGNAL_BITS | signal as u64);
     former
 }
 
+/// Number of bits of a signal's number.
+const SIGNAL_BITS: u32 = 7;
+
 /// Returns the entry that [`in_handler`] has stored. Async-signal-safe.
 pub(crate) fn handler() -> Option<(usize, core::ffi::c_int)> {
-    let words = words();
-    Some((words.handler_frame.get(), words.handled_signal.get())).filter(|(frame, _)| *frame != 0)
+    let word = words().handler.get();
+    let (frame, signal) = (word >> SIGNAL_BITS, word & ((1 << SIGNAL_BITS) - 1));
+    Some((frame as usize, signal as core::ffi::c_int)).filter(|(frame, _)| *frame != 0)
+}
+
+/// Returns the cells with the values of the calling thread's tags. Async-signal-safe.
+#[inline(always)]
+pub(crate) fn tags() -> &'static [core::cell::Cell<u64>; TAG_COUNT_MAX] {
+    &words().tags
+}
+
+/// Returns the distance of a tag's value from the thread pointer, in bytes: the same in each thread.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub(crate) fn tag_offset(word: usize) -> isize {
+    arch::tls_offset() + (core::mem::offset_of!(arch::Tls, tags) + size_of::<u64>() * word) as isize
 }
 
 /// Clears the cached ids. Must be called just before `vfork`: afterwards the child may use the thread-local data.

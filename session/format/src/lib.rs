@@ -41,7 +41,7 @@ pub mod state;
 pub mod totals;
 
 pub use loss::{Cause, Losses, Refusal, StatedLosses};
-pub use metadata::{Clock, Format, MetadataOptions};
+pub use metadata::{Clock, Format, MetadataOptions, Tag};
 pub use packet::{HeaderError, PacketHeader, PacketWriter};
 pub use state::StateRecord;
 pub use totals::{StreamTotals, Totals};

@@ -1,9 +1,12 @@
 //! Checks what programs have entered in the session's register about themselves and their classes.
 
-use dormouse_abi::class::{Announcement, ClassDecl};
+use std::collections::BTreeSet;
+
+use dormouse_abi::class::{Announcement, ClassDecl, Label};
 use dormouse_abi::register::Register;
+use dormouse_abi::tag::{TAG_TEXT_SIZE_BYTES_MAX, text_value};
 use dormouse_abi::text::{printable, shown};
-use dormouse_format::Refusal;
+use dormouse_format::{Refusal, Tag};
 
 /// Returns a refusal. A program's texts are made printable; the reason is already.
 pub(crate) fn refusal_of(class: &str, program: &str, reason: &str) -> Refusal {
@@ -24,6 +27,30 @@ pub(crate) fn class_of(
         Some(announced) => announced.check().map_err(|reason| refused(&announced.full_name(), &reason)),
         None => Err(refused("(a class)", "what it says of itself cannot be read")),
     })
+}
+
+/// Adds the texts that programs have given tags.
+pub(crate) fn name_texts(tags: &mut [Tag], register: &Register) {
+    let mut known = BTreeSet::new();
+    for (name, text) in register.tag_texts() {
+        let Some(index) = tags.iter().position(|tag| tag.name == name) else { continue };
+        let label = Label {
+            name: printable(&String::from_utf8_lossy(&text[..text.len().min(TAG_TEXT_SIZE_BYTES_MAX)])),
+            bits: text_value(&text).cast_signed(),
+        };
+        // A metadata text has a number once, and a text once.
+        let is_new = !label.name.is_empty()
+            && known.insert((index, label.name.clone()))
+            && known.insert((index, format!("\0{}", label.bits)));
+        if is_new {
+            let texts = &mut tags[index].texts;
+            if texts.is_empty() {
+                // The number that stands for no tag.
+                texts.push(Label { name: String::new(), bits: 0 });
+            }
+            texts.push(label);
+        }
+    }
 }
 
 /// Returns the program that a process says it is.

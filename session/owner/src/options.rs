@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use dormouse_abi::record::RecordKind;
+use dormouse_abi::tag::TagNames;
 use dormouse_abi::session::{Geometry, MODE_DISCARD, MODE_OVERWRITE, PAGE_COUNT_MAX, STREAM_COUNT_MAX};
 use dormouse_format::Format;
 
@@ -48,6 +49,8 @@ pub struct Options {
     pub mode: Mode,
     /// Context of records: process and thread of the writer, or nothing.
     pub context: RecordKind,
+    /// Tags of records, for which these need a context.
+    pub tags: TagNames,
     /// Format of the metadata.
     pub format: Format,
     /// Rules that say which events are recorded, such as `http:* where bytes > 4K`: see [`RuleSet::parse`].
@@ -80,6 +83,7 @@ impl Options {
             cpus: Cpus::of_machine(),
             mode: Mode::Discard,
             context: RecordKind::default(),
+            tags: TagNames::NONE,
             format: Format::default(),
             rules: vec!["*".into()],
             command_line: String::new(),

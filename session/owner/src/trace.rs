@@ -9,21 +9,20 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use dormouse_abi::class::ClassDecl;
 use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
-use dormouse_abi::record::RecordKind;
 use dormouse_abi::register::{CLASS_COUNT, PROCESS_COUNT, Register};
 use dormouse_ctf::{Classes, Metadata, StreamReader};
 use dormouse_format::{
-    Cause, Format, Losses, MetadataOptions, PacketHeader, PacketWriter, Refusal, StateRecord, StreamTotals, Totals,
+    Cause, Losses, MetadataOptions, PacketHeader, PacketWriter, Refusal, StateRecord, StreamTotals, Tag, Totals,
 };
 use dormouse_relay::Memory;
 use rustix::fs::FallocateFlags;
 
-use crate::announced::{class_of, program_of, refusal_of};
+use crate::announced::{class_of, name_texts, program_of, refusal_of};
 use crate::clock::Clock;
 use crate::dir::{Dir, not_read, not_written};
 use crate::error::Error;
 use crate::ledger::{Ledger, TraceContents, identity_of};
-use crate::options::Plan;
+use crate::options::{Options, Plan};
 use crate::points::point;
 use crate::quota::{KEPT_FOR_END_BYTES, KEPT_FOR_STATE_BYTES, Quota};
 use crate::user_disk::UserDisk;
@@ -110,7 +109,7 @@ impl Trace {
         ledger.set_disk_bytes_user_max(bytes_max.unwrap_or(0));
         ledger.user_kept_left().store(KEPT_FOR_STATE_BYTES, Ordering::Relaxed);
         let dir = Dir::make(&plan.options.dir)?;
-        let options = metadata_options(&clock, uuid, plan.options.context, plan.options.format);
+        let options = metadata_options(&clock, uuid, &plan.options);
         let preamble = Metadata::new(options.clone()).preamble();
         // The process that has created this file has created the trace: only then may this session remove the rest.
         let metadata = GrowingFile::create(&dir, "metadata", preamble.as_bytes())?;
@@ -195,7 +194,7 @@ impl Trace {
         // If the file system cannot set space aside, a full disk may prevent the record about itself.
         let _ = state.set_space_aside(STATE_RESERVE_BYTES);
         let inner = Mutex::new(Inner {
-            classes: Classes::of_records(options.record_kind),
+            classes: Classes::of_records(options.record_kind, &options.tags),
             options,
             seen_count: 0,
             unseen: Vec::new(),
@@ -222,6 +221,11 @@ impl Trace {
             known_until: AtomicU64::new(u64::MAX),
             inner,
         }
+    }
+
+    /// Returns the register in which programs enter their classes, if there is one.
+    fn register(&self) -> Option<&Register> {
+        self.memory.get().and_then(Memory::register)
     }
 
     /// Returns the quota of the trace and of snapshots of its session.
@@ -257,7 +261,7 @@ impl Trace {
 
     /// Declares the classes that programs have entered since the last look.
     pub(crate) fn take_in(&self) {
-        let Some(register) = self.memory.get().and_then(Memory::register) else { return };
+        let Some(register) = self.register() else { return };
         let (mut fresh, mut refused) = (Vec::new(), Vec::new());
         let mut inner = self.lock();
         let changes = register.changes();
@@ -290,7 +294,7 @@ impl Trace {
     /// Notes what programs have counted themselves: entries that found no room in the register, and programs that did
     /// not reach the session's socket.
     pub(crate) fn refuse_uncounted(&self, unheard: u64) {
-        let (processes, classes) = self.memory.get().and_then(Memory::register).map_or((0, 0), Register::refused);
+        let (processes, classes) = self.register().map_or((0, 0), Register::refused);
         let late = "their 50 ms were over before the session's socket took them";
         let classes_full = format!("a trace has at most {CLASS_COUNT} classes; record fewer programs at once");
         let processes_full = format!("a session has at most {} processes at once", PROCESS_COUNT - 1);
@@ -443,7 +447,7 @@ impl Trace {
         inner.state.release_space();
         // A trace without its losses is not closed: readers would report that it has none.
         let totals = totals.filter(|_| told.is_ok()).map(|totals| with_state(totals, inner.state_totals));
-        let metadata = inner.metadata_with(&self.clock, totals.unwrap_or_default());
+        let metadata = inner.metadata_with(&self.clock, self.register(), totals.unwrap_or_default());
         drop(inner);
         point();
         // If this fails, the existing metadata are valid; their clock is a little less exact.
@@ -473,7 +477,7 @@ impl Trace {
             writer.push(self.clock.now().max(inner.state_last), record);
             let StreamTotals { events, packets, .. } = inner.state_totals;
             let state_totals = StreamTotals { events: events + 1, packets: packets + 1, ..inner.state_totals };
-            (inner.state.len, writer.finish(), inner.metadata_with(&self.clock, with_state(totals, state_totals)))
+            (inner.state.len, writer.finish(), inner.metadata_with(&self.clock, self.register(), with_state(totals, state_totals)))
         };
         // The lock is not held while waiting for a disk: the stream's contents stay, and other threads may append to it
         // meanwhile.
@@ -546,9 +550,10 @@ impl Inner {
         Some(fresh)
     }
 
-    /// Returns all classes, the latest calibration of the clock, and the totals.
-    fn metadata_with(&self, clock: &Clock, totals: Totals) -> Metadata {
-        let options = MetadataOptions { clock: clock.last_calibration(), ..self.options.clone() };
+    /// Returns all classes, the latest calibration of the clock, the texts of tags in `register`, and the totals.
+    fn metadata_with(&self, clock: &Clock, register: Option<&Register>, totals: Totals) -> Metadata {
+        let mut options = MetadataOptions { clock: clock.last_calibration(), ..self.options.clone() };
+        register.into_iter().for_each(|register| name_texts(&mut options.tags, register));
         Metadata { options, classes: self.classes.clone(), totals }
     }
 }
@@ -647,7 +652,7 @@ impl GrowingFile {
     }
 }
 
-fn metadata_options(clock: &Clock, uuid: [u8; 16], record_kind: RecordKind, format: Format) -> MetadataOptions {
+fn metadata_options(clock: &Clock, uuid: [u8; 16], options: &Options) -> MetadataOptions {
     let part = |text: &str| text.parse().unwrap_or(0);
     MetadataOptions {
         uuid,
@@ -655,15 +660,15 @@ fn metadata_options(clock: &Clock, uuid: [u8; 16], record_kind: RecordKind, form
         clock: clock.first_calibration(),
         tracer_version: (part(env!("CARGO_PKG_VERSION_MAJOR")), part(env!("CARGO_PKG_VERSION_MINOR"))),
         start_time_s: rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec,
-        record_kind,
-        format,
+        record_kind: options.context,
+        tags: Tag::all(&options.tags),
+        format: options.format,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::Options;
     use crate::quota::DISK_BYTES_MIN;
 
     fn trace(place: &std::path::Path, disk_bytes_max: Option<u64>) -> Trace {

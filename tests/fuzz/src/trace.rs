@@ -31,6 +31,7 @@ pub fn metadata(classes: &[ClassDecl], record_kind: RecordKind) -> Metadata {
         tracer_version: (0, 1),
         start_time_s: 0,
         record_kind,
+        tags: Vec::new(),
         format: Default::default(),
     };
     let mut text = Metadata::new(options).preamble();

@@ -41,6 +41,7 @@ fn write(dir: &Path, number: u64, events: u64) {
         tracer_version: (0, 1),
         start_time_s: offset_s,
         record_kind: RecordKind::Ids,
+        tags: Vec::new(),
         format: Format::default(),
     });
     let id = [("id", FieldType::scalar(Kind::U64))];

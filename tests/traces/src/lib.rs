@@ -94,6 +94,7 @@ impl TraceBuilder {
             tracer_version: (0, 1),
             start_time_s: 1_700_000_000,
             record_kind,
+            tags: Vec::new(),
             format,
         })
     }

@@ -3,7 +3,7 @@
 //! x0 holds the id (or `StampedRecord`), x1 the size, x3, x4 and x5 the fields. They stay unchanged, except that runs use
 //! x5. x2, x9 to x13, x16 and x17 are free: x16 and x17 because the linker may change them on the way to a function
 //! anyway. x18 is the platform's. There is no memory below the stack pointer that a handler would respect; sections of
-//! classes with a plan keep their entry on the stack.
+//! classes with a plan keep their entry and its session on the stack.
 //!
 //! | after | x2 | x9 | x10 | x11 | x12 | x16 | x17 |
 //! | --- | --- | --- | --- | --- | --- | --- | --- |
@@ -245,6 +245,15 @@ macro_rules! section_text {
         cmp x13, x2
         b.hi 50f
     " };
+    (fit_tagged $fields:tt) => { "
+        str x11, [sp, 8]
+        and x12, x10, 0xffffff
+        ldr x13, [x11, {TAGS_SIZE}]
+        add x13, x13, x12
+        add x13, x13, x1
+        cmp x13, x2
+        b.hi 50f
+    " };
     // For a header that is `LESS` bytes shorter than the one that the size includes.
     (fit_less $fields:tt) => { "
         and x12, x10, 0xffffff
@@ -271,6 +280,25 @@ macro_rules! section_text {
         bfi x17, x12, 16, 48
         stp x17, x9, [x11]
     " };
+    // The tags follow the header, and x11 follows the tags.
+    (store_tagged_header $fields:tt $context:literal) => { concat!($crate::section_text!(store_header $fields $context), "
+        ldr x2, [sp, 8]
+        ldr x13, [x2, {TAGS_SIZE}]
+        cbz x13, 57f
+        add x2, x2, {TAG_OFFSETS_END}
+        sub x2, x2, x13
+        mrs x9, tpidr_el0
+        56:
+        ldr x12, [x2], 8
+        cbz x12, 59f
+        ldr x12, [x9, x12]
+        59:
+        str x12, [x11, 16]
+        add x11, x11, 8
+        subs x13, x13, 8
+        b.ne 56b
+        57:
+    ") };
     // The epoch of this time is its upper half plus one.
     (store_compact_header) => { "
         ldr x2, [x16, {EPOCH}]
@@ -285,7 +313,14 @@ macro_rules! section_text {
     (commit) => { "add x10, x10, x1\n stlr x10, [x16]" };
     // Either the state word with the record's size, or the counter, becomes visible. (A) pairs with (C), by which readers
     // load the word.
-    (commit_either) => { "add x10, x10, x1\n 49: stlr x10, [x16]" };
+    (commit_either) => { "
+        ldr x2, [sp, 8]
+        ldr x2, [x2, {TAGS_SIZE}]
+        add x10, x10, x1
+        add x10, x10, x2
+        49:
+        stlr x10, [x16]
+    " };
     // (A) pairs with (C), by which readers load the word.
     (commit_less) => { "add x10, x10, x1\n sub x10, x10, {LESS}\n stlr x10, [x16]" };
     (signature) => { ".inst {SIGNATURE}" };

@@ -42,6 +42,7 @@
 //!       if the number is beyond the entry's range:
 //!         counter = session.unrecorded[rseq.cpu_id] + entry.counter     → slow if it is 0: the table may be unused yet
 //!         *counter += 1                ← the final store, which is the same instruction
+//!       page[offset] = head, context, the thread's words for the session's tags, fields…
 //! ```
 //! The slow path reads the clock itself. Its sections compare the state word with the one that was read before the
 //! clock, so timestamps never decrease within a stream there either. They check no expiry or epoch, because the caller
@@ -65,8 +66,10 @@
 //! caller starts over.
 
 use core::mem::offset_of;
+use core::sync::atomic::{AtomicIsize, Ordering};
 
 use dormouse_abi::record::{self, RecordKind};
+use dormouse_abi::tag::{TAG_COUNT_MAX, TAG_SIZE_BYTES};
 
 use crate::abi::session::StreamControl;
 use crate::{Form, Memory, Record, Segment, WriteOutcome};
@@ -89,7 +92,7 @@ pub struct Site {
 
 /// The data of a session that sections read. It is never unmapped, even if the session's memory is.
 #[repr(C)]
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub struct Session {
     /// Start of the memory.
     pub base: *mut u8,
@@ -105,8 +108,16 @@ pub struct Session {
     /// Number of CPUs whose streams may be written with the timestamp counter as the clock, in compact records; 0 if
     /// the session has another clock or other records.
     pub compact_cpu_count: u32,
+    /// The same count for records that sections of plans write. It is 0 for records without context; `cpu_count` is also 0
+    /// if records have tags.
+    pub planned_cpu_count: u32,
     /// Start of the CPUs' tables of events that are not recorded.
     pub unrecorded: *mut u8,
+    /// Size of the tags in a record, in bytes.
+    pub tags_size_bytes: usize,
+    /// Offsets of the tags' words from the thread pointer, in bytes, or 0: the process has no such tag. The last ones are
+    /// used, as many as there are tags.
+    pub tag_offsets: [AtomicIsize; TAG_COUNT_MAX],
 }
 
 // AArch64 loads these pairs at once.
@@ -118,19 +129,23 @@ unsafe impl Sync for Session {}
 
 impl Session {
     /// Returns the data of the session in `memory`. `is_fast`: its clock is the timestamp counter, and the process has
-    /// rseq.
+    /// rseq. It does not know the process's tags yet.
     pub fn new(memory: &Memory, is_fast: bool) -> Session {
         let geometry = memory.geometry();
         let page_size_bytes = geometry.page_size_bytes as usize;
         let count_for = |kind| if is_fast && memory.record_kind() == kind { geometry.cpu_count } else { 0 };
+        let tags_size_bytes = memory.tags().size_bytes();
         Session {
             base: memory.base(),
             last_page_offset: geometry.pages_end() - page_size_bytes,
             streams: memory.streams_base(),
             page_limit_bytes: page_size_bytes - dormouse_abi::page::SLACK_BYTES,
-            cpu_count: count_for(RecordKind::Ids),
+            cpu_count: if tags_size_bytes == 0 { count_for(RecordKind::Ids) } else { 0 },
             compact_cpu_count: count_for(RecordKind::Compact),
+            planned_cpu_count: count_for(RecordKind::Ids),
             unrecorded: memory.unrecorded_base(),
+            tags_size_bytes,
+            tag_offsets: [const { AtomicIsize::new(0) }; TAG_COUNT_MAX],
         }
     }
 
@@ -144,7 +159,22 @@ impl Session {
             page_limit_bytes: 0,
             cpu_count: 0,
             compact_cpu_count: 0,
+            planned_cpu_count: 0,
             unrecorded: null,
+            tags_size_bytes: 0,
+            tag_offsets: [const { AtomicIsize::new(0) }; TAG_COUNT_MAX],
+        }
+    }
+
+    /// Sets the distance of a tag's word from the thread pointer. Sections read it at any time.
+    ///
+    /// # Safety
+    /// Each thread has a word of 64 bits there.
+    pub unsafe fn set_tag_offset(&self, tag: usize, offset: isize) {
+        let first = TAG_COUNT_MAX - self.tags_size_bytes / TAG_SIZE_BYTES;
+        if let Some(place) = self.tag_offsets.get(first + tag) {
+            // Relaxed: the words that offsets lead to live as long as their threads.
+            place.store(offset, Ordering::Relaxed);
         }
     }
 }
@@ -179,7 +209,7 @@ impl Session {
 /// | 1 | after `rseq_cs` is set, before anything is read |
 /// | 2 | after the state word is read |
 /// | 3 | after the record's place is found, before its first store |
-/// | 4 | after the header is stored |
+/// | 4 | after the header, and the tags, are stored |
 /// | 5 | after each run of bytes is stored |
 /// | 6 | before the final store |
 /// | 7 | before an event is counted that is not recorded |
@@ -241,8 +271,8 @@ macro_rules! define_record {
                 $crate::section_text!(compare $fields), $crate::section_text!(point 7 [$($injected)?]),
                 $crate::section_text!(count), $crate::section_text!(find_control entry)
             ),
-            fit = $crate::section_text!(fit $fields),
-            header = $crate::section_text!(store_header $fields $context),
+            fit = $crate::section_text!(fit_tagged $fields),
+            header = $crate::section_text!(store_tagged_header $fields $context),
             commit = $crate::section_text!(commit_either),
             done = $crate::section_text!(next_entry),
             slow = $crate::section_text!(leave_entry),
@@ -255,7 +285,9 @@ macro_rules! define_record {
             $(injected = sym $injected,)?
             EXPIRY = const ::core::mem::offset_of!($crate::arch::abi::session::StreamControl, expiry),
             ID_MAX = const $crate::arch::abi::class::CLASS_ID_MAX,
-            CPU_COUNT = const ::core::mem::offset_of!($crate::arch::Session, cpu_count),
+            CPU_COUNT = const ::core::mem::offset_of!($crate::arch::Session, planned_cpu_count),
+            TAGS_SIZE = const ::core::mem::offset_of!($crate::arch::Session, tags_size_bytes),
+            TAG_OFFSETS_END = const $crate::arch::TAG_OFFSETS_END,
             UNRECORDED = const ::core::mem::offset_of!($crate::arch::Session, unrecorded),
             UNRECORDED_SHIFT = const ::core::mem::size_of::<$crate::arch::abi::session::Unrecorded>().trailing_zeros(),
             ENTRY_SHIFT = const $crate::arch::ENTRY_SHIFT,
@@ -380,6 +412,9 @@ macro_rules! define_record {
 /// Number of bytes by which a compact header is shorter than one with context.
 #[doc(hidden)]
 pub const COMPACT_LESS_BYTES: usize = record::HEADER_SIZE_BYTES - record::COMPACT_HEADER_SIZE_BYTES;
+/// Offset of the end of [`Session::tag_offsets`].
+#[doc(hidden)]
+pub const TAG_OFFSETS_END: usize = offset_of!(Session, tag_offsets) + 8 * TAG_COUNT_MAX;
 /// The crate whose constants [`define_record!`] uses.
 #[doc(hidden)]
 pub use dormouse_abi as abi;

@@ -1,8 +1,8 @@
 //! x86-64: the instructions of each step of the sections.
 //!
 //! rdi holds the id (or `StampedRecord`), rsi the size, rcx, r8 and r9 the fields. They stay unchanged, except that runs
-//! use rcx, and classes with a plan rdi for their entry. These are saved below the stack pointer, where no handler writes
-//! (psABI, "red zone"). rax, rdx, r10, r11 are free, and so is r9 if it holds no word.
+//! use rcx, and classes with a plan rdi for their entry. These, and a plan's session, are saved below the stack pointer, where
+//! no handler writes (psABI, "red zone"). rax, rdx, r10, r11 are free, and so is r9 if it holds no word.
 //!
 //! | after | rax | r10 | r11 | rdx |
 //! | --- | --- | --- | --- | --- |
@@ -199,6 +199,25 @@ macro_rules! section_text {
         cmp edx, dword ptr [r11 + {PAGE_LIMIT_BYTES}]
         ja 50f
     " };
+    // The comparison for a record with tags.
+    (fit_tagged runs) => { "
+        mov qword ptr [rsp - 24], r11
+        mov edx, r10d
+        and edx, 0xffffff
+        add rdx, rsi
+        add rdx, qword ptr [r11 + {TAGS_SIZE}]
+        cmp rdx, qword ptr [r11 + {PAGE_LIMIT_BYTES}]
+        ja 50f
+    " };
+    (fit_tagged $words:tt) => { "
+        mov qword ptr [rsp - 24], r11
+        mov edx, r10d
+        and edx, 0xffffff
+        add edx, esi
+        add edx, dword ptr [r11 + {TAGS_SIZE}]
+        cmp edx, dword ptr [r11 + {PAGE_LIMIT_BYTES}]
+        ja 50f
+    " };
     // The comparison for a header that is `LESS` bytes shorter than the one that the size includes.
     (fit_less runs) => { "
         mov edx, r10d
@@ -245,6 +264,38 @@ macro_rules! section_text {
         concat!("mov rax, qword ptr [rip + ", $context, "@GOTTPOFF]\n mov rax, qword ptr fs:[rax]\n test rax, rax\n jz 50f\n mov qword ptr [r10 + 8], rax")
     };
     (store_context $fields:tt $context:literal) => { "mov qword ptr [r10 + 8], r9" };
+    // The header is before the tags; rdx counts up to 0.
+    (store_tagged_header $fields:tt $context:literal) => { concat!("
+        rdtsc
+        cmp edx, dword ptr [r11 + {EXPIRY}]
+        jae 50f
+        shl rdx, 48
+        shl rax, 16
+        or rax, rdx
+        mov ax, word ptr [rdi]
+        mov rdx, qword ptr [rsp - 24]
+        mov rdx, qword ptr [rdx + {TAGS_SIZE}]
+        neg rdx
+        mov qword ptr [r10 + rdx], rax
+        ", $crate::section_text!(store_tagged_context $fields $context), "
+        test rdx, rdx
+        jz 57f
+        56:
+        mov rax, qword ptr [rsp - 24]
+        mov rax, qword ptr [rax + rdx + {TAG_OFFSETS_END}]
+        test rax, rax
+        jz 59f
+        mov rax, qword ptr fs:[rax]
+        59:
+        mov qword ptr [r10 + rdx + 16], rax
+        add rdx, 8
+        jnz 56b
+        57:
+    ") };
+    (store_tagged_context 3 $context:literal) => {
+        concat!("mov rax, qword ptr [rip + ", $context, "@GOTTPOFF]\n mov rax, qword ptr fs:[rax]\n test rax, rax\n jz 50f\n mov qword ptr [r10 + rdx + 8], rax")
+    };
+    (store_tagged_context $fields:tt $context:literal) => { "mov qword ptr [r10 + rdx + 8], r9" };
     // The epoch of this time is its upper half plus one.
     (store_compact_header) => { "
         rdtsc
@@ -257,7 +308,13 @@ macro_rules! section_text {
     " };
     (commit) => { "add qword ptr [r11], rsi" };
     // Either the size is added to the state word, or 1 to a counter.
-    (commit_either) => { "mov rdx, rsi\n 49: add qword ptr [r11], rdx" };
+    (commit_either) => { "
+        mov rdx, qword ptr [rsp - 24]
+        mov rdx, qword ptr [rdx + {TAGS_SIZE}]
+        add rdx, rsi
+        49:
+        add qword ptr [r11], rdx
+    " };
     (commit_less) => { "lea rdx, [rsi - {LESS}]\n add qword ptr [r11], rdx" };
     // The signature is the operand of an undefined instruction.
     (signature) => { ".byte 0x0f, 0xb9, 0x3d\n .long {SIGNATURE}" };

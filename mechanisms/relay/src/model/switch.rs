@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use dormouse_abi::page::{self, HEADER_SIZE_BYTES};
 use dormouse_abi::record::RecordKind;
+use dormouse_abi::tag::TagNames;
 use dormouse_abi::txn::{Store, Txn};
 use loom::sync::Mutex;
 use loom::thread;
@@ -56,6 +57,7 @@ impl Bench {
             clock: CLOCK_MONOTONIC,
             uuid: [7; 16],
             kind: RecordKind::Ids,
+            tags: TagNames::NONE,
             page_count_limit: page_count,
             kept_for: &[],
             kept_each: 0,

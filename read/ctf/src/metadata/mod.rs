@@ -37,7 +37,7 @@ pub struct Metadata {
 impl Metadata {
     /// Returns metadata with only the classes of the state stream.
     pub fn new(options: MetadataOptions) -> Metadata {
-        let classes = Classes::of_records(options.record_kind);
+        let classes = Classes::of_records(options.record_kind, &options.tags);
         Metadata { options, classes, totals: Totals::default() }
     }
 
@@ -194,6 +194,7 @@ mod tests {
             tracer_version: (3, 14),
             start_time_s: -1,
             record_kind,
+            tags: Vec::new(),
             format: Format::Ctf18,
         };
         let mut written = Metadata::new(options);

@@ -13,10 +13,10 @@ use dormouse_format::metadata::tsdl::{FIRST_LINE, identifier, type_name};
 use dormouse_format::{Clock, Format, MetadataOptions, Totals};
 
 use super::error::{Checked, MetadataError, fail};
-use super::resolve::{Entries, uuid};
+use super::resolve::{self, Entries, uuid};
 use super::syntax::{At, Block, Declaration, Entry, Length, Member, Type, TypeKind, Value};
 use super::{Metadata, grammar, syntax};
-use crate::own_classes::Classes;
+use crate::own_classes::{Classes, tags_in};
 
 /// Whether a text claims to be written by Dormouse. Then it must be.
 pub(super) fn is_own(declarations: &[Declaration<'_>]) -> bool {
@@ -52,16 +52,24 @@ fn recognise(text: &str, declarations: &[Declaration<'_>]) -> Checked<Metadata> 
         None => foreign(At(0), format!("there is no {keyword} declaration")),
     };
     // Only the kind of header is detected here. Its exact form is compared below.
-    let is_variant = |entry: &Entry<'_>| match entry {
-        Entry::Class(_, _, Type { kind: TypeKind::Struct { members: Some(members), .. }, .. }) => members
-            .iter()
-            .any(|member| matches!(member, Member::Fields(class, _) if matches!(class.kind, TypeKind::Variant { .. }))),
-        _ => false,
+    let has_member = |is_kind: fn(&TypeKind<'_>) -> bool| {
+        let has = |entry: &Entry<'_>| match entry {
+            Entry::Class(_, _, Type { kind: TypeKind::Struct { members: Some(members), .. }, .. }) => {
+                members.iter().any(|member| matches!(member, Member::Fields(class, _) if is_kind(&class.kind)))
+            }
+            _ => false,
+        };
+        blocks(declarations, "stream").any(|block| block.entries.iter().any(has))
     };
-    let is_compact = blocks(declarations, "stream").any(|block| block.entries.iter().any(is_variant));
+    let is_compact = has_member(|kind| matches!(kind, TypeKind::Variant { .. }));
     let record_kind = if is_compact { RecordKind::Compact } else { RecordKind::Ids };
     let env = entries("env")?;
-    let options = options(&entries("trace")?, &env, &entries("clock")?, record_kind)?;
+    let mut options = options(&entries("trace")?, &env, &entries("clock")?, record_kind)?;
+    if has_member(|kind| matches!(kind, TypeKind::Struct { .. })) {
+        let streams = resolve::resolved(text, declarations)?.streams;
+        let context = streams.first().and_then(|stream| stream.event_context.as_ref());
+        options.tags = context.and_then(tags_in).unwrap_or_default();
+    }
     let mut totals = Totals::default();
     for (name, at, value) in env.1.iter() {
         if let Value::Text(value) = value
@@ -84,7 +92,7 @@ fn recognise(text: &str, declarations: &[Declaration<'_>]) -> Checked<Metadata> 
         return foreign(At(0), "there is a declaration missing");
     }
 
-    let mut classes = Classes::empty(record_kind);
+    let mut classes = Classes::empty(record_kind, &options.tags);
     for block in blocks(declarations, "event") {
         let Some((id, decl)) = event(block) else {
             return foreign(block.at, "this event declaration has another form");
@@ -133,6 +141,7 @@ fn options(trace: &Found<'_>, env: &Found<'_>, clock: &Found<'_>, record_kind: R
             offset_cycles: number(clock, "offset")?,
         },
         record_kind,
+        tags: Vec::new(),
         format: Format::Ctf18,
     })
 }

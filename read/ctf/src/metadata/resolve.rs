@@ -25,7 +25,7 @@ fn blocks<'a>(
     })
 }
 
-fn resolved(text: &str, declarations: &[Declaration<'_>]) -> Checked<TraceClass> {
+pub(super) fn resolved(text: &str, declarations: &[Declaration<'_>]) -> Checked<TraceClass> {
     let mut traces = blocks(declarations, "trace");
     let Some(trace_block) = traces.next() else { return fail(At(0), "there is no trace declaration") };
     if let Some(second) = traces.next() {

@@ -1,4 +1,4 @@
-//! AArch64: 104 bytes in the static TLS block, and the `vfork` wrapper.
+//! AArch64: 128 bytes in the static TLS block, and the `vfork` wrapper.
 
 use super::Tls;
 use core::arch::{asm, global_asm};
@@ -8,14 +8,14 @@ global_asm!(
     ".hidden dormouse_i_tls",
     ".globl dormouse_i_tls",
     ".type dormouse_i_tls, @object",
-    ".size dormouse_i_tls, 104",
+    ".size dormouse_i_tls, 128",
     ".balign 16",
     "dormouse_i_tls:",
-    ".zero 104",
+    ".zero 128",
     ".popsection",
 );
 
-const _: () = assert!(size_of::<Tls>() == 104 && core::mem::offset_of!(Tls, context) == 0);
+const _: () = assert!(size_of::<Tls>() == 128 && core::mem::offset_of!(Tls, context) == 0);
 
 /// The kernel supplies its own return address, in the vDSO (Linux, arch/arm64/kernel/signal.c, `setup_return`).
 pub(crate) const RETURN_FROM_SIGNAL: Option<unsafe extern "C" fn()> = None;
@@ -66,6 +66,21 @@ pub(crate) fn tls() -> *const Tls {
         );
     }
     address
+}
+
+/// Returns the distance of the words from the thread pointer, in bytes, which is the same in each thread.
+pub(crate) fn tls_offset() -> isize {
+    let offset: isize;
+    // SAFETY: reads an offset that the linker supplies (TLS ABI for AArch64, initial-exec model).
+    unsafe {
+        asm!(
+            "adrp {offset}, :gottprel:dormouse_i_tls",
+            "ldr {offset}, [{offset}, :gottprel_lo12:dormouse_i_tls]",
+            offset = out(reg) offset,
+            options(nostack, readonly, preserves_flags),
+        );
+    }
+    offset
 }
 
 /// Exports `vfork` from a library: announces it to the tracer, then jumps to the real `vfork`.

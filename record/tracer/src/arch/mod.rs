@@ -5,6 +5,7 @@
 //! words are in the static TLS block (initial-exec model). Other architectures use the std facility.
 
 use dormouse_abi::site::{EVENTS_SECTION, EventRecord};
+use dormouse_abi::tag::TAG_COUNT_MAX;
 
 /// Words of a thread.
 ///
@@ -15,8 +16,8 @@ use dormouse_abi::site::{EVENTS_SECTION, EventRecord};
 /// | 12 | nonzero: the tracer itself runs in this thread |
 /// | 16 | `vpid` and `vtid` in the form that records carry ([`dormouse_abi::record::context_word`]), or 0: not known |
 /// | 24 | start time in this thread of each duration that a trigger measures, or 0: not begun |
-/// | 88 | stack address of the latest call of the program's handler for a crash signal, or 0: it has returned |
-/// | 96 | that signal |
+/// | 88 | the latest call of the program's handler for a crash signal: its stack address times 128, plus the signal; or 0: it has returned |
+/// | 96 | values of the thread's tags |
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Tls {
@@ -25,8 +26,8 @@ pub(crate) struct Tls {
     pub(crate) busy: core::cell::Cell<u32>,
     pub(crate) ids: core::cell::Cell<u64>,
     pub(crate) begun_ns: [core::cell::Cell<u64>; DURATION_COUNT_MAX],
-    pub(crate) handler_frame: core::cell::Cell<usize>,
-    pub(crate) handled_signal: core::cell::Cell<core::ffi::c_int>,
+    pub(crate) handler: core::cell::Cell<u64>,
+    pub(crate) tags: [core::cell::Cell<u64>; TAG_COUNT_MAX],
 }
 
 /// Maximum number of durations that triggers may measure: each has two patterns.
@@ -35,16 +36,16 @@ pub(crate) const DURATION_COUNT_MAX: usize = dormouse_abi::trigger::PATTERN_COUN
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
 #[cfg(target_arch = "aarch64")]
-pub(crate) use aarch64::{RETURN_FROM_SIGNAL, set_alternate_stack, tls};
+pub(crate) use aarch64::{RETURN_FROM_SIGNAL, set_alternate_stack, tls, tls_offset};
 
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 #[cfg(target_arch = "x86_64")]
-pub(crate) use x86_64::{RETURN_FROM_SIGNAL, set_alternate_stack, tls};
+pub(crate) use x86_64::{RETURN_FROM_SIGNAL, set_alternate_stack, tls, tls_offset};
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod generic {
-    use super::{DURATION_COUNT_MAX, Tls};
+    use super::{DURATION_COUNT_MAX, TAG_COUNT_MAX, Tls};
     use core::cell::Cell;
 
     std::thread_local! {
@@ -55,8 +56,8 @@ mod generic {
                 busy: Cell::new(0),
                 ids: Cell::new(0),
                 begun_ns: [const { Cell::new(0) }; DURATION_COUNT_MAX],
-                handler_frame: Cell::new(0),
-                handled_signal: Cell::new(0),
+                handler: Cell::new(0),
+                tags: [const { Cell::new(0) }; TAG_COUNT_MAX],
             }
         };
     }

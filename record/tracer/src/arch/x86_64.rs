@@ -1,4 +1,4 @@
-//! x86-64: 104 bytes in the static TLS block, the return address of signal handlers, and the `vfork` wrapper.
+//! x86-64: 128 bytes in the static TLS block, the return address of signal handlers, and the `vfork` wrapper.
 
 use super::Tls;
 use core::arch::{asm, global_asm};
@@ -8,14 +8,14 @@ global_asm!(
     ".hidden dormouse_i_tls",
     ".globl dormouse_i_tls",
     ".type dormouse_i_tls, @object",
-    ".size dormouse_i_tls, 104",
+    ".size dormouse_i_tls, 128",
     ".balign 16",
     "dormouse_i_tls:",
-    ".zero 104",
+    ".zero 128",
     ".popsection",
 );
 
-const _: () = assert!(size_of::<Tls>() == 104 && core::mem::offset_of!(Tls, context) == 0);
+const _: () = assert!(size_of::<Tls>() == 128 && core::mem::offset_of!(Tls, context) == 0);
 
 /// Return address (`rt_sigreturn`) of signal handlers that are installed without libc.
 pub(crate) const RETURN_FROM_SIGNAL: Option<unsafe extern "C" fn()> = Some(return_from_signal);
@@ -69,6 +69,20 @@ pub(crate) fn tls() -> *const Tls {
         );
     }
     address
+}
+
+/// Returns the distance of the words from the thread pointer, in bytes, which is the same in each thread.
+pub(crate) fn tls_offset() -> isize {
+    let offset: isize;
+    // SAFETY: reads an offset that the linker supplies (psABI TLS, initial-exec model).
+    unsafe {
+        asm!(
+            "mov {offset}, qword ptr [rip + dormouse_i_tls@GOTTPOFF]",
+            offset = out(reg) offset,
+            options(nostack, readonly, preserves_flags),
+        );
+    }
+    offset
 }
 
 /// Exports `vfork` from a library: announces it to the tracer, then jumps to the real `vfork`.

@@ -5,10 +5,11 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::OnceLock;
 
-use dormouse_abi::class::CLASS_ID_MAX;
+use dormouse_abi::class::{CLASS_ID_MAX, FIELD_COUNT_MAX};
 use dormouse_abi::page;
 use dormouse_abi::record::{HEADER_SIZE_BYTES, PACKET_SPAN_BITS};
 use dormouse_abi::session::{Geometry, Reason, State, StreamControl, claim, lost_class_index, spare};
+use dormouse_abi::tag::TAG_SIZE_BYTES;
 use dormouse_abi::txn::Txn;
 use dormouse_percpu::{Commit, Rseq, apply_exclusive};
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
@@ -21,6 +22,9 @@ use crate::readers::Using;
 use crate::rule::{Answer, Event};
 use crate::session::{Attached, FIND_ATTEMPTS_MAX, Guard, count_apart, count_unrecorded, in_slot_before_id, rseq};
 use crate::thread::{self, Writer};
+
+/// Maximum number of runs of an event: at most three for each field.
+const SEGMENT_COUNT_MAX: usize = 3 * FIELD_COUNT_MAX;
 
 /// Function to call after a record of a class with marks was written, with the marks and the writer. Async-signal-safe.
 static ON_MARKED: OnceLock<fn(u32, Writer)> = OnceLock::new();
@@ -247,8 +251,24 @@ unsafe fn record_in_slot(slot: usize, id: &AtomicU32, segments: &[Segment]) -> O
     None
 }
 
-/// Writes a record of a class with this id. Returns the writer, unless the session is over.
+/// Writes a record of a class with this id, with the session's tags. Returns the writer, unless the session is over.
 fn record_in(guard: Guard, id: u16, segments: &[Segment]) -> Option<Writer> {
+    if guard.has_tags() { record_tagged(guard, id, segments) } else { record_runs(guard, id, segments) }
+}
+
+/// Writes a record whose first run has the tags. It has a function of its own, because it needs more of the stack.
+#[cold]
+#[inline(never)]
+fn record_tagged(guard: Guard, id: u16, segments: &[Segment]) -> Option<Writer> {
+    let (tags, count) = guard.tags();
+    let mut all = [Segment::EMPTY; 1 + SEGMENT_COUNT_MAX];
+    let len = 1 + segments.len();
+    all[0] = Segment::numbers(tags.as_ptr().cast(), TAG_SIZE_BYTES * count, TAG_SIZE_BYTES);
+    all.get_mut(1..len)?.copy_from_slice(segments);
+    record_runs(guard, id, &all[..len])
+}
+
+fn record_runs(guard: Guard, id: u16, segments: &[Segment]) -> Option<Writer> {
     guard.make_ready();
     let writer = thread::identify();
     let record = Record::new(id, writer.context, segments);

@@ -2,7 +2,7 @@
 //!
 //! The text grows while a session runs. It starts with the preamble, and a block is appended for every event class
 //! before the first record of that class is written. Three kinds of declaration depend on the session (`env`, `clock`,
-//! `event`), and there are two possible headers of event records. All others are fixed by `dormouse-abi`.
+//! `event`), and there are two possible headers of event records, and their tags. All others are fixed by `dormouse-abi`.
 //!
 //! As in other tracers' metadata, a field `x` is declared as `_x`, so that names such as `int` or `event` do not
 //! collide with words of TSDL. Readers remove the underscore again. The count of a sequence `x` is a separate field,
@@ -12,9 +12,10 @@ pub mod ctf2;
 pub mod json;
 pub mod tsdl;
 
-use dormouse_abi::class::ClassDecl;
+use dormouse_abi::class::{ClassDecl, Label};
 use dormouse_abi::page::STREAM_EVENTS;
 use dormouse_abi::record::RecordKind;
+use dormouse_abi::tag::TagNames;
 
 use crate::totals::Totals;
 
@@ -67,6 +68,22 @@ impl Format {
     }
 }
 
+/// A tag of all events of programs: a number, for some of which there are texts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tag {
+    /// Name, for which [`dormouse_abi::tag::is_tag_name`] holds.
+    pub name: String,
+    /// Texts and their numbers; empty until the trace is closed.
+    pub texts: Vec<Label>,
+}
+
+impl Tag {
+    /// Returns the tags with these names, without texts.
+    pub fn all(names: &TagNames) -> Vec<Tag> {
+        names.iter().map(|name| Tag { name: name.into(), texts: Vec::new() }).collect()
+    }
+}
+
 /// Options of the preamble, which describe the session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MetadataOptions {
@@ -82,6 +99,8 @@ pub struct MetadataOptions {
     pub start_time_s: i64,
     /// Kind of the programs' records, which determines their headers.
     pub record_kind: RecordKind,
+    /// Tags of the programs' records.
+    pub tags: Vec<Tag>,
     /// Format of the text.
     pub format: Format,
 }

@@ -7,7 +7,7 @@ use dormouse_abi::class::{ClassDecl, FieldType, Kind, Label};
 use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
 use dormouse_abi::record::RecordKind;
 
-use super::MetadataOptions;
+use super::{MetadataOptions, Tag};
 use crate::date::utc_datetime;
 use crate::state::StateRecord;
 use crate::totals::Totals;
@@ -43,13 +43,25 @@ const EVENT_HEADER: &str = "\
 \t} align(8);
 ";
 
-/// Context after that header.
-const EVENT_CONTEXT: &str = "\
-\tevent.context := struct {
-\t\tuint32_t vpid;
-\t\tuint32_t vtid;
-\t} align(8);
-";
+/// Returns the context after that header.
+fn event_context(tags: &[Tag]) -> String {
+    let mut out = String::from("\tevent.context := struct {\n\t\tuint32_t vpid;\n\t\tuint32_t vtid;\n");
+    if !tags.is_empty() {
+        out += "\t\tstruct {\n";
+        for Tag { name, texts } in tags {
+            let class = if texts.is_empty() { type_name(Kind::U64).into() } else { enumeration(Kind::U64, texts) };
+            put(&mut out, format_args!("\t\t\t{class} _{name};\n"));
+        }
+        out += "\t\t} tag;\n";
+    }
+    out + "\t} align(8);\n"
+}
+
+fn enumeration(kind: Kind, labels: &[Label]) -> String {
+    let label = |label: &Label| format!("{} = {}", quoted(&label.name), kind.integer(label.bits));
+    let labels: Vec<_> = labels.iter().map(label).collect();
+    format!("enum : {} {{ {} }}", type_name(kind), labels.join(", "))
+}
 
 /// Header of records without context, similar to LTTng's compact header.
 const COMPACT_EVENT_HEADER: &str = "\
@@ -81,12 +93,12 @@ const PACKET_CONTEXT: &str = "\
 ";
 
 pub(super) fn preamble(options: &MetadataOptions, totals: &Totals) -> String {
-    let MetadataOptions { uuid, hostname, clock, tracer_version: (major, minor), start_time_s, record_kind, .. } =
+    let MetadataOptions { uuid, hostname, clock, tracer_version: (major, minor), start_time_s, record_kind, tags, .. } =
         options;
     let clock_name = identifier(&clock.name);
     let (compact_clock, header, context) = match record_kind {
-        RecordKind::Ids => (String::new(), EVENT_HEADER, EVENT_CONTEXT),
-        RecordKind::Compact => (clock_alias(32, &clock_name), COMPACT_EVENT_HEADER, ""),
+        RecordKind::Ids => (String::new(), EVENT_HEADER, event_context(tags)),
+        RecordKind::Compact => (clock_alias(32, &clock_name), COMPACT_EVENT_HEADER, String::new()),
     };
     let (record_clock, full_clock) = (clock_alias(48, &clock_name), clock_alias(64, &clock_name));
     let mut out = format!("{FIRST_LINE}\n\n");
@@ -187,9 +199,7 @@ pub(super) fn event(stream_id: u32, id: u16, decl: &ClassDecl) -> String {
     for (index, ((_, field_type), name)) in decl.fields.iter().zip(field_names(decl)).enumerate() {
         let FieldType { kind, sequence } = *field_type;
         if let Some(labels) = decl.labels.get(&index) {
-            let label = |label: &Label| format!("{} = {}", quoted(&label.name), kind.integer(label.bits));
-            let labels: Vec<_> = labels.iter().map(label).collect();
-            put(&mut out, format_args!("\t\tenum : {} {{ {} }} _{name};\n", type_name(kind), labels.join(", ")));
+            put(&mut out, format_args!("\t\t{} _{name};\n", enumeration(kind, labels)));
             continue;
         }
         match kind {

@@ -13,7 +13,7 @@ use dormouse_tools::{SessionSocket, ask_for_status};
 use memmap2::Mmap;
 
 use super::packets::{Packets, Stop, content, is_whole, may_follow};
-use crate::announced::{class_of, program_of};
+use crate::announced::{class_of, name_texts, program_of};
 use crate::dir::{Dir, not_read};
 use crate::error::Error;
 use crate::fault::Guard;
@@ -110,6 +110,7 @@ impl Directory {
                 self.metadata.classes.insert(id, decl);
             }
         }
+        name_texts(&mut self.metadata.options.tags, register);
         let all = (1..PROCESS_COUNT as u16).filter_map(|number| Some((number, register.process(number)?)));
         let is_new = |number: u16, process: &Process| {
             process.phase != Phase::Claimed && !self.state.processes.contains(&(number.into(), process.vpid))

@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::session::{CLOCK_MONOTONIC, MODE_OVERWRITE};
+use dormouse_abi::tag::TagNames;
 use dormouse_relay::{Memory, Setup};
 use dormouse_traces::TraceBuilder;
 
@@ -38,6 +39,7 @@ impl Bench {
             clock: CLOCK_MONOTONIC,
             uuid: metadata.options.uuid,
             kind: RecordKind::Ids,
+            tags: TagNames::NONE,
             page_count_limit: GEOMETRY.page_count,
             kept_for: &[],
             kept_each: 0,

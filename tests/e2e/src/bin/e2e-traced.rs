@@ -23,6 +23,7 @@ fn main() {
         "numbers" => numbers(number(1) as u32, number(2)),
         "words" => words_of_one_field(number(1)),
         "requests" => requests(Path::new(&arguments[1])),
+        "tags" => tags(number(1) as u32, number(2)),
         "faults" => faults(&arguments[1], number(2)),
         "faults-of-child" => faults_of_child(&arguments[1], number(2)),
         "until" => until(Path::new(&arguments[1]), number(2) as u32, Duration::ZERO),
@@ -99,6 +100,50 @@ fn requests(lines: &Path) {
         print!("{ledger}");
         println!("done {round}");
     }
+}
+
+/// Emits events of each number of words, and of runs, from several threads. Their fields repeat the tags that the thread
+/// has: `request`, and in two of three rounds `user`, which another thread sets in turn. `unused` is a tag that no session
+/// asks for.
+fn tags(threads: u32, rounds: u64) {
+    const USERS: [&str; 4] = ["alice", "bob", "zoë \"z\"", "x"];
+    let emit = |request: u64, user: &str| {
+        dormouse::event!(e2e.tagged_0);
+        dormouse::event!(e2e.tagged_1, request);
+        dormouse::event!(e2e.tagged_2, request, second = 2u64);
+        dormouse::event!(e2e.tagged_3, request, second = 2u64, third = 3u64);
+        dormouse::event!(e2e.tagged_text, request, user);
+    };
+    let work = |thread: u64| {
+        for round in 0..rounds {
+            let _unused = dormouse::tag!(unused = round);
+            let request = thread * rounds + round + 1;
+            let _request = dormouse::tag!(request);
+            let user = USERS[round as usize % 4];
+            if round % 3 == 0 {
+                emit(request, "");
+                continue;
+            }
+            let _user = dormouse::tag!(user);
+            emit(request, user);
+            if round % 100 == 1 {
+                let tags = dormouse::Tags::current();
+                let other = move || {
+                    let _tags = tags.enter();
+                    emit(request, user);
+                };
+                std::thread::spawn(other).join().expect("it does not panic");
+                let _other = dormouse::tag!(request = 0u64);
+                emit(0, user);
+            }
+            // The former request is in force again.
+            emit(request, user);
+        }
+    };
+    std::thread::scope(|scope| (0..u64::from(threads)).for_each(|thread| drop(scope.spawn(move || work(thread)))));
+    let moved = (0..rounds).filter(|round| round % 3 != 0 && round % 100 == 1).count() as u64;
+    let with_user = (0..rounds).filter(|round| round % 3 != 0).count() as u64;
+    println!("emitted {}", 5 * u64::from(threads) * (rounds + with_user + 2 * moved));
 }
 
 /// Returns the number of page faults of this thread so far.

@@ -124,6 +124,8 @@ enum Sessions {
     One,
     /// One with a condition, which is true.
     Condition,
+    /// One with a condition, which is true, and tags.
+    Tags,
     /// Another one in the other mode around it. Its pages are large, so that victims do not switch them.
     Two,
 }
@@ -145,6 +147,9 @@ fn run(mode: &str, rseq: bool, fate: &str, sessions: Sessions) -> Option<Reached
             let record = match sessions {
                 Sessions::One => record,
                 Sessions::Condition => record.option("-e").option("e2e:* where number >= 0"),
+                Sessions::Tags => {
+                    record.context("tag.request,tag.user").option("-e").option("e2e:* where number >= 0")
+                }
                 Sessions::Two => record.within_recording(&["--budget", AMPLE, "--mode", other]),
             };
             let recording = record.run(&[POINTS, fate, fatal, room, choice, &stride, &offset, sections]).succeeded();
@@ -252,6 +257,16 @@ fn discard_with_a_condition() {
 #[test]
 fn overwrite_with_a_condition() {
     under_rseq("overwrite", Sessions::Condition);
+}
+
+#[test]
+fn discard_with_tags() {
+    under_rseq("discard", Sessions::Tags);
+}
+
+#[test]
+fn overwrite_with_tags() {
+    under_rseq("overwrite", Sessions::Tags);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicIsize, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use dormouse_abi::class::CLASS_PLAN_SHIFT;
 use dormouse_abi::page;
 use dormouse_abi::record::{self, RecordKind};
+use dormouse_abi::tag::TagNames;
 use dormouse_percpu::Rseq;
 use dormouse_testing::{Lack, skip};
 
@@ -30,14 +31,16 @@ global_asm!(
     ".pushsection .tbss.interrupted_context, \"awT\", @nobits",
     ".globl interrupted_context",
     ".type interrupted_context, @object",
-    ".size interrupted_context, 8",
+    ".size interrupted_context, 24",
     ".balign 8",
     "interrupted_context:",
-    ".zero 8",
+    ".zero 24",
     ".popsection",
 );
 
+/// The thread's words: its context, and its tags.
 const CONTEXT: u64 = 0x1234_5678_9abc_def0;
+const TAGS: [u64; 2] = [0xaaaa_aaaa_aaaa_aaaa, 0xbbbb_bbbb_bbbb_bbbb];
 const WORDS: [u64; 3] = [0x1111_1111_1111_1111, 0x2222_2222_2222_2222, 0x3333_3333_3333_3333];
 /// Class and field of the records under test, and those of the handler's record.
 const ID: u32 = 7;
@@ -82,9 +85,10 @@ unsafe extern "C" fn unplanned() {
     UNPLANNED.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Entries, of which the second one is that of the plan.
+/// Entries of these plans: of the class under test, and of the handler's in sessions with tags.
 static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(std::ptr::null_mut());
 const PLAN: u32 = 1;
+const HANDLER_PLAN: u32 = 2;
 static RANDOM: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
 
 macro_rules! define {
@@ -128,12 +132,14 @@ define!(
 fn write_handlers() {
     let (id, size, none) = (&HANDLER_ID, record::HEADER_SIZE_BYTES + 8, MaybeUninit::uninit());
     // SAFETY: the word points to a session that is never freed.
-    let is_compact = unsafe { &*SESSION.load(Ordering::Relaxed) }.compact_cpu_count > 0;
-    repeat(|| match is_compact {
+    let session = unsafe { &*SESSION.load(Ordering::Relaxed) };
+    repeat(|| match (session.compact_cpu_count > 0, session.tags_size_bytes > 0) {
         // SAFETY: the test fulfils the macro's conditions: memory, registration, one word.
-        true => unsafe { compact_1(id, size, none, HANDLER_WORD) },
+        (true, _) => unsafe { compact_1(id, size, none, HANDLER_WORD) },
         // SAFETY: the test fulfils the macro's conditions: memory, registration, one word.
-        false => unsafe { record_1(id, size, none, HANDLER_WORD) },
+        (_, true) => unsafe { planned_1(&(HANDLER_PLAN << CLASS_PLAN_SHIFT | HANDLER_ID), size, none, HANDLER_WORD) },
+        // SAFETY: the test fulfils the macro's conditions: memory, registration, one word.
+        (false, false) => unsafe { record_1(id, size, none, HANDLER_WORD) },
     });
 }
 
@@ -166,16 +172,18 @@ struct Bench {
     memory: Memory,
     unit: u32,
     kind: RecordKind,
+    tags: &'static [u64],
 }
 
 impl Bench {
-    fn new(kind: RecordKind) -> Bench {
+    fn new(kind: RecordKind, tags: &'static [u64]) -> Bench {
         let backing = vec![OsPage([0; 4096]); GEOMETRY.size_bytes().div_ceil(4096)].leak();
         let setup = Setup {
             mode: MODE_OVERWRITE,
             clock: CLOCK_TSC,
             uuid: [7; 16],
             kind,
+            tags: TagNames::new(["first", "second"].into_iter().take(tags.len())).expect("names"),
             page_count_limit: 1,
             kept_for: &[],
             kept_each: 0,
@@ -183,8 +191,13 @@ impl Bench {
         // SAFETY: valid, zeroed, aligned, and never freed.
         let memory = unsafe { Memory::initialise(backing.as_mut_ptr().cast(), &GEOMETRY, &setup) };
         let unit = memory.draw(3, 0, |_| 0).expect("a page");
-        SESSION.store(Box::leak(Box::new(Session::new(&memory, true))), Ordering::Relaxed);
-        Bench { memory, unit, kind }
+        let session = Session::new(&memory, true);
+        for tag in 0..tags.len() {
+            // SAFETY: each thread has its words there.
+            unsafe { session.set_tag_offset(tag, words_offset() + 8 * (1 + tag) as isize) };
+        }
+        SESSION.store(Box::leak(Box::new(session)), Ordering::Relaxed);
+        Bench { memory, unit, kind, tags }
     }
 
     fn control(&self) -> &StreamControl {
@@ -232,15 +245,15 @@ impl Bench {
                 INTERRUPTED.load(Ordering::Relaxed) != before
             });
             assert!(is_interrupted, "{what}");
-            let handlers = Bench::check_record(&self.content(), own, HANDLER_ID, &HANDLER_WORD.to_le_bytes(), &what);
+            let handlers = self.check_record(&self.content(), own, HANDLER_ID, &HANDLER_WORD.to_le_bytes(), &what);
             assert_eq!(handlers, self.content().len(), "{what}: the interrupted section has written");
             repeat(|| {
                 self.renew();
                 write();
             });
             let content = self.content();
-            assert_eq!(Bench::check_record(&content, own, HANDLER_ID, &HANDLER_WORD.to_le_bytes(), &what), handlers);
-            let len = Bench::check_record(&content[handlers..], form, ID, fields, &what);
+            assert_eq!(self.check_record(&content, own, HANDLER_ID, &HANDLER_WORD.to_le_bytes(), &what), handlers);
+            let len = self.check_record(&content[handlers..], form, ID, fields, &what);
             assert_eq!(handlers + len, content.len(), "{what}: more than both records");
         }
     }
@@ -250,7 +263,7 @@ impl Bench {
         static PLACE: AtomicU64 = AtomicU64::new(0);
         RANDOM.store((&raw const PLACE).cast_mut(), Ordering::Relaxed);
         // SAFETY: entries of zeroes are valid.
-        let entries: Vec<Entry> = (0..=PLAN).map(|_| unsafe { std::mem::zeroed() }).collect();
+        let entries: Vec<Entry> = (0..=HANDLER_PLAN).map(|_| unsafe { std::mem::zeroed() }).collect();
         let entries = entries.leak();
         let comparison = Comparison {
             source,
@@ -264,6 +277,9 @@ impl Bench {
         };
         // SAFETY: no section has the entry yet; the session has one CPU.
         unsafe { entries[PLAN as usize].set(ID as u16, &comparison, &SESSION) };
+        let everybody = Comparison { source: Source::Everybody, ..comparison };
+        // SAFETY: no section has the entry yet; the session has one CPU.
+        unsafe { entries[HANDLER_PLAN as usize].set(HANDLER_ID as u16, &everybody, &SESSION) };
         ENTRIES.store(entries.as_mut_ptr(), Ordering::Relaxed);
         self.unrecorded().store(1, crate::atomic::Ordering::Relaxed);
     }
@@ -277,7 +293,7 @@ impl Bench {
     fn interrupt_counted(&self, what: &str, write: &dyn Fn()) {
         let handlers_only = |what: &str| {
             let len =
-                Bench::check_record(&self.content(), Form::Context, HANDLER_ID, &HANDLER_WORD.to_le_bytes(), what);
+                self.check_record(&self.content(), Form::Context, HANDLER_ID, &HANDLER_WORD.to_le_bytes(), what);
             assert_eq!(len, self.content().len(), "{what}: the event is recorded");
         };
         for point in [1, 7] {
@@ -304,8 +320,10 @@ impl Bench {
     }
 
     /// Checks all of a record but its time, and returns its size in bytes.
-    fn check_record(content: &[u8], form: Form, id: u32, fields: &[u8], what: &str) -> usize {
-        let header = form.header_size_bytes();
+    fn check_record(&self, content: &[u8], form: Form, id: u32, fields: &[u8], what: &str) -> usize {
+        let tags: Vec<u8> = self.tags.iter().flat_map(|tag| tag.to_le_bytes()).collect();
+        let header = form.header_size_bytes() + tags.len();
+        assert_eq!(content[form.header_size_bytes()..header], tags, "{what}");
         let found = match form {
             Form::Context => {
                 assert_eq!(content[8..16], CONTEXT.to_le_bytes(), "{what}");
@@ -325,15 +343,40 @@ impl Bench {
 /// Number of runs of a record of runs.
 const RUN_COUNT: usize = 3;
 
-/// Sets the thread's context word.
-fn set_context(word: u64) {
+/// Returns the distance of the thread's words from its thread pointer, in bytes.
+fn words_offset() -> isize {
+    let offset: isize;
+    // SAFETY: reads an offset that the linker supplies.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        asm!(
+            "mov {offset}, qword ptr [rip + interrupted_context@GOTTPOFF]",
+            offset = out(reg) offset,
+            options(nostack, preserves_flags),
+        );
+    }
+    // SAFETY: reads an offset that the linker supplies.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        asm!(
+            "adrp {offset}, :gottprel:interrupted_context",
+            "ldr {offset}, [{offset}, :gottprel_lo12:interrupted_context]",
+            offset = out(reg) offset,
+            options(nostack, preserves_flags),
+        );
+    }
+    offset
+}
+
+/// Sets one of the thread's words.
+fn set_word(index: usize, word: u64) {
+    let offset = words_offset() + 8 * index as isize;
     // SAFETY: writes the thread's own word.
     #[cfg(target_arch = "x86_64")]
     unsafe {
         asm!(
-            "mov {address}, qword ptr [rip + interrupted_context@GOTTPOFF]",
-            "mov qword ptr fs:[{address}], {word}",
-            address = out(reg) _,
+            "mov qword ptr fs:[{offset}], {word}",
+            offset = in(reg) offset,
             word = in(reg) word,
             options(nostack, preserves_flags),
         );
@@ -342,11 +385,9 @@ fn set_context(word: u64) {
     #[cfg(target_arch = "aarch64")]
     unsafe {
         asm!(
-            "adrp {offset}, :gottprel:interrupted_context",
-            "ldr {offset}, [{offset}, :gottprel_lo12:interrupted_context]",
             "mrs {pointer}, tpidr_el0",
             "str {word}, [{pointer}, {offset}]",
-            offset = out(reg) _,
+            offset = in(reg) offset,
             pointer = out(reg) _,
             word = in(reg) word,
             options(nostack, preserves_flags),
@@ -365,7 +406,9 @@ fn prepare() -> Option<Rseq> {
         skip(Lack::machine("this process may not run on CPU 0", "`taskset -c 0-` before the tests"));
         return None;
     }
-    set_context(CONTEXT);
+    for (index, word) in [CONTEXT].into_iter().chain(TAGS).enumerate() {
+        set_word(index, word);
+    }
     rseq
 }
 
@@ -430,8 +473,11 @@ fn an_interrupted_section_writes_nothing_and_its_restart_everything() {
     let size = |len: usize| record::HEADER_SIZE_BYTES + len;
     let core::ops::Range { start, end } = runs.as_ptr_range();
     let (none, [w0, w1, w2]) = (MaybeUninit::uninit(), WORDS);
+    for source in [Source::Word, Source::Text, Source::Random, Source::Everybody] {
+        Bench::new(RecordKind::Ids, &TAGS).interrupt_planned(source, &words, &run_fields, &runs);
+    }
     for kind in [RecordKind::Ids, RecordKind::Compact] {
-        let bench = Bench::new(kind);
+        let bench = Bench::new(kind, &[]);
         let run_count = RUN_COUNT as u32;
         let form = if kind == RecordKind::Ids {
             // SAFETY: the test fulfils the macro's conditions here and below: memory, registration, these words.

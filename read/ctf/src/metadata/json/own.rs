@@ -14,7 +14,7 @@ use dormouse_format::{Clock, Format, MetadataOptions, Totals};
 use super::super::Metadata;
 use super::node::{Checked, Node};
 use crate::model::{EnvValue, FieldClass, TraceClass};
-use crate::own_classes::Classes;
+use crate::own_classes::{Classes, tags_in};
 
 /// Whether the environment claims that Dormouse wrote the metadata. Then it must have.
 pub(super) fn is_own(class: &TraceClass) -> bool {
@@ -62,7 +62,7 @@ pub(super) fn read(fragments: &[Json], class: &TraceClass) -> Checked<Metadata> 
         return foreign(&first, "there is a fragment missing");
     }
 
-    let mut classes = Classes::empty(options.record_kind);
+    let mut classes = Classes::empty(options.record_kind, &options.tags);
     for (index, json) in fragments.iter().enumerate().filter(|(_, json)| kind(json) == "event-record-class") {
         match event(json) {
             // Duplicate ids have been refused already.
@@ -83,7 +83,8 @@ fn options(class: &TraceClass) -> Option<MetadataOptions> {
     };
     let clock = class.clocks.first()?;
     // Only the kind of header is detected here. Its exact form is compared by the caller.
-    let header = class.streams.first()?.event_header.as_ref()?;
+    let stream = class.streams.first()?;
+    let header = stream.event_header.as_ref()?;
     let is_compact = header.members.iter().any(|member| matches!(member.class.as_ref(), FieldClass::Variant(_)));
     Some(MetadataOptions {
         uuid: class.uuid?,
@@ -98,6 +99,7 @@ fn options(class: &TraceClass) -> Option<MetadataOptions> {
         tracer_version: (number("tracer_major")?.try_into().ok()?, number("tracer_minor")?.try_into().ok()?),
         start_time_s: number("trace_creation_time_s")?,
         record_kind: if is_compact { RecordKind::Compact } else { RecordKind::Ids },
+        tags: stream.event_context.as_ref().and_then(tags_in).unwrap_or_default(),
         format: Format::Ctf2,
     })
 }

@@ -73,6 +73,7 @@ fn written_metadata_are_read_back() {
             tracer_version: (3, 14),
             start_time_s: -1,
             record_kind,
+            tags: Vec::new(),
             format: Format::Ctf2,
         };
         let mut written = Metadata::new(options);

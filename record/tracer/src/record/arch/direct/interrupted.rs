@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use dormouse_abi::page;
 use dormouse_abi::record::{COMPACT_HEADER_SIZE_BYTES, EXTENDED, EXTENDED_HEADER_SIZE_BYTES, RecordKind};
 use dormouse_abi::session::{CLOCK_TSC, Geometry, MODE_DISCARD, State};
+use dormouse_abi::tag::TagNames;
 use dormouse_backing::{MemoryOptions, Pool};
 use dormouse_percpu::Rseq;
 use dormouse_relay::{Memory, Setup};
@@ -123,7 +124,7 @@ fn an_interrupted_record_is_written_once() {
         let pool = Pool::new("interrupted", GEOMETRY.size_bytes(), MemoryOptions::new().prefault(false)).unwrap();
         let (uuid, page_count_limit) = ([kind as u8 + 1; 16], GEOMETRY.page_count);
         let setup =
-            Setup { mode: MODE_DISCARD, clock: CLOCK_TSC, uuid, kind, page_count_limit, kept_for: &[], kept_each: 0 };
+            Setup { mode: MODE_DISCARD, clock: CLOCK_TSC, uuid, kind, tags: TagNames::NONE, page_count_limit, kept_for: &[], kept_each: 0 };
         // SAFETY: the pool has the geometry's size, is mapped as long as it exists, is zero, and is used here alone.
         let memory = unsafe { Memory::initialise(pool.base(), &GEOMETRY, &setup) };
         lock().leave_all();

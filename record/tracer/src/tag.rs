@@ -1,0 +1,302 @@
+//! Tags: values that a thread gives to all of its events, such as the request that it works on.
+//!
+//! ```text
+//!   tag!(request = id) ─▶ thread-local word of the tag ─┐
+//!                                                       ├─▶ each record of a session that asks for it: --context tag.request
+//!   tag!(user = "…")   ─▶ number of the text ───────────┘
+//!                              └─▶ register of the session: the text, once
+//! ```
+//! A tag gets one of [`TAG_COUNT_MAX`] words when it is first set, by its name, and keeps it. Sections find the words by
+//! their distance from the thread pointer, which each session has for the tags that it asks for.
+
+use core::cell::Cell;
+use core::marker::PhantomData;
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
+use std::sync::OnceLock;
+
+use dormouse_abi::register::TAG_TEXT_COUNT;
+use dormouse_abi::tag::{TAG_COUNT_MAX, cut, is_tag_name, text_value};
+
+use crate::name::{cooked, refuse};
+use crate::session::{Attached, Guard, sessions};
+use crate::{control, thread};
+
+/// A tag: [`tag!`](crate::tag!) declares one.
+#[derive(Debug)]
+pub struct Tag {
+    name: &'static str,
+    /// 0 as long as the tag has no word, the word's index plus one, or [`WITHOUT_WORD`].
+    word: AtomicU8,
+}
+
+/// State of a tag that found all words taken.
+const WITHOUT_WORD: u8 = u8::MAX;
+
+/// Names of the tags, by the indices of their words.
+static NAMES: [OnceLock<Box<str>>; TAG_COUNT_MAX] = [const { OnceLock::new() }; TAG_COUNT_MAX];
+
+impl Tag {
+    /// Makes a tag.
+    ///
+    /// # Panics
+    /// At compile time, for a name that no trace can hold, or of more than 31 bytes.
+    #[doc(hidden)]
+    #[track_caller]
+    pub const fn new(identifier: &'static str) -> Tag {
+        let name = cooked(identifier);
+        if !is_tag_name(name) {
+            refuse("a tag's name consists of ASCII letters, digits and `_`, at most 31, no digit first", identifier);
+        }
+        Tag { name, word: AtomicU8::new(0) }
+    }
+
+    /// Sets the tag in the calling thread until the result is dropped.
+    #[doc(hidden)]
+    #[inline]
+    pub fn enter<Value: TagValue + ?Sized>(&self, value: &Value) -> TagScope {
+        let word = self.word();
+        let former = word.map_or(0, |word| thread::tags()[word].replace(value.number(self)));
+        TagScope { word, former, _of_thread: PhantomData }
+    }
+
+    /// Returns the index of the tag's word, if it has one.
+    #[inline(always)]
+    fn word(&self) -> Option<usize> {
+        word_in(self.name, &self.word)
+    }
+}
+
+/// Returns the index of the word of the tag with this name, if it has one. `known`: what the tag knows of it, 0 at first.
+#[inline(always)]
+pub(crate) fn word_in(name: &str, known: &AtomicU8) -> Option<usize> {
+    // Relaxed: the index is a number by itself.
+    match known.load(Ordering::Relaxed) {
+        0 => find_word(name, known),
+        word => Some(usize::from(word) - 1).filter(|word| *word < TAG_COUNT_MAX),
+    }
+}
+
+/// Gives the tag with this name a word, unless it has one or all are taken.
+#[cold]
+fn find_word(name: &str, known: &AtomicU8) -> Option<usize> {
+    let inside = thread::enter_tracer();
+    let control = control::lock();
+    // Only the holder of the lock adds names, so the first place without one follows the last name.
+    let mut words = (0..TAG_COUNT_MAX).filter(|_| is_tag_name(name));
+    let word = words.find(|word| &**NAMES[*word].get_or_init(|| name.into()) == name);
+    sessions().for_each(Attached::find_tags);
+    known.store(word.map_or(WITHOUT_WORD, |word| word as u8 + 1), Ordering::Relaxed);
+    drop(control);
+    drop(inside);
+    word
+}
+
+/// Returns the index of the word of the tag with this name, if it has one.
+pub(crate) fn word_of(name: &str) -> Option<usize> {
+    NAMES.iter().position(|known| known.get().is_some_and(|known| **known == *name))
+}
+
+/// Restores the tag's former value in its thread when it is dropped.
+#[must_use = "the tag ends at once: bind it, as in `let _request = tag!(request = id);`"]
+#[derive(Debug)]
+pub struct TagScope {
+    word: Option<usize>,
+    former: u64,
+    /// The word is the thread's, so the scope stays in its thread.
+    _of_thread: PhantomData<*const Cell<u64>>,
+}
+
+impl Drop for TagScope {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(word) = self.word {
+            thread::tags()[word].set(self.former);
+        }
+    }
+}
+
+/// The tags of a thread at some time, to be set in another thread that goes on with the same work.
+///
+/// ```
+/// let _request = dormouse::tag!(request = 7u64);
+/// let tags = dormouse::Tags::current();
+/// std::thread::spawn(move || {
+///     let _tags = tags.enter();
+///     dormouse::event!(shop.packed);
+/// });
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Tags([u64; TAG_COUNT_MAX]);
+
+impl Tags {
+    /// Returns the tags of the calling thread. Wait-free; async-signal-safe.
+    #[inline]
+    pub fn current() -> Tags {
+        Tags(thread::tags().each_ref().map(Cell::get))
+    }
+
+    /// Sets the calling thread's tags until the result is dropped. Wait-free; async-signal-safe.
+    #[inline]
+    pub fn enter(self) -> TagsScope {
+        let former = Tags::current();
+        self.set();
+        TagsScope { former, _of_thread: PhantomData }
+    }
+
+    #[inline]
+    fn set(self) {
+        thread::tags().iter().zip(self.0).for_each(|(word, value)| word.set(value));
+    }
+}
+
+/// Restores the former tags of its thread when it is dropped.
+#[must_use = "the tags end at once: bind them, as in `let _tags = tags.enter();`"]
+#[derive(Debug)]
+pub struct TagsScope {
+    former: Tags,
+    _of_thread: PhantomData<*const Cell<u64>>,
+}
+
+impl Drop for TagsScope {
+    #[inline]
+    fn drop(&mut self) {
+        self.former.set();
+    }
+}
+
+/// A value that a tag may have: an unsigned integer, of which 0 means that there is none, or a text.
+pub trait TagValue {
+    /// Returns the number that represents the value.
+    #[doc(hidden)]
+    fn number(&self, tag: &Tag) -> u64;
+}
+
+macro_rules! tag_values {
+    ($($type:ty),*) => {$(
+        impl TagValue for $type {
+            #[inline(always)]
+            fn number(&self, _: &Tag) -> u64 {
+                *self as u64
+            }
+        }
+    )*};
+}
+tag_values!(u8, u16, u32, u64, usize);
+
+impl TagValue for str {
+    #[inline]
+    fn number(&self, tag: &Tag) -> u64 {
+        tag.word().map_or(0, |word| number_of_text(word, self))
+    }
+}
+
+impl TagValue for String {
+    #[inline]
+    fn number(&self, tag: &Tag) -> u64 {
+        self.as_str().number(tag)
+    }
+}
+
+impl<Value: TagValue + ?Sized> TagValue for &Value {
+    #[inline(always)]
+    fn number(&self, tag: &Tag) -> u64 {
+        (**self).number(tag)
+    }
+}
+
+impl<Value: TagValue> TagValue for Option<Value> {
+    #[inline(always)]
+    fn number(&self, tag: &Tag) -> u64 {
+        self.as_ref().map_or(0, |value| value.number(tag))
+    }
+}
+
+/// Number of places for the numbers of texts, a power of two.
+const PLACE_COUNT: usize = 2 * TAG_TEXT_COUNT;
+
+/// Numbers of the texts that sessions know, each by its tag, or zeroes. Null before the first text; never freed.
+static KNOWN: AtomicPtr<[AtomicU64; PLACE_COUNT]> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Returns the number that represents a text of the tag with this word, and makes the text known to sessions.
+#[inline]
+pub(crate) fn number_of_text(word: usize, text: &str) -> u64 {
+    let text = cut(text);
+    if text.is_empty() {
+        return 0;
+    }
+    let number = text_value(text.as_bytes());
+    if !places(word, number).any(|place| place.load(Ordering::Acquire) == of_tag(word, number)) {
+        make_known(word, text, number);
+    }
+    number
+}
+
+/// Returns a number that differs for the tags that have a text.
+fn of_tag(word: usize, number: u64) -> u64 {
+    number ^ (word as u64) << 32
+}
+
+/// Returns the places where the number of a text may be, up to the first one without a number.
+fn places(word: usize, number: u64) -> impl Iterator<Item = &'static AtomicU64> {
+    // SAFETY: null, or never freed. Acquire pairs with the Release by which it is published.
+    let known = unsafe { KNOWN.load(Ordering::Acquire).as_ref() };
+    let first = of_tag(word, number) as usize;
+    let places = (0..PLACE_COUNT).map_while(move |step| Some(&known?[first.wrapping_add(step) % PLACE_COUNT]));
+    places.take_while(|place| place.load(Ordering::Relaxed) != 0)
+}
+
+/// Texts of the process's tags, and the indices of these. At most [`TAG_TEXT_COUNT`].
+#[derive(Debug)]
+pub(crate) struct TagTexts(Vec<(usize, Box<str>)>);
+
+impl TagTexts {
+    pub(crate) const fn new() -> TagTexts {
+        TagTexts(Vec::new())
+    }
+
+    /// Makes the texts known to a session that asks for their tags.
+    pub(crate) fn tell(&self, attached: &Attached) {
+        self.0.iter().for_each(|(word, text)| tell(attached, *word, text));
+    }
+}
+
+/// Makes a new text known to the sessions that ask for its tag.
+#[cold]
+fn make_known(word: usize, text: &str, number: u64) {
+    let inside = thread::enter_tracer();
+    let mut control = control::lock();
+    let texts = &mut control.tag_texts.0;
+    if texts.len() < TAG_TEXT_COUNT && !texts.iter().any(|(of, known)| (*of, &**known) == (word, text)) {
+        texts.push((word, text.into()));
+        if KNOWN.load(Ordering::Relaxed).is_null() {
+            let places = Box::new([const { AtomicU64::new(0) }; PLACE_COUNT]);
+            KNOWN.store(Box::into_raw(places), Ordering::Release);
+        }
+        sessions().for_each(|attached| tell(attached, word, text));
+        // Only the holder of the lock adds numbers, and there are more places than texts.
+        let after = places(word, number).count();
+        // SAFETY: published above, and never freed.
+        if let Some(known) = unsafe { KNOWN.load(Ordering::Relaxed).as_ref() } {
+            known[(of_tag(word, number) as usize).wrapping_add(after) % PLACE_COUNT]
+                .store(of_tag(word, number), Ordering::Release);
+        }
+    } else {
+        // The register is full as well, or counts that this process's texts are.
+        sessions().for_each(|attached| tell(attached, word, text));
+    }
+    drop(control);
+    drop(inside);
+}
+
+/// Adds a text to a session's register, if the session asks for the tag.
+fn tell(attached: &Attached, word: usize, text: &str) {
+    let Some(guard) = in_session(attached) else { return };
+    let name = NAMES[word].get().map_or("", |name| name);
+    if let Some(register) = guard.memory.register().filter(|_| guard.memory.tags().iter().any(|tag| tag == name)) {
+        register.add_tag_text(guard.process, name, text.as_bytes());
+    }
+}
+
+fn in_session(attached: &Attached) -> Option<Guard> {
+    crate::session::in_slot(attached.slot).and_then(Guard::enter)
+}
