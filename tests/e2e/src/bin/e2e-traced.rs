@@ -2,7 +2,7 @@
 
 use std::ffi::{CString, c_int, c_void};
 use std::fs::OpenOptions;
-use std::io::BufRead;
+use std::io::{BufRead, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::os::unix::thread::JoinHandleExt;
@@ -24,6 +24,7 @@ fn main() {
         "words" => words_of_one_field(number(1)),
         "requests" => requests(Path::new(&arguments[1])),
         "tags" => tags(number(1) as u32, number(2)),
+        "tags-by-steps" => tags_by_steps(number(1) as u32, number(2)),
         "faults" => faults(&arguments[1], number(2)),
         "faults-of-child" => faults_of_child(&arguments[1], number(2)),
         "until" => until(Path::new(&arguments[1]), number(2) as u32, Duration::ZERO),
@@ -140,10 +141,36 @@ fn tags(threads: u32, rounds: u64) {
             emit(request, user);
         }
     };
-    std::thread::scope(|scope| (0..u64::from(threads)).for_each(|thread| drop(scope.spawn(move || work(thread)))));
+    std::thread::scope(|scope| {
+        for thread in 0..u64::from(threads) {
+            scope.spawn(move || work(thread));
+        }
+    });
     let moved = (0..rounds).filter(|round| round % 3 != 0 && round % 100 == 1).count() as u64;
     let with_user = (0..rounds).filter(|round| round % 3 != 0).count() as u64;
     println!("emitted {}", 5 * u64::from(threads) * (rounds + with_user + 2 * moved));
+}
+
+/// Sets the tags `early` and `user`, and then emits the events of [`tags`] for each byte that it reads, in a child too.
+fn tags_by_steps(threads: u32, rounds: u64) {
+    let _early = dormouse::tag!(early = "before");
+    let _user = dormouse::tag!(user = "everybody");
+    println!("ready");
+    for _ in std::io::stdin().bytes() {
+        dormouse::event!(e2e.tagged_early, early = "before", user = "everybody");
+        // SAFETY: the program has one thread here, and the child ends without returning.
+        match unsafe { libc::fork() } {
+            0 => {
+                dormouse::event!(e2e.tagged_early, early = "before", user = "everybody");
+                tags(threads, rounds);
+                std::process::exit(0);
+            }
+            // SAFETY: waits for the child.
+            child => assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child),
+        }
+        tags(threads, rounds);
+        println!("ready");
+    }
 }
 
 /// Returns the number of page faults of this thread so far.

@@ -22,6 +22,7 @@ mod salvage;
 mod sessions;
 mod signals;
 mod snapshots;
+mod tags;
 mod threads;
 mod values;
 

@@ -1,0 +1,169 @@
+//! Events have the tags of their threads. The program's own fields say which these are.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use dormouse_e2e::check::check;
+use dormouse_e2e::program::Program;
+use dormouse_e2e::run::{Record, babeltrace2_lines, dormouse};
+use serde_json::Value;
+
+use crate::{AMPLE, TINY, TRACED};
+
+const BOTH: &str = "tag.request,tag.user";
+
+/// Returns the events of the program that a trace has, after a check of their tags against their fields.
+fn tagged(dir: &Path, tags: &[&str]) -> Vec<Value> {
+    let output = Command::new(dormouse()).arg("view").arg(dir).args(["--format", "json", "-e", "e2e:tagged*"]).output();
+    let output = output.unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let events: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for event in &events {
+        let found = event["context"]["tag"].as_object().map(|found| found.keys().map(String::as_str).collect());
+        let found: BTreeSet<&str> = found.unwrap_or_default();
+        assert!(found.len() == tags.len() && tags.iter().all(|tag| found.contains(tag)), "{event}");
+        for (tag, value) in event["context"]["tag"].as_object().into_iter().flatten() {
+            let field = &event["fields"][tag];
+            assert!(field.is_null() || field == value, "{event}");
+        }
+    }
+    events
+}
+
+fn count(events: &[Value], is_it: impl Fn(&Value) -> bool) -> usize {
+    events.iter().filter(|event| is_it(event)).count()
+}
+
+#[test]
+fn events_have_the_tags_of_their_threads() {
+    for (rseq, mode, format) in [
+        (true, "discard", "ctf1.8"),
+        (false, "discard", "ctf1.8"),
+        (true, "overwrite", "ctf2"),
+        (false, "overwrite", "ctf1.8"),
+    ] {
+        let record = Record::new().rseq(rseq).mode(mode).budget(AMPLE).context(BOTH).option("--format").option(format);
+        let recording = record.run(&[TRACED, "tags", "3", "1200"]).succeeded();
+        let (_, events, lost) = check(&recording);
+        assert_eq!((vec![events], lost), (recording.numbers("emitted"), 0));
+        let tagged = tagged(&recording.dir, &["request", "user"]);
+        assert_eq!(tagged.len() as u64, events);
+        // Each user has events, and so has nobody.
+        for user in ["alice", "bob", "zoë \"z\"", "x", ""] {
+            assert!(count(&tagged, |event| event["context"]["tag"]["user"] == user) > 100, "{user}");
+        }
+        assert!(count(&tagged, |event| event["context"]["tag"]["request"] == 0) > 0);
+        if let Some(lines) = babeltrace2_lines(&recording.dir).filter(|_| format == "ctf1.8") {
+            let is_alices = |line: &&str| line.contains("user = ( \"alice\" : container = 13044623851856333044 )");
+            let alices = count(&tagged, |event| event["context"]["tag"]["user"] == "alice");
+            assert_eq!(lines.lines().filter(is_alices).count(), alices);
+        }
+    }
+}
+
+/// Rules that sections decide, and one that the slow path does.
+#[test]
+fn rules_select_events_with_tags() {
+    for rule in ["e2e:tagged_2 where request >= 900", "e2e:tagged_2 where request >= 900 and request != 1000"] {
+        let record = Record::new().budget(AMPLE).context(BOTH).option("-e").option(rule);
+        let recording = record.run(&[TRACED, "tags", "1", "1200"]).succeeded();
+        let all = Record::new().budget(AMPLE).context(BOTH).run(&[TRACED, "tags", "1", "1200"]).succeeded();
+        let request = |event: &Value| event["fields"]["request"].as_u64().unwrap();
+        let is_it = |event: &Value| {
+            event["event"] == "e2e:tagged_2"
+                && request(event) >= 900
+                && (request(event) != 1_000 || !rule.contains("!="))
+        };
+        let expected: Vec<Value> = tagged(&all.dir, &["request", "user"]).into_iter().filter(is_it).collect();
+        let found = tagged(&recording.dir, &["request", "user"]);
+        let without_time = |event: &Value| (event["context"]["tag"].clone(), event["fields"].clone());
+        assert!(found.len() > 100);
+        assert!(found.iter().map(without_time).eq(expected.iter().map(without_time)), "{rule}");
+    }
+}
+
+/// Each of two sessions has the tags that it asks for, and no others.
+#[test]
+fn each_session_has_its_own_tags() {
+    let cases: [(&str, &[&str], &str, &[&str]); 4] = [
+        (BOTH, &["request", "user"], "ids", &[]),
+        ("ids", &[], BOTH, &["request", "user"]),
+        ("tag.user", &["user"], "tag.user,tag.absent,tag.request", &["user", "absent", "request"]),
+        ("none", &[], "tag.unused,tag.request", &["unused", "request"]),
+    ];
+    for (inner, inner_tags, outer, outer_tags) in cases {
+        for rseq in [true, false] {
+            let record = Record::new().rseq(rseq).budget(AMPLE).option("--context").option(inner);
+            let record = record.within_recording(&["--context", outer, "--budget", AMPLE]);
+            let recording = record.run(&[TRACED, "tags", "2", "600"]).succeeded();
+            let emitted = recording.numbers("emitted")[0] as usize;
+            let in_inner = tagged(&recording.dir, inner_tags);
+            let in_outer = tagged(&recording.place().join("outer"), outer_tags);
+            assert_eq!((in_inner.len(), in_outer.len()), (emitted, emitted));
+            assert_eq!(count(&in_outer, |event| event["context"]["tag"]["absent"] == 1), 0);
+        }
+    }
+}
+
+/// Tags and texts that were set before the session began, and those of children.
+#[test]
+fn running_programs_have_the_tags_that_they_had() {
+    for rseq in ["0", "1"] {
+        let variables = [("DORMOUSE_LISTEN", "thread"), ("DORMOUSE_NO_RSEQ", rseq)];
+        let patience = dormouse_e2e::run::PATIENCE;
+        let mut program = Program::start_with(&[TRACED, "tags-by-steps", "2", "300"], &variables, patience);
+        program.wait_for_ready();
+        let (pid, run) = (program.pid().to_string(), program.place().join("run"));
+        program.step();
+        for part in ["first", "second"] {
+            let dir = program.place().join(part);
+            let options = ["--context", "tag.early,tag.user,tag.request", "--budget", AMPLE];
+            let arm = [&["arm", &pid, "e2e:tagged*", "-o", dir.to_str().unwrap()][..], &options].concat();
+            let armed = program.dormouse(&arm, &run);
+            assert!(armed.status.success(), "{armed:?}");
+            program.step();
+            let disarmed = program.dormouse(&["disarm", &pid, "*"], &run);
+            assert!(disarmed.status.success(), "{disarmed:?}");
+            let found = tagged(&dir, &["early", "user", "request"]);
+            let is_early = |event: &Value| event["event"] == "e2e:tagged_early";
+            // Of the program and of its child.
+            assert_eq!(count(&found, is_early), 2);
+            assert_eq!(count(&found, |event| event["context"]["tag"]["early"] == "before"), 2);
+            let emitted: u64 = program.stdout().lines().find_map(|line| line.strip_prefix("emitted ")?.parse().ok()).unwrap();
+            assert_eq!(found.len() as u64, 2 + 2 * emitted);
+        }
+        assert!(program.end().status.success());
+    }
+}
+
+/// What was lost for want of room is counted, and the rest is whole.
+#[test]
+fn a_session_without_room_has_whole_events() {
+    for (rseq, mode) in [(true, "discard"), (true, "overwrite"), (false, "discard")] {
+        let record = Record::new().rseq(rseq).budget(TINY).mode(mode).context(BOTH);
+        let recording = record.run(&[TRACED, "tags", "2", "20000"]).succeeded();
+        let (_, events, lost) = check(&recording);
+        if mode == "discard" {
+            assert_eq!(vec![events + lost], recording.numbers("emitted"));
+        }
+        tagged(&recording.dir, &["request", "user"]);
+    }
+}
+
+#[test]
+fn tags_that_cannot_be_are_refused() {
+    for (context, what) in [
+        ("tag.a,tag.b,tag.c,tag.d,tag.e", "events have at most four tags"),
+        ("tag.a,tag.a", "a tag is named twice"),
+        ("tag.1", "the name of a tag consists of"),
+        ("tag.", "the name of a tag consists of"),
+        ("none,tag.a", "`none` leaves no place for tags"),
+        ("request", "`request` is none of `ids`, `none` and tags"),
+        ("perf:cycles", "does not record hardware counters"),
+    ] {
+        let refused = Record::new().option("--context").option(context).run(&[TRACED, "idle"]);
+        assert!(refused.code() == 2 && refused.stderr.contains(what), "{context}: {}", refused.stderr);
+    }
+}
