@@ -297,7 +297,9 @@ impl EventContext {
             match part.split_once('.') {
                 Some(("tag", name)) => names.push(name),
                 _ if part.starts_with("perf:") => {
-                    return Err(format!("`{part}`: this version does not record hardware counters; `perf stat` counts them for a program"));
+                    return Err(format!(
+                        "`{part}`: this version does not record hardware counters; `perf stat` counts them for a program"
+                    ));
                 }
                 _ if part == RecordKind::Compact.name() => {
                     return Err("`none` leaves no place for tags: give tags alone, such as `tag.request`".into());

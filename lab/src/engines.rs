@@ -235,10 +235,12 @@ pub struct Peer {
     pub(crate) events: &'static [(&'static str, &'static str)],
     /// Events of a second session with LTTng-UST, if there is one.
     pub(crate) events_of_second: &'static [(&'static str, &'static str)],
+    /// Contexts of its session with LTTng-UST.
+    contexts: &'static [&'static str],
 }
 
 const fn peer(name: &'static str, experiment: &'static str) -> Peer {
-    Peer { name, experiment, is_ring: false, events: &[], events_of_second: &[] }
+    Peer { name, experiment, is_ring: false, events: &[], events_of_second: &[], contexts: &[] }
 }
 
 const fn ring(name: &'static str) -> Peer {
@@ -271,12 +273,16 @@ pub const LTTNG_UST_FILTER: Peer = Peer {
     ..peer("lttng-ust-filter", "filter")
 };
 
+/// The same program in a session whose events have the thread's name.
+const LTTNG_UST_PROCNAME: Peer =
+    Peer { events: LTTNG_UST_FILTER.events, contexts: &["procname"], ..peer("lttng-ust-procname", "filter") };
+
 /// Daemon of a peer's sessions, which come one after another: `None` if it has no daemon, or the reason why it cannot
 /// be started.
 type Daemon = Option<Result<Rc<LttngDaemon>, String>>;
 
 /// All peers, built or not.
-pub const PEERS: [Peer; 16] = [
+pub const PEERS: [Peer; 17] = [
     LTTNG_UST,
     peer("tracy", "event"),
     peer("fastrace", "event"),
@@ -288,6 +294,7 @@ pub const PEERS: [Peer; 16] = [
     ring("uprobe"),
     peer("usdt", "event"),
     LTTNG_UST_FILTER,
+    LTTNG_UST_PROCNAME,
     peer("tracing-filter", "filter"),
     peer("static-keys", "imv"),
     peer("thread-local-crate", "percpu"),
@@ -346,7 +353,7 @@ impl Peer {
         let program = self.program(programs)?;
         let channel = format!("--{} {BUFFERS}", mode.name());
         let sessions = |daemon: Result<Rc<LttngDaemon>, String>| {
-            let first = LttngSession::of(daemon?, &channel, self.events, &[], dir)?;
+            let first = LttngSession::of(daemon?, &channel, self.events, self.contexts, dir)?;
             let events = Some(self.events_of_second).filter(|events| !events.is_empty());
             let second = events.map(|events| first.beside(&channel, events, dir)).transpose()?;
             Ok((first, second))

@@ -37,9 +37,10 @@ const RUST: [&str; 13] = [
 ];
 
 /// Engines in C: name, source, Debian package with their version, libraries.
-const C: [(&str, &str, &str, &[&str]); 3] = [
+const C: [(&str, &str, &str, &[&str]); 4] = [
     ("lttng-ust", "lttng_ust.c", "lttng-ust", &["-llttng-ust"]),
     ("lttng-ust-filter", "lttng_ust_filter.c", "lttng-ust", &["-llttng-ust"]),
+    ("lttng-ust-procname", "lttng_ust_filter.c", "lttng-ust", &["-llttng-ust"]),
     ("usdt", "usdt.c", "systemtap-sdt", &[]),
 ];
 

@@ -12,6 +12,8 @@
 //! `FIELDS` is `u64`, or `path`: a number and a text of 32 bytes. Each case has a class of its own, with the case's
 //! name; the experiment gives each class its rule. The second session wants the classes of two cases only.
 //!
+//! The thread has two tags, which are part of its events in sessions that ask for them.
+//!
 //! An event that nobody wants would cost less than one that a condition rejects, and neither arrives. So the program
 //! does not start unless the classes of rejected events are armed, and that of the dormant one is not.
 
@@ -88,6 +90,8 @@ fn main() -> ExitCode {
         ("rejected_path", rejected_path),
         ("accepted_path", accepted_path),
     ];
+    let _request = dormouse::tag!(request = 17_u64);
+    let _tenant = dormouse::tag!(tenant = "/var/lib/shop");
     for (name, is_armed, is_wanted) in [
         ("rejected_u64", is_armed!(rejected_u64), true),
         ("rejected_u64_10", is_armed!(rejected_u64_10), true),

@@ -7,6 +7,8 @@
 //!                 dormant: ours by a condition that is false for every event of the class, others' not enabled
 //!   fields        u64     path: a u64, and the text that is asked for     span: a field of the span (EnvFilter)
 //!   comparisons   1, or 10 joined by `and`, of which the last one rejects
+//!   context       process and thread; of `armed u64` also two tags (ours) or the thread's name (LTTng-UST's procname),
+//!                 in a session of its own
 //!   sessions      1, or 2 that record the event, or 1-of-2: the second rejects it by a comparison (armed u64)
 //!   pressure      hot; with one u64 also L2, for ours and LTTng-UST
 //! ```
@@ -20,6 +22,7 @@
 
 use std::time::Duration;
 
+use dormouse_abi::tag::TagNames;
 use dormouse_lab_harness::Walk;
 use dormouse_owner::{Mode, Options, Session};
 
@@ -60,12 +63,19 @@ const SECOND_RULES: [(&str, &str); 2] =
 const SESSIONS: [(Mode, u64); 2] = [(Mode::Overwrite, 1 << 20), (Mode::Discard, DISCARD_BUDGET_BYTES)];
 
 /// Peers: the name of the engine, and the tool's.
-const TOOLS: [(&str, &str); 4] = [
+const TOOLS: [(&str, &str); 5] = [
     ("lttng-ust-filter", "lttng-ust"),
+    (PROCNAME, "lttng-ust"),
     ("perfetto", "perfetto"),
     ("tracing", "tracing"),
     ("tracing-filter", "env-filter"),
 ];
+
+/// Engine of LTTng-UST whose events have the thread's name, and ours whose events have two tags.
+const PROCNAME: &str = "lttng-ust-procname";
+const TAGGED: &str = "dormouse-tagged";
+/// Tags of our sessions with tags.
+const TAGS: [&str; 2] = ["request", "tenant"];
 
 /// Notes on cases that are not measured, because the peer has no such condition.
 const NOT_MEASURED: [&str; 2] = [
@@ -83,6 +93,7 @@ const AXES: &[Axis] = &[
     Axis::plain("fields"),
     Axis { name: "comparisons", silent: "1", shown: "{}-comparisons" },
     Axis { name: "sessions", silent: "1", shown: "{}-sessions" },
+    Axis::plain("context"),
     Axis::without("pressure", "hot"),
     Axis::without("mode", "overwrite"),
 ];
@@ -113,21 +124,30 @@ fn labels<'a>(
     [state, fields, comparisons, sessions]: Case<'a>,
     pressure: &'a str,
 ) -> Vec<(&'static str, &'a str)> {
-    let name = TOOLS.iter().find(|(engine, _)| *engine == tool.name).map_or(tool.name, |(_, name)| *name);
+    let name = TOOLS.iter().find(|(engine, _)| *engine == tool.name).map_or("dormouse", |(_, name)| *name);
+    let context = match tool.name {
+        PROCNAME if state != "empty" => "procname",
+        TAGGED if state != "empty" => "2-tags",
+        _ => "",
+    };
     let all = [
         ("tool", name),
         ("state", state),
         ("fields", fields),
         ("comparisons", comparisons),
         ("sessions", sessions),
+        ("context", context),
         ("pressure", pressure),
         ("mode", tool.mode.map_or("", Mode::name)),
     ];
     all.into_iter().filter(|(_, value)| !value.is_empty()).collect()
 }
 
-/// Whether cases with these fields are measured under this pressure.
-fn is_wanted(tool: &RunningPeer, fields: &str, pressure: &str) -> bool {
+/// Whether a case is measured under this pressure.
+fn is_wanted(tool: &RunningPeer, [state, fields, _, sessions]: Case<'_>, pressure: &str) -> bool {
+    if [PROCNAME, TAGGED].contains(&tool.name) {
+        return pressure == "hot" && [state, fields, sessions] == ["armed", "u64", "1"];
+    }
     let has_filters = ["dormouse", "lttng-ust-filter"].contains(&tool.name);
     pressure == "hot" || pressure == "L2" && has_filters && fields == "u64" && tool.mode == Some(Mode::Overwrite)
 }
@@ -135,8 +155,9 @@ fn is_wanted(tool: &RunningPeer, fields: &str, pressure: &str) -> bool {
 /// Plans the cases of all tools.
 fn slots(engines: &Engines, walks: &[(&'static str, Walk)]) -> Plan {
     let [hot, cold] = TURNS_US[usize::from(engines.options.is_quick)];
-    let ours = [(0, SESSIONS[0].0), (1, SESSIONS[1].0)];
-    let ours = ours.map(|(engine, mode)| RunningPeer { name: "dormouse", mode: Some(mode), engine });
+    let ours = ["dormouse", TAGGED].into_iter().flat_map(|name| SESSIONS.map(|(mode, _)| (name, mode)));
+    let ours = ours.enumerate().map(|(engine, (name, mode))| RunningPeer { name, mode: Some(mode), engine });
+    let ours: Vec<_> = ours.collect();
     let mut plan = Plan::new(AXES);
     for tool in ours.iter().chain(&engines.peers) {
         let engine = &engines.all[tool.engine];
@@ -149,9 +170,9 @@ fn slots(engines: &Engines, walks: &[(&'static str, Walk)]) -> Plan {
             };
             let turn = Turn::Lasting(Duration::from_micros(lasting_us));
             for name in &engine.description().cases {
-                let case = parse(name).filter(|[state, fields, ..]| {
-                    let is_verified = *state != "sampled" || tool.mode != Some(Mode::Discard);
-                    is_verified && is_wanted(tool, fields, pressure)
+                let case = parse(name).filter(|case| {
+                    let is_verified = case[0] != "sampled" || tool.mode != Some(Mode::Discard);
+                    is_verified && is_wanted(tool, *case, pressure)
                 });
                 let Some(case) = case else { continue };
                 let mut add = |name: &str, case: Case<'_>, base| {
@@ -175,17 +196,24 @@ fn slots(engines: &Engines, walks: &[(&'static str, Walk)]) -> Plan {
 /// Runs the experiment. A peer that is not installed is a note, not an error.
 pub(super) fn run_filter(options: &RunOptions, host: &Host) -> Result<Experiment, LabError> {
     let mut engines = Engines::new(options)?;
-    for (mode, budget_bytes) in SESSIONS {
-        engines.add(move |dir| {
-            let session = |name: &str, rules: &[(&str, &str)], cases| {
-                let rule = |(pattern, rest): &(&str, &str)| format!("{pattern} {rest}").trim_end().to_string();
-                let (rules, command_line) = (rules.iter().map(rule).collect(), ENGINE.into());
-                let options = session_options(&dir.join(name), mode, budget_bytes);
-                let options = Options { rules, command_line, ..options };
-                Ok::<_, LabError>((Session::create(&options)?, options, cases))
-            };
-            in_sessions(vec![session("first", &RULES, None)?, session("second", &SECOND_RULES, Some(SECOND_CASES))?])
-        })?;
+    for has_tags in [false, true] {
+        for (mode, budget_bytes) in SESSIONS {
+            engines.add(move |dir| {
+                let session = |name: &str, rules: &[(&str, &str)], cases| {
+                    let rule = |(pattern, rest): &(&str, &str)| format!("{pattern} {rest}").trim_end().to_string();
+                    let (rules, command_line) = (rules.iter().map(rule).collect(), ENGINE.into());
+                    let options = session_options(&dir.join(name), mode, budget_bytes);
+                    let tags = if has_tags { TagNames::new(TAGS).expect("names") } else { TagNames::NONE };
+                    let options = Options { rules, command_line, tags, ..options };
+                    Ok::<_, LabError>((Session::create(&options)?, options, cases))
+                };
+                let mut sessions = vec![session("first", &RULES, None)?];
+                if !has_tags {
+                    sessions.push(session("second", &SECOND_RULES, Some(SECOND_CASES))?);
+                }
+                in_sessions(sessions)
+            })?;
+        }
     }
     let is_tool = |name: &str| TOOLS.iter().any(|(engine, _)| *engine == name);
     let mut notes = engines.add_these(PEERS.into_iter().filter(|peer| is_tool(peer.name)));
@@ -200,7 +228,7 @@ pub(super) fn run_filter(options: &RunOptions, host: &Host) -> Result<Experiment
 }
 
 /// Name, numerator and denominator of each ratio.
-const RATIOS: [(&str, &str, &str); 30] = [
+const RATIOS: [(&str, &str, &str); 33] = [
     ("rejected_vs_lttng_ust", "dormouse.rejected.u64", "lttng-ust.rejected.u64"),
     ("accepted_vs_lttng_ust", "dormouse.accepted.u64", "lttng-ust.accepted.u64"),
     ("rejected_prefix_vs_lttng_ust", "dormouse.rejected.path", "lttng-ust.rejected.path"),
@@ -225,6 +253,9 @@ const RATIOS: [(&str, &str, &str); 30] = [
     ("two_sessions_vs_one", "dormouse.armed.u64.2-sessions", "dormouse.armed.u64"),
     ("one_of_two_sessions_vs_lttng_ust", "dormouse.armed.u64.1-of-2-sessions", "lttng-ust.armed.u64.1-of-2-sessions"),
     ("one_of_two_sessions_vs_one", "dormouse.armed.u64.1-of-2-sessions", "dormouse.armed.u64"),
+    ("two_tags_vs_lttng_ust_procname", "dormouse.armed.u64.2-tags", "lttng-ust.armed.u64.procname"),
+    ("two_tags_vs_none", "dormouse.armed.u64.2-tags", "dormouse.armed.u64"),
+    ("lttng_ust_procname_vs_none", "lttng-ust.armed.u64.procname", "lttng-ust.armed.u64"),
     ("lttng_ust_two_sessions_vs_one", "lttng-ust.armed.u64.2-sessions", "lttng-ust.armed.u64"),
     ("lttng_ust_rejected_vs_armed", "lttng-ust.rejected.u64", "lttng-ust.armed.u64"),
     ("lttng_ust_accepted_vs_armed", "lttng-ust.accepted.u64", "lttng-ust.armed.u64"),
@@ -245,7 +276,7 @@ mod tests {
     #[test]
     fn names_are_those_of_the_ratios() {
         let name = |tool: &str, mode, case: &str, pressure| {
-            let name = TOOLS.iter().map(|(engine, _)| *engine).chain(["dormouse"]).find(|name| *name == tool);
+            let name = TOOLS.iter().map(|(engine, _)| *engine).chain(["dormouse", TAGGED]).find(|name| *name == tool);
             let tool = RunningPeer { name: name.expect("a tool"), mode, engine: 0 };
             plan::name(AXES, &plan::labels(&labels(&tool, parse(case).expect("a case"), pressure)))
         };
@@ -257,6 +288,8 @@ mod tests {
             (name("dormouse", Some(Mode::Discard), "armed_u64_both", "hot"), "dormouse.armed.u64.2-sessions.discard"),
             (name("lttng-ust-filter", overwrite, "armed_u64_first", "hot"), "lttng-ust.armed.u64.1-of-2-sessions"),
             (name("lttng-ust-filter", overwrite, "rejected_u64", "L2"), "lttng-ust.rejected.u64.L2"),
+            (name(PROCNAME, overwrite, "armed_u64", "hot"), "lttng-ust.armed.u64.procname"),
+            (name(TAGGED, overwrite, "armed_u64", "hot"), "dormouse.armed.u64.2-tags"),
             (name("perfetto", None, "dormant_u64", "hot"), "perfetto.dormant.u64"),
             (name("tracing-filter", None, "rejected_span", "hot"), "env-filter.rejected.span"),
         ] {

@@ -67,7 +67,8 @@ impl Bench {
         let base = backing.as_mut_ptr().cast();
         let page_count_limit = GEOMETRY.page_count;
         let (mode, clock, uuid) = (MODE_OVERWRITE, CLOCK_TSC, [7; 16]);
-        let setup = Setup { mode, clock, uuid, kind, tags: TagNames::NONE, page_count_limit, kept_for: &[], kept_each: 0 };
+        let setup =
+            Setup { mode, clock, uuid, kind, tags: TagNames::NONE, page_count_limit, kept_for: &[], kept_each: 0 };
         // SAFETY: valid, zeroed, aligned, and never moved.
         let memory = unsafe { Memory::initialise(base, &GEOMETRY, &setup) };
         let session = Box::leak(Box::new(Session::new(&memory, true)));

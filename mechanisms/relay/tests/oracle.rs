@@ -22,7 +22,16 @@ const PROCESS: u16 = 9;
 
 fn setup(mode: u32, clock: u32) -> Setup<'static> {
     let page_count_limit = GEOMETRY.page_count;
-    Setup { mode, clock, uuid: [7; 16], kind: RecordKind::Ids, tags: TagNames::NONE, page_count_limit, kept_for: &[], kept_each: 0 }
+    Setup {
+        mode,
+        clock,
+        uuid: [7; 16],
+        kind: RecordKind::Ids,
+        tags: TagNames::NONE,
+        page_count_limit,
+        kept_for: &[],
+        kept_each: 0,
+    }
 }
 
 #[repr(C, align(4096))]

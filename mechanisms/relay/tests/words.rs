@@ -79,7 +79,16 @@ const CONTEXT: u64 = 0x1234_5678_9abc_def0;
 
 fn setup(mode: u32, clock: u32) -> Setup<'static> {
     let page_count_limit = GEOMETRY.page_count;
-    Setup { mode, clock, uuid: [7; 16], kind: RecordKind::Ids, tags: TagNames::NONE, page_count_limit, kept_for: &[], kept_each: 0 }
+    Setup {
+        mode,
+        clock,
+        uuid: [7; 16],
+        kind: RecordKind::Ids,
+        tags: TagNames::NONE,
+        page_count_limit,
+        kept_for: &[],
+        kept_each: 0,
+    }
 }
 
 /// Writes a record of three words; returns the number of calls of the slow path.

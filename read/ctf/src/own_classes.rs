@@ -6,8 +6,8 @@ use dormouse_abi::class::{self, CLASS_ID_MAX, ClassDecl, FieldType, Kind};
 use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
 use dormouse_abi::record::{COMPACT_TIMESTAMP_BITS, EXTENDED, RecordKind, TIMESTAMP_BITS};
 
-use dormouse_format::{StateRecord, Tag};
 use dormouse_format::state::STATE_CLASS_COUNT_MIN;
+use dormouse_format::{StateRecord, Tag};
 
 use crate::model::{
     Base, ByteOrder, EventClass, FieldClass, FieldPath, Float, Integer, Label, Length, Member, Option_, Range, Scope,
@@ -186,7 +186,7 @@ fn stream(id: u32, kind: RecordKind, tags: &[Tag]) -> StreamClass {
     }
 }
 
-fn context(tags: &[Tag]) -> Struct {
+pub(crate) fn context(tags: &[Tag]) -> Struct {
     let mut context = structure([("vpid", number(32)), ("vtid", number(32))]);
     if !tags.is_empty() {
         let member = |Tag { name, texts }: &Tag| {
@@ -194,7 +194,7 @@ fn context(tags: &[Tag]) -> Struct {
             let class = FieldClass::Integer(Integer { labels, ..integer(64, false) });
             Member { name: format!("_{name}"), class: Arc::new(class) }
         };
-        let all = Struct { align_bits: 1, members: tags.iter().map(member).collect() };
+        let all = Struct { align_bits: 8, members: tags.iter().map(member).collect() };
         context.members.push(Member { name: "tag".into(), class: Arc::new(FieldClass::Struct(all)) });
     }
     context

@@ -772,6 +772,24 @@ mod tests {
         assert_eq!((process.program.len(), process.command_line.len()), (2, 0));
         entry.state.store(77 << 32, Ordering::Relaxed);
         assert_eq!(register.process(number), None);
+        register.add_tag_text(1, "user", b"alice");
+        register.add_tag_text(1, "user", b"alice");
+        register.add_tag_text(2, "role", b"alice");
+        let texts = [("user", "alice"), ("role", "alice")].map(|(tag, text)| (tag.to_string(), text.into()));
+        assert_eq!(register.tag_texts(), texts);
+        let texts = &register.tag_texts;
+        for (begin, len) in [(u32::MAX, 5), (1, u32::MAX), (TAG_TEXTS_SIZE_BYTES as u32, 5), (1, 3)] {
+            texts.entries[0].begin.store(begin, Ordering::Relaxed);
+            texts.entries[0].len.store(len, Ordering::Relaxed);
+            assert_eq!(register.tag_texts().len(), 1, "{begin} {len}");
+        }
+        texts.next.store(u32::MAX, Ordering::Relaxed);
+        assert_eq!(register.tag_texts().len(), 1);
+        register.add_tag_text(1, "user", b"bob");
+        assert_eq!((register.tag_texts().len(), register.tag_texts_refused()), (1, 1));
+        texts.slots.iter().for_each(|slot| slot.store(u64::MAX, Ordering::Relaxed));
+        register.add_tag_text(1, "user", b"carol");
+        assert_eq!(register.tag_texts_refused(), 2);
         register.classes.slots.iter().for_each(|slot| slot.store(u64::MAX, Ordering::Relaxed));
         assert_eq!(register.class_id(1, b"third"), None);
     }

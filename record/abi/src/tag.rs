@@ -106,12 +106,13 @@ pub const fn text_value(text: &[u8]) -> u64 {
     (hash ^ hash >> 33) | 1 << 63
 }
 
-/// Returns what a tag keeps of a text: at most [`TAG_TEXT_SIZE_BYTES_MAX`] bytes, and no part of a character.
-pub fn cut(text: &str) -> &str {
-    let mut end = text.len().min(TAG_TEXT_SIZE_BYTES_MAX);
-    while !text.is_char_boundary(end) {
-        end -= 1;
+/// Returns what a tag keeps of a text: at most [`TAG_TEXT_SIZE_BYTES_MAX`] bytes, and of UTF-8 no part of a character.
+pub fn cut(text: &[u8]) -> &[u8] {
+    if text.len() <= TAG_TEXT_SIZE_BYTES_MAX {
+        return text;
     }
+    let is_start = |end: &usize| text[*end] & 0b1100_0000 != 0b1000_0000;
+    let end = (0..=TAG_TEXT_SIZE_BYTES_MAX).rev().find(is_start).unwrap_or(TAG_TEXT_SIZE_BYTES_MAX);
     &text[..end]
 }
 
@@ -147,7 +148,7 @@ mod tests {
         // Traces have these numbers, so they never change.
         assert_eq!(text_value(b"alice"), 0xB507_D047_A67C_08F4);
         let long = "ä".repeat(200);
-        assert_eq!(cut(&long).len(), 254);
-        assert_eq!(cut("short"), "short");
+        assert_eq!(cut(long.as_bytes()).len(), 254);
+        assert_eq!((cut(b"short"), cut(&[0x80; 300]).len()), (&b"short"[..], 255));
     }
 }

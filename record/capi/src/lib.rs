@@ -64,6 +64,7 @@ mod percpu;
 #[path = "../../../mechanisms/relay/capi/face.rs"]
 mod relay;
 mod snapshot;
+mod tag;
 mod tunable;
 #[path = "../../../mechanisms/vring/capi/face.rs"]
 mod vring;

@@ -356,6 +356,41 @@ fn disabled_events_need_no_library_and_evaluate_nothing() {
 }
 
 /// The library that the loader finds first has the sites of all objects, and the tracer's keys are changed there.
+/// The program prints which tags each of its events has.
+#[test]
+fn events_of_c_and_cpp_have_tags() {
+    let dir = tempfile::tempdir().unwrap();
+    for compilers in compilers() {
+        for (language, link) in [("c", Link::Shared), ("c++", Link::Shared), ("c", Link::Static)] {
+            let (cc, standard) = if language == "c" { (compilers.0, "-std=c11") } else { (compilers.1, "-std=c++17") };
+            let program = dir.path().join(format!("{cc}-{link:?}"));
+            let mut command = Command::new(cc);
+            command.args(["-O2", standard]).args(WARNINGS).args(["-x", language]).arg(source("tagged.c"));
+            command.args(["-x", "none", "-o"]).arg(&program).args(link_flags(link)).arg("-pthread");
+            succeed(command.arg(format!("-Wl,-rpath,{}", installed().prefix.join("lib").display())));
+            let trace = dir.path().join(format!("{cc}-{link:?}-trace"));
+            let context = ["--context", "tag.user,tag.request", "-e", "tagged:*", "--"];
+            let output = succeed(record(&trace).args(context).arg(&program));
+            let expected: Vec<String> =
+                stdout(&output).lines().filter_map(|line| line.strip_prefix("event ")).map(String::from).collect();
+            let view = ["--format", "json", "-e", "tagged:event"];
+            let output = succeed(Command::new(&installed().dormouse).arg("view").arg(&trace).args(view));
+            let event = |line: &str| {
+                let event: serde_json::Value = serde_json::from_str(line).unwrap();
+                let tag = &event["context"]["tag"];
+                format!("{} {} {}", event["fields"]["number"], tag["request"], tag["user"].as_str().unwrap())
+            };
+            let found: Vec<String> = stdout(&output).lines().map(event).collect();
+            assert!(expected.len() >= 12 && found == expected, "{cc}: {found:?}, {expected:?}");
+        }
+        let mut command = Command::new(compilers.0);
+        let object = dir.path().join("disabled.o");
+        command.args(["-O2", "-std=c11", "-DDORMOUSE_DISABLE", "-c"]).args(WARNINGS).arg(source("tagged.c"));
+        command.arg("-I").arg(installed().prefix.join("include")).arg("-o").arg(&object);
+        succeed(&mut command);
+    }
+}
+
 #[test]
 fn both_libraries_in_one_process_are_one() {
     let dir = tempfile::tempdir().unwrap();

@@ -147,13 +147,18 @@ pub unsafe fn record_values(class: *const CClass, values: *const u8, len: usize,
 /// Sets a tag in the calling thread, and returns its former value. `known`: what the tag knows of its word, 0 at first.
 /// If the process has no such tag, nothing is set, and the result is 0. Wait-free, unless it is the tag's first value.
 #[inline(always)]
-pub fn set_tag(name: &str, known: &AtomicU8, value: u64) -> u64 {
+pub fn set_tag<'a>(name: impl FnOnce() -> &'a str, known: &AtomicU8, value: u64) -> u64 {
     tag::word_in(name, known).map_or(0, |word| thread::tags()[word].replace(value))
 }
 
 /// Returns the number that represents a text of this tag. Blocking if the text is new.
-pub fn tag_text(name: &str, known: &AtomicU8, text: &str) -> u64 {
+pub fn tag_text<'a>(name: impl FnOnce() -> &'a str, known: &AtomicU8, text: &[u8]) -> u64 {
     tag::word_in(name, known).map_or(0, |word| tag::number_of_text(word, text))
+}
+
+/// Sets all tags of the calling thread. Wait-free; async-signal-safe.
+pub fn set_tags(tags: tag::Tags) {
+    tags.set();
 }
 
 /// Adds an object's event classes, and announces them to the process's session. A repeated call changes nothing.

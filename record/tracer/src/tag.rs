@@ -62,16 +62,16 @@ impl Tag {
     /// Returns the index of the tag's word, if it has one.
     #[inline(always)]
     fn word(&self) -> Option<usize> {
-        word_in(self.name, &self.word)
+        word_in(|| self.name, &self.word)
     }
 }
 
 /// Returns the index of the word of the tag with this name, if it has one. `known`: what the tag knows of it, 0 at first.
 #[inline(always)]
-pub(crate) fn word_in(name: &str, known: &AtomicU8) -> Option<usize> {
+pub(crate) fn word_in<'a>(name: impl FnOnce() -> &'a str, known: &AtomicU8) -> Option<usize> {
     // Relaxed: the index is a number by itself.
     match known.load(Ordering::Relaxed) {
-        0 => find_word(name, known),
+        0 => find_word(name(), known),
         word => Some(usize::from(word) - 1).filter(|word| *word < TAG_COUNT_MAX),
     }
 }
@@ -126,6 +126,7 @@ impl Drop for TagScope {
 /// });
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(transparent)]
 pub struct Tags([u64; TAG_COUNT_MAX]);
 
 impl Tags {
@@ -144,7 +145,7 @@ impl Tags {
     }
 
     #[inline]
-    fn set(self) {
+    pub(crate) fn set(self) {
         thread::tags().iter().zip(self.0).for_each(|(word, value)| word.set(value));
     }
 }
@@ -186,7 +187,7 @@ tag_values!(u8, u16, u32, u64, usize);
 impl TagValue for str {
     #[inline]
     fn number(&self, tag: &Tag) -> u64 {
-        tag.word().map_or(0, |word| number_of_text(word, self))
+        tag.word().map_or(0, |word| number_of_text(word, self.as_bytes()))
     }
 }
 
@@ -219,12 +220,12 @@ static KNOWN: AtomicPtr<[AtomicU64; PLACE_COUNT]> = AtomicPtr::new(core::ptr::nu
 
 /// Returns the number that represents a text of the tag with this word, and makes the text known to sessions.
 #[inline]
-pub(crate) fn number_of_text(word: usize, text: &str) -> u64 {
+pub(crate) fn number_of_text(word: usize, text: &[u8]) -> u64 {
     let text = cut(text);
     if text.is_empty() {
         return 0;
     }
-    let number = text_value(text.as_bytes());
+    let number = text_value(text);
     if !places(word, number).any(|place| place.load(Ordering::Acquire) == of_tag(word, number)) {
         make_known(word, text, number);
     }
@@ -247,7 +248,7 @@ fn places(word: usize, number: u64) -> impl Iterator<Item = &'static AtomicU64> 
 
 /// Texts of the process's tags, and the indices of these. At most [`TAG_TEXT_COUNT`].
 #[derive(Debug)]
-pub(crate) struct TagTexts(Vec<(usize, Box<str>)>);
+pub(crate) struct TagTexts(Vec<(usize, Box<[u8]>)>);
 
 impl TagTexts {
     pub(crate) const fn new() -> TagTexts {
@@ -262,7 +263,7 @@ impl TagTexts {
 
 /// Makes a new text known to the sessions that ask for its tag.
 #[cold]
-fn make_known(word: usize, text: &str, number: u64) {
+fn make_known(word: usize, text: &[u8], number: u64) {
     let inside = thread::enter_tracer();
     let mut control = control::lock();
     let texts = &mut control.tag_texts.0;
@@ -289,11 +290,11 @@ fn make_known(word: usize, text: &str, number: u64) {
 }
 
 /// Adds a text to a session's register, if the session asks for the tag.
-fn tell(attached: &Attached, word: usize, text: &str) {
+fn tell(attached: &Attached, word: usize, text: &[u8]) {
     let Some(guard) = in_session(attached) else { return };
     let name = NAMES[word].get().map_or("", |name| name);
     if let Some(register) = guard.memory.register().filter(|_| guard.memory.tags().iter().any(|tag| tag == name)) {
-        register.add_tag_text(guard.process, name, text.as_bytes());
+        register.add_tag_text(guard.process, name, text);
     }
 }
 

@@ -271,8 +271,16 @@ fn hostile_memories() -> Vec<Hostile> {
         let geometry =
             Geometry { page_size_bytes: 4096, page_count, cpu_count, stream_count: cpu_count + 2, has_register };
         assert!(geometry.is_valid());
-        let setup =
-            Setup { mode, clock, uuid: [7; 16], kind, tags: TagNames::NONE, page_count_limit: page_count, kept_for: &[], kept_each: 0 };
+        let setup = Setup {
+            mode,
+            clock,
+            uuid: [7; 16],
+            kind,
+            tags: TagNames::NONE,
+            page_count_limit: page_count,
+            kept_for: &[],
+            kept_each: 0,
+        };
         Hostile::new(geometry, setup)
     };
     kinds.map(hostile).into()
@@ -720,7 +728,16 @@ impl Rejecting {
         let geometry =
             Geometry { page_size_bytes, page_count: 8, cpu_count, stream_count: cpu_count + 2, has_register: true };
         let (mode, kind) = (MODE_DISCARD, RecordKind::Ids);
-        let setup = Setup { mode, clock: COUNTER, uuid, kind, tags: TagNames::NONE, page_count_limit: 8, kept_for: &[], kept_each: 0 };
+        let setup = Setup {
+            mode,
+            clock: COUNTER,
+            uuid,
+            kind,
+            tags: TagNames::NONE,
+            page_count_limit: 8,
+            kept_for: &[],
+            kept_each: 0,
+        };
         let session = Rejecting(Hostile::new(geometry, setup));
         session.set_rules(&[&[1]]);
         session

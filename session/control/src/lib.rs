@@ -67,7 +67,7 @@ pub use event_loop::{SessionListener, SessionServer};
 pub use limits::{raise_descriptor_limit, restore_descriptor_limit};
 pub use members::MappedFile;
 pub use process::{
-    Stat, boot, is_dead, is_image, open, pid_in_namespace, pid_namespace, process_name, send_signal, start_of,
+    Stat, Status, boot, is_dead, is_image, open, pid_in_namespace, pid_namespace, process_name, send_signal, start_of,
 };
 pub use processes::{NamedThread, NewProcess, Processes};
 pub use server::{Counts, ENDS_WITH_COMMAND, Joining, Service, Take};

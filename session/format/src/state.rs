@@ -203,6 +203,20 @@ records! {
         /// Number of events that sampling left out.
         sampled_out: u64,
     },
+    /// Where a process runs, when it joined. What the session owner may not see is empty. Older traces do not have this
+    /// class.
+    13 => ProcessContext "process_context" {
+        /// Number of the process in the session.
+        process: u32,
+        /// Effective user id as the session owner sees it, or 4294967295.
+        uid: u32,
+        /// Name of that user on the owner's machine.
+        user: &'a str,
+        /// Path of its control group (version 2).
+        cgroup: &'a str,
+        /// Id of the container that the control group's name tells.
+        container: &'a str,
+    },
 }
 
 /// Number of classes that the state stream of every trace has. Those after them are newer.

@@ -82,6 +82,7 @@ mod announced;
 mod begin;
 mod clock;
 mod command;
+mod context;
 mod dir;
 mod drain;
 mod end;

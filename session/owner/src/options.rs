@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use dormouse_abi::record::RecordKind;
-use dormouse_abi::tag::TagNames;
 use dormouse_abi::session::{Geometry, MODE_DISCARD, MODE_OVERWRITE, PAGE_COUNT_MAX, STREAM_COUNT_MAX};
+use dormouse_abi::tag::TagNames;
 use dormouse_format::Format;
 
 use crate::error::Error;

@@ -21,6 +21,7 @@ use dormouse_relay::Memory;
 use rustix::io::Errno;
 
 use crate::announced::refusal_of;
+use crate::context::Context;
 use crate::ledger::Ledger;
 use crate::trace::{ALL_CLASSES, Trace};
 
@@ -181,8 +182,9 @@ impl RegisterReader {
         processes.admit(entering).into_iter().for_each(|number| self.take_back(session, number));
         let record =
             StateRecord::Process { process: number.into(), pid, vpid, name: joining.name, program, command_line };
+        let context = pid_seen.and_then(Context::of).unwrap_or_default();
         trace.note_program(number, program);
-        trace.note_process(number, joined_at, &record, is_first);
+        trace.note_process(number, joined_at, &[record, context.record(number)], is_first);
         processes.count_joined(is_first.into());
         Ok(number)
     }
@@ -214,8 +216,9 @@ impl RegisterReader {
             process.image,
         );
         if !is_noted {
+            let context = found.as_ref().and_then(|(pid, _)| Context::of(*pid)).unwrap_or_default();
             trace.note_program(number, &program);
-            trace.note_process(number, process.joined_at, &record, is_first);
+            trace.note_process(number, process.joined_at, &[record, context.record(number)], is_first);
             processes.count_joined(is_first.into());
         }
         match found {

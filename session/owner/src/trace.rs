@@ -381,12 +381,12 @@ impl Trace {
         Ok(())
     }
 
-    /// Notes an entry of a process that has joined, once, with its record. `is_first`: whether the process is counted,
+    /// Notes an entry of a process that has joined, once, with its records. `is_first`: whether the process is counted,
     /// which has an entry for each of its tracers.
-    pub(crate) fn note_process(&self, number: u16, joined_at: u64, record: &StateRecord<'_>, is_first: bool) {
+    pub(crate) fn note_process(&self, number: u16, joined_at: u64, records: &[StateRecord<'_>], is_first: bool) {
         let mut inner = self.lock();
         // Without its record, the process's events are still in the trace, under its bare id.
-        let _ = self.append(&mut inner, joined_at, std::slice::from_ref(record), KEPT_FOR_END_BYTES);
+        let _ = self.append(&mut inner, joined_at, records, KEPT_FOR_END_BYTES);
         let written = self.ledger.written();
         let (joined, process) = (written.joined + u64::from(is_first), (number, identity_of(joined_at)));
         self.ledger.commit_written(TraceContents { state_len: inner.state.len, joined, process, ..written });
@@ -477,7 +477,11 @@ impl Trace {
             writer.push(self.clock.now().max(inner.state_last), record);
             let StreamTotals { events, packets, .. } = inner.state_totals;
             let state_totals = StreamTotals { events: events + 1, packets: packets + 1, ..inner.state_totals };
-            (inner.state.len, writer.finish(), inner.metadata_with(&self.clock, self.register(), with_state(totals, state_totals)))
+            (
+                inner.state.len,
+                writer.finish(),
+                inner.metadata_with(&self.clock, self.register(), with_state(totals, state_totals)),
+            )
         };
         // The lock is not held while waiting for a disk: the stream's contents stay, and other threads may append to it
         // meanwhile.

@@ -28,7 +28,16 @@ fn memory(mode: u32, kind: RecordKind) -> Memory {
     // SAFETY: the backing is this long, no other code uses it, and its views from earlier inputs are gone.
     unsafe { base.write_bytes(0, GEOMETRY.size_bytes()) };
     let page_count_limit = GEOMETRY.page_count;
-    let setup = Setup { mode, clock: CLOCK_MONOTONIC, uuid: UUID, kind, tags: TagNames::NONE, page_count_limit, kept_for: &[], kept_each: 0 };
+    let setup = Setup {
+        mode,
+        clock: CLOCK_MONOTONIC,
+        uuid: UUID,
+        kind,
+        tags: TagNames::NONE,
+        page_count_limit,
+        kept_for: &[],
+        kept_each: 0,
+    };
     // SAFETY: the memory was zeroed just now, is aligned, and is never freed.
     unsafe { Memory::initialise(base, &GEOMETRY, &setup) }
 }

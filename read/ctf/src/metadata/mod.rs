@@ -130,14 +130,14 @@ fn text_of(bytes: &[u8]) -> Result<Cow<'_, str>, MetadataError> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::testing::TraceBuilder;
     use dormouse_abi::class::{FieldType, Kind, Label, Labels, Level};
     use dormouse_abi::page::STREAM_EVENTS;
     use dormouse_abi::record::RecordKind;
     use dormouse_format::state::STATE_CLASS_COUNT_MIN;
-    use dormouse_format::{Clock, StateRecord, StreamTotals};
+    use dormouse_format::{Clock, StateRecord, StreamTotals, Tag};
 
     fn every_kind() -> ClassDecl {
         let mut fields: Vec<_> =
@@ -176,11 +176,19 @@ mod tests {
     #[test]
     fn written_metadata_are_read_back() {
         for record_kind in [RecordKind::Ids, RecordKind::Compact] {
-            is_read(record_kind);
+            is_read(record_kind, Vec::new());
         }
+        is_read(RecordKind::Ids, tags());
     }
 
-    fn is_read(record_kind: RecordKind) {
+    /// Tags with names that are words of TSDL; the second one has texts.
+    pub(crate) fn tags() -> Vec<Tag> {
+        let text = |name: &str, bits| Label { name: name.into(), bits };
+        let texts = vec![text("", 0), text("a \"b\" \\ c\n ü */", -1), text("struct", i64::MIN)];
+        vec![Tag { name: "event".into(), texts: Vec::new() }, Tag { name: "int".into(), texts }]
+    }
+
+    fn is_read(record_kind: RecordKind, tags: Vec<Tag>) {
         let options = MetadataOptions {
             uuid: [0xfe; 16],
             hostname: "a \"b\" \\ c\n\u{1}7 ü */".into(),
@@ -194,13 +202,19 @@ mod tests {
             tracer_version: (3, 14),
             start_time_s: -1,
             record_kind,
-            tags: Vec::new(),
+            tags,
             format: Format::Ctf18,
         };
         let mut written = Metadata::new(options);
         written.classes.insert(7, every_kind());
         let text = written.preamble() + &Metadata::class(7, &every_kind());
-        assert_eq!(Metadata::parse(&text), Ok(written));
+        assert_eq!(Metadata::parse(&text), Ok(written.clone()));
+        let described = Described::parse(&text).unwrap();
+        // The plan is built without a look at the text.
+        assert_eq!(described.own, Some(written.clone()));
+        let context = described.class.streams[0].event_context.as_ref();
+        let expected = crate::own_classes::context(&written.options.tags);
+        assert_eq!(context, Some(&expected).filter(|_| record_kind == RecordKind::Ids));
     }
 
     #[test]

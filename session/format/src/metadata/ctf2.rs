@@ -4,9 +4,9 @@ use dormouse_abi::class::{ClassDecl, FieldType, Kind, Label, Level};
 use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
 use dormouse_abi::record::{COMPACT_TIMESTAMP_BITS, EXTENDED, RecordKind, TIMESTAMP_BITS};
 
-use super::{MetadataOptions, Tag};
 use super::json::{Json, list, object, text};
 use super::tsdl::{field_names, identifier, type_name};
+use super::{MetadataOptions, Tag};
 use crate::date::utc_datetime;
 use crate::state::StateRecord;
 use crate::totals::Totals;
@@ -31,8 +31,9 @@ pub fn line(fragment: &Json) -> String {
 
 /// Returns all fragments except those of event record classes.
 pub fn layout(options: &MetadataOptions, totals: &Totals) -> Vec<Json> {
-    let MetadataOptions { uuid, hostname, clock, tracer_version: (major, minor), start_time_s, record_kind, tags, .. } =
-        options;
+    let MetadataOptions {
+        uuid, hostname, clock, tracer_version: (major, minor), start_time_s, record_kind, tags, ..
+    } = options;
     let uuid = list(uuid.iter().map(|byte| Json::Number((*byte).into())));
     let mut fragments = vec![object([("type", text("preamble")), ("version", Json::Number(2)), ("uuid", uuid)])];
     fragments.extend(Kind::ALL.iter().map(|kind| {
@@ -99,7 +100,9 @@ pub fn layout(options: &MetadataOptions, totals: &Totals) -> Vec<Json> {
             ("event-record-header-field-class", header),
         ];
         if kind == Some(RecordKind::Ids) {
-            let tag = |tag: &Tag| if tag.texts.is_empty() { text(alias(Kind::U64)) } else { enumeration(Kind::U64, &tag.texts) };
+            let tag = |tag: &Tag| {
+                if tag.texts.is_empty() { text(alias(Kind::U64)) } else { enumeration(Kind::U64, &tag.texts) }
+            };
             let all = || structure(tags.iter().map(|of| (of.name.as_str(), tag(of))));
             let ids = ["vpid", "vtid"].map(|name| (name, text(alias(Kind::U32))));
             let context = structure(ids.into_iter().chain((!tags.is_empty()).then(|| ("tag", all()))));

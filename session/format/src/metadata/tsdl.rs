@@ -93,8 +93,9 @@ const PACKET_CONTEXT: &str = "\
 ";
 
 pub(super) fn preamble(options: &MetadataOptions, totals: &Totals) -> String {
-    let MetadataOptions { uuid, hostname, clock, tracer_version: (major, minor), start_time_s, record_kind, tags, .. } =
-        options;
+    let MetadataOptions {
+        uuid, hostname, clock, tracer_version: (major, minor), start_time_s, record_kind, tags, ..
+    } = options;
     let clock_name = identifier(&clock.name);
     let (compact_clock, header, context) = match record_kind {
         RecordKind::Ids => (String::new(), EVENT_HEADER, event_context(tags)),

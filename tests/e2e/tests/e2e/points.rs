@@ -147,9 +147,7 @@ fn run(mode: &str, rseq: bool, fate: &str, sessions: Sessions) -> Option<Reached
             let record = match sessions {
                 Sessions::One => record,
                 Sessions::Condition => record.option("-e").option("e2e:* where number >= 0"),
-                Sessions::Tags => {
-                    record.context("tag.request,tag.user").option("-e").option("e2e:* where number >= 0")
-                }
+                Sessions::Tags => record.context("tag.request,tag.user").option("-e").option("e2e:* where number >= 0"),
                 Sessions::Two => record.within_recording(&["--budget", AMPLE, "--mode", other]),
             };
             let recording = record.run(&[POINTS, fate, fatal, room, choice, &stride, &offset, sections]).succeeded();

@@ -7,6 +7,8 @@ use std::process::Command;
 use dormouse_e2e::check::check;
 use dormouse_e2e::program::Program;
 use dormouse_e2e::run::{Record, babeltrace2_lines, dormouse};
+use dormouse_e2e::trace::has_joined;
+use rustix::fs::{FileType, Mode};
 use serde_json::Value;
 
 use crate::{AMPLE, TINY, TRACED};
@@ -131,7 +133,8 @@ fn running_programs_have_the_tags_that_they_had() {
             // Of the program and of its child.
             assert_eq!(count(&found, is_early), 2);
             assert_eq!(count(&found, |event| event["context"]["tag"]["early"] == "before"), 2);
-            let emitted: u64 = program.stdout().lines().find_map(|line| line.strip_prefix("emitted ")?.parse().ok()).unwrap();
+            let emitted: u64 =
+                program.stdout().lines().find_map(|line| line.strip_prefix("emitted ")?.parse().ok()).unwrap();
             assert_eq!(found.len() as u64, 2 + 2 * emitted);
         }
         assert!(program.end().status.success());
@@ -150,6 +153,35 @@ fn a_session_without_room_has_whole_events() {
         }
         tagged(&recording.dir, &["request", "user"]);
     }
+}
+
+/// `id` and the kernel say the same.
+#[test]
+fn a_trace_says_where_its_processes_run() {
+    let record = Record::new();
+    let gate = record.place().join("gate");
+    rustix::fs::mknodat(rustix::fs::CWD, &gate, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let mut running = record.start(&[TRACED, "hold", gate.to_str().unwrap(), "3"]);
+    let dir = running.dir().to_path_buf();
+    // What has ended before the owner looks at it runs nowhere.
+    running.wait_until("the program's entry", || has_joined(&dir, "e2e-traced"));
+    std::fs::write(&gate, "").unwrap();
+    let recording = running.wait().succeeded();
+    let view = ["--format", "json", "-e", "dormouse:process_context"];
+    let output = Command::new(dormouse()).arg("view").arg(&recording.dir).args(view).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let id = |option: &str| {
+        let output = Command::new("id").arg(option).output().unwrap();
+        String::from_utf8(output.stdout).unwrap().trim().to_string()
+    };
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap();
+    let cgroup = groups.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default();
+    let found: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let [event] = found.as_slice() else { panic!("{text}") };
+    let fields = &event["fields"];
+    assert_eq!(fields["uid"].to_string(), id("-u"));
+    assert!(fields["user"] == "" || fields["user"] == id("-un"), "{fields}");
+    assert_eq!(fields["cgroup"], cgroup);
 }
 
 #[test]

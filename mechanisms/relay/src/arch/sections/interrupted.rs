@@ -292,8 +292,7 @@ impl Bench {
     /// Interrupts the section that `write` executes at the points of an event that is not recorded: it is counted once.
     fn interrupt_counted(&self, what: &str, write: &dyn Fn()) {
         let handlers_only = |what: &str| {
-            let len =
-                self.check_record(&self.content(), Form::Context, HANDLER_ID, &HANDLER_WORD.to_le_bytes(), what);
+            let len = self.check_record(&self.content(), Form::Context, HANDLER_ID, &HANDLER_WORD.to_le_bytes(), what);
             assert_eq!(len, self.content().len(), "{what}: the event is recorded");
         };
         for point in [1, 7] {

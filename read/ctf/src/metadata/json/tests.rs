@@ -59,7 +59,8 @@ fn both_formats_describe_the_same_model() {
 
 #[test]
 fn written_metadata_are_read_back() {
-    for record_kind in [RecordKind::Ids, RecordKind::Compact] {
+    let tags = crate::metadata::tests::tags;
+    for (record_kind, tags) in [(RecordKind::Ids, vec![]), (RecordKind::Compact, vec![]), (RecordKind::Ids, tags())] {
         let options = MetadataOptions {
             uuid: [0xfe; 16],
             hostname: "a \"b\" \\ c\n\u{1}\u{1e}7 ü */".into(),
@@ -73,7 +74,7 @@ fn written_metadata_are_read_back() {
             tracer_version: (3, 14),
             start_time_s: -1,
             record_kind,
-            tags: Vec::new(),
+            tags,
             format: Format::Ctf2,
         };
         let mut written = Metadata::new(options);

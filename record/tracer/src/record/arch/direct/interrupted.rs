@@ -123,8 +123,16 @@ fn an_interrupted_record_is_written_once() {
     for kind in [RecordKind::Ids, RecordKind::Compact] {
         let pool = Pool::new("interrupted", GEOMETRY.size_bytes(), MemoryOptions::new().prefault(false)).unwrap();
         let (uuid, page_count_limit) = ([kind as u8 + 1; 16], GEOMETRY.page_count);
-        let setup =
-            Setup { mode: MODE_DISCARD, clock: CLOCK_TSC, uuid, kind, tags: TagNames::NONE, page_count_limit, kept_for: &[], kept_each: 0 };
+        let setup = Setup {
+            mode: MODE_DISCARD,
+            clock: CLOCK_TSC,
+            uuid,
+            kind,
+            tags: TagNames::NONE,
+            page_count_limit,
+            kept_for: &[],
+            kept_each: 0,
+        };
         // SAFETY: the pool has the geometry's size, is mapped as long as it exists, is zero, and is used here alone.
         let memory = unsafe { Memory::initialise(pool.base(), &GEOMETRY, &setup) };
         lock().leave_all();
