@@ -351,7 +351,8 @@ impl<'a> Copying<'a> {
             let control = self.control(page.stream).start;
             let offset = control + std::mem::offset_of!(StreamControl, reclaimed);
             self.source.read(offset as u64, &mut now)?;
-            return Ok(u64::from_le_bytes(now) > page.seq);
+            // A word of a control block is in this machine's byte order; headers of pages are little-endian.
+            return Ok(u64::from_ne_bytes(now) > page.seq);
         }
         // A writer that draws a page first writes its header, without a time.
         self.source.read((page.unit as usize * UNIT_BYTES + page::OFFSET_TIMESTAMP_BEGIN) as u64, &mut now)?;
