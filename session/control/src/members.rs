@@ -41,11 +41,14 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
+    use crate::process::process_name;
 
     #[test]
     fn a_process_has_its_executable_mapped_as_long_as_it_runs() {
         let mut child = Command::new("sleep").arg("infinity").stdin(Stdio::null()).spawn().unwrap();
         let pid = child.id();
+        // In an emulator of programs, `spawn` does not wait until the child executes its program.
+        dormouse_testing::wait_until("the child's program", || process_name(pid).as_deref() == Some("sleep"));
         let file = MappedFile::of(&std::fs::metadata(format!("/proc/{pid}/exe")).unwrap());
         let start = start_of(pid).parse::<u64>().unwrap();
         // `spawn` may return while the kernel still maps the executable.

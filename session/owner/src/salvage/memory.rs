@@ -257,6 +257,8 @@ fn regions_in(maps: &[Map], name: &[u8]) -> Vec<Region> {
 
 #[cfg(test)]
 mod tests {
+    use dormouse_testing::{Lack, is_emulated, skip};
+
     use super::*;
 
     #[test]
@@ -284,6 +286,9 @@ x-y rw-s 00000000 00:01 9                  /memfd:dormouse-session
 
     #[test]
     fn another_process_is_read_up_to_the_end_of_its_mapping() {
+        if is_emulated() {
+            return skip(Lack::emulated("QEMU has no process_vm_readv(2)"));
+        }
         let bytes = [5u8, 6, 7];
         let mut target = [0; 3];
         let me = std::process::id();
