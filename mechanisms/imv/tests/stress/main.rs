@@ -163,35 +163,50 @@ stress_branch!(unlikely: static_branch!(KEY));
 stress_branch!(likely: static_branch_likely!(KEY));
 stress_branch!(keyed: static_branch!(KEY, announce("test_announced", announced)));
 
-/// Number of gates that one update of [`many`] changes.
-const GATES: u64 = 64;
-
 macro_rules! taken {
-    ($key:path; $($gate:literal)*) => { [$({ let _ = $gate; u64::from(static_branch!($key)) }),*] };
+    ($key:path; $($gate:literal)*) => { [$({ let _ = $gate; u64::from(static_branch!($key)) }),*].iter().sum::<u64>() };
+}
+
+/// How many of 64 gates of a key are open.
+macro_rules! taken_of_64 {
+    ($key:path) => {
+        taken!($key;
+            0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31
+            32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57 58 59 60 61 62 63)
+    };
 }
 
 /// One key with many gates: an update changes all of them, so a few updates are many changes of instructions. `times` is the
-/// number of these.
-fn many(times: u64) -> ReaderFindings {
-    static KEY: StaticKey = StaticKey::new();
-    let read = || {
-        let taken: [u64; GATES as usize] = taken!(KEY;
-            0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31
-            32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57 58 59 60 61 62 63);
-        taken.iter().sum()
-    };
+/// number of these. `taken` returns how many of the gates are open.
+fn at_once(key: &'static StaticKey, gates: u64, times: u64, taken: impl Fn() -> u64 + Sync) -> ReaderFindings {
+    let updates = times.div_ceil(gates);
     let found = stress(
-        times.div_ceil(GATES),
+        updates,
         1,
-        read,
-        |taken| taken <= GATES,
-        |number| number % 2 * GATES,
-        |number| if number % 2 == 1 { enable(&KEY) } else { disable(&KEY) }.expect("an update"),
+        taken,
+        |taken| taken <= gates,
+        |number| number % 2 * gates,
+        |number| if number % 2 == 1 { enable(key) } else { disable(key) }.expect("an update"),
     );
-    if times.div_ceil(GATES) % 2 == 1 {
-        disable(&KEY).expect("an update");
+    if updates % 2 == 1 {
+        disable(key).expect("an update");
     }
     found
+}
+
+fn many(times: u64) -> ReaderFindings {
+    static KEY: StaticKey = StaticKey::new();
+    at_once(&KEY, 64, times, || taken_of_64!(KEY))
+}
+
+/// These gates are on several pages.
+fn most(times: u64) -> ReaderFindings {
+    static KEY: StaticKey = StaticKey::new();
+    let taken = || {
+        let first = taken_of_64!(KEY) + taken_of_64!(KEY) + taken_of_64!(KEY) + taken_of_64!(KEY);
+        first + taken_of_64!(KEY) + taken_of_64!(KEY) + taken_of_64!(KEY) + taken_of_64!(KEY)
+    };
+    at_once(&KEY, 512, times, taken)
 }
 
 #[test]
@@ -218,9 +233,10 @@ fn nothing_is_torn_by_any_writer() {
 fn each_width() {
     let times = updates();
     type Case = fn(u64) -> ReaderFindings;
-    let cases: [(&str, Case); 11] = [
+    let cases: [(&str, Case); 12] = [
         ("branch", unlikely),
         ("64 branches at once", many),
+        ("512 branches at once", most),
         ("likely branch", likely),
         ("announced branch", keyed),
         ("1 byte", bytes),
@@ -249,7 +265,7 @@ fn each_width() {
             eprintln!("{result}");
         }
         assert_eq!(wrong, 0, "{name}");
-        assert!(settled >= times / GATES / 1024, "{name}: {settled}");
+        assert!(settled >= times / 64 / 1024, "{name}: {settled}");
         assert_eq!(writer, std::env::var("DORMOUSE_IMV_WRITER").unwrap());
     }
 }
