@@ -25,7 +25,7 @@ use dormouse_abi::site::{
     EVENTS_SECTION, EventRecord, SITE_BRANCH, SITE_FORM_MASK, SITE_INDIRECT, SITES_SECTION, SiteRecord,
 };
 
-use crate::elf::{self, Elf, Image, Section, u64_at};
+use crate::elf::{self, Elf, Image, Section, u32_at, u64_at};
 use crate::executable::{Command, interpreter};
 
 /// An event class in a program's file.
@@ -118,11 +118,10 @@ fn site_counts(elf: &Elf<'_>, sections: &[Section]) -> Option<BTreeMap<u64, u32>
     let records = elf.content(section)?;
     let addresses = (section.address..).step_by(size_of::<SiteRecord>());
     for (record, address) in records.as_chunks::<{ size_of::<SiteRecord>() }>().0.iter().zip(addresses) {
-        let number = |offset: usize| u64_at(&[&record[offset..offset + 4], &[0; 4]].concat(), 0) as u32;
-        let kind = number(std::mem::offset_of!(SiteRecord, kind));
+        let kind = u32_at(record, std::mem::offset_of!(SiteRecord, kind));
         if kind & SITE_FORM_MASK == SITE_BRANCH && kind & SITE_INDIRECT == 0 {
             let offset = std::mem::offset_of!(SiteRecord, key);
-            let distance = i64::from(number(offset).cast_signed());
+            let distance = i64::from(u32_at(record, offset).cast_signed());
             *counts.entry(address.wrapping_add(offset as u64).wrapping_add_signed(distance)).or_insert(0) += 1;
         }
     }
@@ -139,7 +138,8 @@ fn read(elf: &Elf<'_>, sections: &[Section]) -> Option<Vec<FileClass>> {
     let records: BTreeSet<(u64, u64)> = event_records(elf, sections)?.into_iter().collect();
     let class = |(key, describe): (u64, u64)| {
         // No program has run: no class is enabled or in a session.
-        if image.word(key)? != u64::from(CLASS_ID_NONE) << 32 {
+        let start = image.bytes(key, 8).filter(|start| start.len() == 8)?;
+        if (u32_at(&start, 0), u32_at(&start, 4)) != (0, CLASS_ID_NONE) {
             return None;
         }
         let decl = if describe == 0 { c_class(&image, key)? } else { rust_class(&image, key, describe)? };
@@ -329,6 +329,7 @@ mod tests {
     use dormouse_abi::class::Kind;
 
     use super::*;
+    use crate::elf::{OWN_MACHINE, OWN_ORDER};
 
     #[test]
     fn only_a_function_that_returns_an_address_is_understood() {
@@ -419,35 +420,34 @@ mod tests {
         let [events, sites, class, names, headers, len] = [0x100, 0x110, 0x140, 0x180, 0x200, 0x300_usize];
         let mut bytes = vec![0; len];
         let mut put = |at: usize, part: &[u8]| bytes[at..at + part.len()].copy_from_slice(part);
-        let machine = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
-        put(0, b"\x7fELF\x02\x01");
-        put(18, &u16::to_le_bytes(machine));
+        put(0, &[0x7f, b'E', b'L', b'F', 2, OWN_ORDER]);
+        put(18, &OWN_MACHINE.to_ne_bytes());
         for (at, number) in [(32, 64), (40, headers as u64)] {
-            put(at, &number.to_le_bytes());
+            put(at, &number.to_ne_bytes());
         }
         for (at, number) in [(54, 56_u16), (56, 1), (58, 64), (60, 4), (62, 3)] {
-            put(at, &number.to_le_bytes());
+            put(at, &number.to_ne_bytes());
         }
         // The segment: its type, offset, address and size.
-        put(64, &1_u32.to_le_bytes());
-        put(64 + 32, &(len as u64).to_le_bytes());
-        put(events, &((class - events) as u64).to_le_bytes());
+        put(64, &1_u32.to_ne_bytes());
+        put(64 + 32, &(len as u64).to_ne_bytes());
+        put(events, &((class - events) as u64).to_ne_bytes());
         for site in [sites, sites + 16] {
-            put(site + 8, &((class - site - 8) as u32).to_le_bytes());
+            put(site + 8, &((class - site - 8) as u32).to_ne_bytes());
         }
-        put(class + 4, &CLASS_ID_NONE.to_le_bytes());
+        put(class + 4, &CLASS_ID_NONE.to_ne_bytes());
         let types = [Kind::U64 as u8, Kind::Str as u8, Kind::I8 as u8 | LABELLED];
         let names_and_labels = b"p\0e\0n\0text\0s\0UP\0ns::DOWN\0\0\0";
         put(class + 8, &[&[3][..], &types, &[Level::byte_of(Some(Level::Info))], names_and_labels].concat());
-        put(class + 8 + 32, &[1_i64.to_le_bytes(), (-2_i64).to_le_bytes()].concat());
+        put(class + 8 + 32, &[1_i64.to_ne_bytes(), (-2_i64).to_ne_bytes()].concat());
         put(names, b"\0dormouse_events\0dormouse_sites\0names\0");
         let sections = [(1_u32, events, 16_usize), (17, sites, 32), (32, names, 38)];
         for (index, (name, at, size)) in sections.into_iter().enumerate() {
             let header = headers + (index + 1) * 64;
-            put(header, &name.to_le_bytes());
-            put(header + 4, &1_u32.to_le_bytes());
+            put(header, &name.to_ne_bytes());
+            put(header + 4, &1_u32.to_ne_bytes());
             for (field, number) in [(16, at), (24, at), (32, size)] {
-                put(header + field, &(number as u64).to_le_bytes());
+                put(header + field, &(number as u64).to_ne_bytes());
             }
         }
         bytes
@@ -480,7 +480,7 @@ mod tests {
         // A key that leads into the header, and one that leads nowhere.
         for distance in [-0x100_i64, 0x10_0000] {
             let mut damaged = whole.clone();
-            damaged[0x100..0x108].copy_from_slice(&distance.to_le_bytes());
+            damaged[0x100..0x108].copy_from_slice(&distance.to_ne_bytes());
             assert!(of(&damaged).0.unwrap_err().contains("damaged"));
         }
         for at in 0..whole.len() {

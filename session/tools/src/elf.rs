@@ -15,8 +15,24 @@ const PT_LOAD: u32 = 1;
 const PT_INTERP: u32 = 3;
 const SHT_RELA: u32 = 4;
 
-/// Type of a relocation that adds the object's base to an address (`R_X86_64_RELATIVE`, `R_AARCH64_RELATIVE`).
-const RELATIVE: u64 = if cfg!(target_arch = "aarch64") { 1027 } else { 8 };
+/// This program's machine (`EM_X86_64` and others), and the type of its relocation that adds the object's base to an address
+/// (`R_X86_64_RELATIVE` and others).
+pub(crate) const OWN_MACHINE: u16 = OWN.0;
+const RELATIVE: u64 = OWN.1;
+const OWN: (u16, u64) = if cfg!(target_arch = "aarch64") {
+    (183, 1027)
+} else if cfg!(target_arch = "riscv64") {
+    (243, 3)
+} else if cfg!(target_arch = "s390x") {
+    (22, 12)
+} else {
+    (62, 8)
+};
+
+/// Byte orders, `EI_DATA`.
+const LITTLE: u8 = 1;
+const BIG: u8 = 2;
+pub(crate) const OWN_ORDER: u8 = if cfg!(target_endian = "big") { BIG } else { LITTLE };
 
 /// An ELF file of any class and machine.
 #[derive(Debug)]
@@ -45,10 +61,6 @@ pub(crate) struct Section {
     size_bytes: u64,
 }
 
-const fn own_machine() -> u16 {
-    if cfg!(target_arch = "aarch64") { 183 } else { 62 }
-}
-
 impl<'f> Elf<'f> {
     /// Reads the header. `None` if it is not an ELF file.
     pub(crate) fn of(file: &'f File) -> Option<Elf<'f>> {
@@ -59,12 +71,16 @@ impl<'f> Elf<'f> {
 
     /// Returns the name of its machine, if that is not the machine of this program.
     pub(crate) fn other_machine(&self) -> Option<String> {
-        let (is_64, is_little, machine) = (self.header[4] == 2, self.header[5] == 1, u16_at(&self.header, 18));
-        (!is_64 || !is_little || machine != own_machine()).then(|| match machine {
-            3 => "32-bit x86".into(),
-            62 => "x86-64".into(),
-            183 => "aarch64".into(),
-            other => format!("number {other}"),
+        let (is_64, order, machine) = (self.header[4] == 2, self.header[5], [self.header[18], self.header[19]]);
+        let machine = if order == BIG { u16::from_be_bytes(machine) } else { u16::from_le_bytes(machine) };
+        (!is_64 || order != OWN_ORDER || machine != OWN_MACHINE).then(|| match (machine, is_64) {
+            (3, _) => "32-bit x86".into(),
+            (22, true) => "s390x".into(),
+            (40, _) => "32-bit Arm".into(),
+            (62, _) => "x86-64".into(),
+            (183, _) => "aarch64".into(),
+            (243, true) => "riscv64".into(),
+            (other, _) => format!("number {other}"),
         })
     }
 
@@ -172,15 +188,47 @@ impl<'e, 'f> Image<'e, 'f> {
     }
 }
 
-/// Returns a little-endian number at an offset at which there must be one.
+/// Returns a number in this machine's byte order at an offset at which there must be one.
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+    u16::from_ne_bytes([bytes[at], bytes[at + 1]])
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from(u16_at(bytes, at)) | u32::from(u16_at(bytes, at + 2)) << 16
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes(std::array::from_fn(|index| bytes[at + index]))
 }
 
 pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
+    u64::from_ne_bytes(std::array::from_fn(|index| bytes[at + index]))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn files_of_other_machines_are_told_apart_by_class_order_and_machine() {
+        let own = File::open("/proc/self/exe").unwrap();
+        assert_eq!(Elf::of(&own).unwrap().other_machine(), None);
+        let files = [
+            (1, LITTLE, 3_u16, "32-bit x86"),
+            (1, LITTLE, 40, "32-bit Arm"),
+            (2, LITTLE, 62, "x86-64"),
+            (2, LITTLE, 183, "aarch64"),
+            (2, LITTLE, 243, "riscv64"),
+            (2, BIG, 22, "s390x"),
+            (2, BIG, 21, "number 21"),
+        ];
+        for (class, order, machine, name) in files {
+            let mut header = [0; 64];
+            header[..6].copy_from_slice(&[0x7f, b'E', b'L', b'F', class, order]);
+            header[18..20].copy_from_slice(&if order == BIG { machine.to_be_bytes() } else { machine.to_le_bytes() });
+            let mut file = tempfile::tempfile().unwrap();
+            file.write_all(&header).unwrap();
+            let is_own = (class, order, machine) == (2, OWN_ORDER, OWN_MACHINE);
+            let told = Elf::of(&file).unwrap().other_machine();
+            assert_eq!(told.as_deref(), (!is_own).then_some(name), "{machine}");
+        }
+    }
 }
