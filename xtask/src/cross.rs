@@ -173,11 +173,14 @@ const SHORT_WITHOUT: [&str; 2] = ["model::", "alone::"];
 /// Packages that are of no use on another machine: those that run the project's tasks here.
 const WITHOUT: [&str; 4] = ["xtask", "xtask-cache", "xtask-lua", "dormouse-install"];
 /// Packages whose programs and libraries the tests of a package run.
-const RUN_BY: [(&str, &[&str]); 7] = [
+const RUN_BY: [(&str, &[&str]); 10] = [
     ("dormouse-backing-capi", &LIBRARIES),
     ("dormouse-capi", &LIBRARIES),
+    ("dormouse-imv", &COMMAND),
     ("dormouse-imv-capi", &LIBRARIES),
+    ("dormouse-imv-control", &COMMAND),
     ("dormouse-percpu", &LIBRARIES),
+    ("dormouse-preload", &COMMAND),
     ("dormouse-relay-capi", &LIBRARIES),
     ("dormouse-vring-capi", &LIBRARIES),
     (
@@ -193,6 +196,8 @@ const RUN_BY: [(&str, &[&str]); 7] = [
         ],
     ),
 ];
+/// Package of the command, which tests of programs whose code is patched run.
+const COMMAND: [&str; 1] = ["dormouse-cli"];
 /// Packages of the C libraries, which tests install, and of the command. The tests of C programs are for the machines whose
 /// code is patched.
 const LIBRARIES: [&str; 7] = [
@@ -556,7 +561,9 @@ impl Cross {
             build
                 .args(self.targets.iter().flat_map(|target| ["--test", target]))
                 .args(self.packages.iter().flat_map(|package| ["--package", package]));
-            let is_run = |others: &[&str]| others != LIBRARIES || matches!(machine.emulation, Emulation::System { .. });
+            let is_of_patched = |others: &[&str]| others == LIBRARIES || others == COMMAND;
+            let is_run =
+                |others: &[&str]| !is_of_patched(others) || matches!(machine.emulation, Emulation::System { .. });
             let run = RUN_BY
                 .iter()
                 .filter(|(package, others)| self.packages.iter().any(|given| given == package) && is_run(others));
