@@ -213,6 +213,8 @@ const LIBRARIES: [&str; 7] = [
 const STRESS_UPDATES: &str = "20000";
 /// Number of times that a gate is toggled in the test of that.
 const TOGGLES: &str = "2000";
+/// Number of snapshots of each flight recorder: one takes eight seconds in an emulated machine, whose CPUs the writers share.
+const SNAPSHOTS: &str = "4";
 /// Number of CPUs of an emulated machine, unless it is given.
 const CPUS: u32 = 2;
 /// Names under which tests find the compilers of the other machine, and the programs of those compilers' package.
@@ -597,6 +599,7 @@ impl Cross {
         let given = self.variables.iter().filter_map(|variable| variable.split_once('='));
         let own = [
             ("DORMOUSE_BUILT", "1"),
+            ("DORMOUSE_SNAPSHOTS", SNAPSHOTS),
             ("DORMOUSE_TOGGLES", TOGGLES),
             ("DORMOUSE_STRESS_UPDATES", STRESS_UPDATES),
             ("RUST_BACKTRACE", "0"),
