@@ -173,9 +173,10 @@ const SHORT_WITHOUT: [&str; 2] = ["model::", "alone::"];
 /// Packages that are of no use on another machine: those that run the project's tasks here.
 const WITHOUT: [&str; 4] = ["xtask", "xtask-cache", "xtask-lua", "dormouse-install"];
 /// Packages whose programs and libraries the tests of a package run.
-const RUN_BY: [(&str, &[&str]); 10] = [
+const RUN_BY: [(&str, &[&str]); 11] = [
     ("dormouse-backing-capi", &LIBRARIES),
     ("dormouse-capi", &LIBRARIES),
+    ("dormouse-cli", &["dormouse-e2e"]),
     ("dormouse-imv", &COMMAND),
     ("dormouse-imv-capi", &LIBRARIES),
     ("dormouse-imv-control", &COMMAND),

@@ -5,6 +5,7 @@ use std::process::{Command, Output};
 
 use dormouse_abi::class::{FieldType, Kind};
 use dormouse_ctf::{StateRecord, Value};
+use dormouse_testing::{Lack, is_emulated, skip};
 use dormouse_traces::TraceBuilder;
 use serde_json::Value as Json;
 use tempfile::TempDir;
@@ -15,6 +16,8 @@ use crate::DORMOUSE;
 const LIMIT: &str = "8M";
 /// Data limit of the process, in KiB. It includes windows and blocks of the reader, stacks of threads, and output.
 const DATA_KIB: u64 = 40 << 10;
+/// Why these tests are skipped in an emulator of single programs.
+const EMULATED: &str = "the emulator's memory counts as the program's";
 
 /// Returns the number of events of a trace, which `DORMOUSE_HOSTILE` overrides.
 fn count() -> u64 {
@@ -84,6 +87,9 @@ fn told(output: &Output, what: &str) -> Json {
 
 #[test]
 fn items_beyond_the_memory_limit_are_counted_and_reported() {
+    if is_emulated() {
+        return skip(Lack::emulated(EMULATED));
+    }
     let pairs: &[&str] = &["--pairs", "a:x_in..a:x_out", "--key", "id"];
     for (trace, options, key) in [
         (begins(count()), &[][..], "begins_not_followed"),
@@ -112,6 +118,9 @@ fn items_beyond_the_memory_limit_are_counted_and_reported() {
 
 #[test]
 fn without_memory_the_export_exceeds_the_limit() {
+    if is_emulated() {
+        return skip(Lack::emulated(EMULATED));
+    }
     // Without --memory, the export exceeds the limit.
     let trace = begins(1_000_000);
     let output = run("export", trace.path(), &["--to", "perfetto", "-o", "/dev/null"], DATA_KIB);
