@@ -449,7 +449,9 @@ pub fn owner_of(pid: u32) -> Option<u32> {
         let command_line = std::fs::read(proc.join("cmdline")).unwrap_or_default();
         let stat = std::fs::read_to_string(proc.join("stat")).unwrap_or_default();
         let parent = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)?.parse().ok());
-        parent == Some(pid) && command_line.split(|byte| *byte == 0).nth(1) == Some(b"session-owner")
+        // In an emulator of programs, the emulator's words come first.
+        let mut words = command_line.split(|byte| *byte == 0).skip(1).take(3);
+        parent == Some(pid) && words.any(|word| word == b"session-owner")
     };
     let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(is_owner)
