@@ -235,6 +235,9 @@ const COMPILER_DIR: &str = "/opt/cross";
 const EMULATED_MUTATIONS: u32 = 30;
 /// Maximum duration of a test program in emulation. It only ends those that hang.
 const LIMIT_S: u32 = 1800;
+/// Maximum size of what is built for an emulated machine. The emulator cannot load a file system of more than 2 GiB, and the
+/// machine's own files take some 0.6 GiB.
+const FILES_BYTES_MAX: u64 = 5 << 28;
 /// Name of the file in a finished root directory, which holds the packages of which it was made.
 const READY: &str = ".dormouse-ready";
 
@@ -481,6 +484,29 @@ fn checkout() -> Result<Vec<PathBuf>> {
     Ok(files.filter(|file| !file.starts_with(root().join("lab/results")) && file.exists()).collect())
 }
 
+/// Returns what each of several emulated machines gets, which run one after another: all other files, and as many test
+/// programs as there is room for.
+fn parts(built: &Built) -> Vec<Built> {
+    let size = |file: &PathBuf| fs::metadata(file).map_or(0, |metadata| metadata.len());
+    let is_test = |file: &PathBuf| built.programs.iter().any(|program| program.file == *file);
+    let files: Vec<PathBuf> = built.files.iter().filter(|file| !is_test(file)).cloned().collect();
+    let room = FILES_BYTES_MAX.saturating_sub(files.iter().map(size).sum());
+    let mut parts: Vec<Built> = Vec::new();
+    let mut used = 0;
+    for program in &built.programs {
+        used += size(&program.file);
+        if parts.is_empty() || used > room {
+            parts.push(Built { programs: Vec::new(), files: files.clone() });
+            used = size(&program.file);
+        }
+        if let Some(part) = parts.last_mut() {
+            part.files.push(program.file.clone());
+            part.programs.push(program.clone());
+        }
+    }
+    parts
+}
+
 impl Cross {
     /// Returns the run of CI: short, on the first machine.
     pub(crate) fn ci() -> Cross {
@@ -523,7 +549,9 @@ impl Cross {
             Emulation::User { .. } | Emulation::None => {
                 built.programs.iter().try_for_each(|test| tally.run(self.user_job(machine, test)?))
             }
-            Emulation::System { kernel } => tally.run(self.system_job(machine, kernel, built)?),
+            Emulation::System { kernel } => {
+                parts(built).iter().try_for_each(|part| tally.run(self.system_job(machine, kernel, part)?))
+            }
         }
     }
 
@@ -583,7 +611,7 @@ impl Cross {
         };
         let (chosen, others): (Vec<Program>, _) = built.programs.into_iter().partition(is_chosen);
         built.programs = chosen;
-        // The emulator cannot load a file system of more than 2 GiB.
+        // See FILES_BYTES_MAX.
         built.files.retain(|file| !others.iter().any(|other| other.file == *file));
         Ok(built)
     }
@@ -746,5 +774,36 @@ impl Cross {
         }
         let _ = writeln!(script, "[ ! -e /tmp/skips ] || sed 's/^/{SKIP_PREFIX}/' /tmp/skips");
         script
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_programs_are_shared_out_among_machines_that_can_load_them() {
+        let place = tempfile::tempdir().unwrap();
+        let file = |name: &str, len: u64| {
+            let path = place.path().join(name);
+            File::create(&path).unwrap().set_len(len).unwrap();
+            path
+        };
+        let program = |name: &str, len| {
+            let (source, dir) = (name.into(), place.path().into());
+            Program { file: file(name, len), source, dir, name: name.into(), package: name.into() }
+        };
+        let third = FILES_BYTES_MAX / 3;
+        let library = file("library", third);
+        let programs = [("a", third), ("b", third), ("c", 1), ("d", FILES_BYTES_MAX), ("e", 1), ("f", 1)];
+        let programs = programs.map(|(name, len)| program(name, len));
+        let files = programs.iter().map(|program| program.file.clone()).chain([library.clone()]).collect();
+        let parts = parts(&Built { programs: programs.into(), files });
+        let names = |part: &Built| part.programs.iter().map(|program| program.name.as_str()).collect::<String>();
+        assert_eq!(parts.iter().map(names).collect::<Vec<_>>(), ["abc", "d", "ef"]);
+        for Built { programs, files } in &parts {
+            let own = programs.iter().map(|program| &program.file);
+            assert!(files.iter().eq([&library].into_iter().chain(own)));
+        }
     }
 }

@@ -25,6 +25,7 @@ pub(crate) fn skips() -> Result<PathBuf> {
 }
 
 /// A test program.
+#[derive(Clone)]
 pub(crate) struct Program {
     pub(crate) file: PathBuf,
     /// Root source file, relative to the project's root.
