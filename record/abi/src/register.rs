@@ -775,7 +775,8 @@ mod tests {
         register.add_tag_text(1, "user", b"alice");
         register.add_tag_text(1, "user", b"alice");
         register.add_tag_text(2, "role", b"alice");
-        let texts = [("user", "alice"), ("role", "alice")].map(|(tag, text)| (tag.to_string(), text.into()));
+        let texts =
+            [("user", "alice"), ("role", "alice")].map(|(tag, text)| (String::from(tag), text.as_bytes().to_vec()));
         assert_eq!(register.tag_texts(), texts);
         let texts = &register.tag_texts;
         for (begin, len) in [(u32::MAX, 5), (1, u32::MAX), (TAG_TEXTS_SIZE_BYTES as u32, 5), (1, 3)] {

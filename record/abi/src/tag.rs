@@ -36,17 +36,15 @@ impl TagNames {
     /// A sentence that says why they cannot be: too many, twice the same, or not names.
     pub fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<TagNames, &'static str> {
         let mut all = TagNames::NONE;
-        let mut count = 0;
-        for name in names {
+        for (index, name) in names.into_iter().enumerate() {
             if !is_tag_name(name) {
                 return Err("the name of a tag consists of ASCII letters, digits and `_`, at most 31, no digit first");
             }
             if all.iter().any(|known| known == name) {
                 return Err("a tag is named twice");
             }
-            let place = all.0.get_mut(count).ok_or("events have at most four tags")?;
+            let place = all.0.get_mut(index).ok_or("events have at most four tags")?;
             place[..name.len()].copy_from_slice(name.as_bytes());
-            count += 1;
         }
         Ok(all)
     }

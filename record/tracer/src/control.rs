@@ -25,7 +25,7 @@ use crate::rule::Bound;
 #[cfg(test)]
 use crate::session::SLOT_COUNT;
 use crate::session::{Attached, in_slot, sessions};
-use crate::tag::TagTexts;
+use crate::tag_texts::TagTexts;
 
 /// State that changes rarely.
 #[derive(Debug)]

@@ -54,13 +54,15 @@
 //! | `environment`, `own`, `thread` | variables; what a process finds out about itself; ids of the writing thread |
 //! | `inherited` | the inherited descriptors of the sessions' memory |
 //! | `presence`, `session` | the sessions' memory: what is resident; who uses it |
+//! | `tag_words` | names of tags |
 //! | `name`, `value`, `class` | names; fields as bytes; event classes |
 //! | `rule` | rules of a session, bound to a class |
 //! | `readers`, `plan` | threads that use a plan; plans of classes that have rules, triggers or several sessions |
-//! | `tag` | values that a thread gives to all of its events |
 //! | `record` | writing a record |
+//! | `tag_texts` | texts of tags |
 //! | `unheard`, `join` | joining and leaving a session |
 //! | `control` | the registry of classes and the lock |
+//! | `tag` | values that a thread gives to all of its events |
 //! | `snapshot`, `crash`, `watch`, `trigger` | snapshots that the program requests, and their triggers |
 //! | `wake`, `ordinary`, `listen` | the listener thread and its socket |
 //! | `fork`, `interpose` | forked children; functions that libraries export in place of libc's |
@@ -115,6 +117,8 @@ mod session;
 mod snapshot;
 mod start;
 mod tag;
+mod tag_texts;
+mod tag_words;
 #[cfg(all(test, target_os = "linux"))]
 mod tests;
 mod thread;

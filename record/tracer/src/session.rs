@@ -19,7 +19,7 @@ use dormouse_relay::Memory;
 
 use crate::presence::Presence;
 use crate::readers::{Using, any_attempt};
-use crate::thread;
+use crate::{tag_words, thread};
 
 /// A session from this process's point of view. Never freed, because the record path may hold it at any time; its
 /// mapping is removed.
@@ -368,7 +368,7 @@ impl Attached {
     /// Finds the words of the session's tags. Those that the process does not have remain 0 in records.
     pub(crate) fn find_tags(&self) {
         for (tag, name) in self.memory.tags().iter().enumerate() {
-            if let Some(word) = crate::tag::word_of(name) {
+            if let Some(word) = tag_words::word_of(name) {
                 // Relaxed: the index is a number by itself.
                 self.tag_words[tag].store(word as u8 + 1, Ordering::Relaxed);
                 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]

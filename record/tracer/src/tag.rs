@@ -11,15 +11,14 @@
 
 use core::cell::Cell;
 use core::marker::PhantomData;
-use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
-use std::sync::OnceLock;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
 
 use dormouse_abi::register::TAG_TEXT_COUNT;
 use dormouse_abi::tag::{TAG_COUNT_MAX, cut, is_tag_name, text_value};
 
 use crate::name::{cooked, refuse};
-use crate::session::{Attached, Guard, sessions};
-use crate::{control, thread};
+use crate::session::{Attached, sessions};
+use crate::{control, tag_words, thread};
 
 /// A tag: [`tag!`](crate::tag!) declares one.
 #[derive(Debug)]
@@ -31,9 +30,6 @@ pub struct Tag {
 
 /// State of a tag that found all words taken.
 const WITHOUT_WORD: u8 = u8::MAX;
-
-/// Names of the tags, by the indices of their words.
-static NAMES: [OnceLock<Box<str>>; TAG_COUNT_MAX] = [const { OnceLock::new() }; TAG_COUNT_MAX];
 
 impl Tag {
     /// Makes a tag.
@@ -81,19 +77,12 @@ pub(crate) fn word_in<'a>(name: impl FnOnce() -> &'a str, known: &AtomicU8) -> O
 fn find_word(name: &str, known: &AtomicU8) -> Option<usize> {
     let inside = thread::enter_tracer();
     let control = control::lock();
-    // Only the holder of the lock adds names, so the first place without one follows the last name.
-    let mut words = (0..TAG_COUNT_MAX).filter(|_| is_tag_name(name));
-    let word = words.find(|word| &**NAMES[*word].get_or_init(|| name.into()) == name);
+    let word = tag_words::give(name);
     sessions().for_each(Attached::find_tags);
     known.store(word.map_or(WITHOUT_WORD, |word| word as u8 + 1), Ordering::Relaxed);
     drop(control);
     drop(inside);
     word
-}
-
-/// Returns the index of the word of the tag with this name, if it has one.
-pub(crate) fn word_of(name: &str) -> Option<usize> {
-    NAMES.iter().position(|known| known.get().is_some_and(|known| **known == *name))
 }
 
 /// Restores the tag's former value in its thread when it is dropped.
@@ -218,6 +207,9 @@ const PLACE_COUNT: usize = 2 * TAG_TEXT_COUNT;
 /// Numbers of the texts that sessions know, each by its tag, or zeroes. Null before the first text; never freed.
 static KNOWN: AtomicPtr<[AtomicU64; PLACE_COUNT]> = AtomicPtr::new(core::ptr::null_mut());
 
+/// Whether the process's tags have had as many texts as sessions have room for. New ones are numbers only.
+static IS_FULL: AtomicBool = AtomicBool::new(false);
+
 /// Returns the number that represents a text of the tag with this word, and makes the text known to sessions.
 #[inline]
 pub(crate) fn number_of_text(word: usize, text: &[u8]) -> u64 {
@@ -226,7 +218,9 @@ pub(crate) fn number_of_text(word: usize, text: &[u8]) -> u64 {
         return 0;
     }
     let number = text_value(text);
-    if !places(word, number).any(|place| place.load(Ordering::Acquire) == of_tag(word, number)) {
+    let is_known = || places(word, number).any(|place| place.load(Ordering::Acquire) == of_tag(word, number));
+    // Relaxed: a thread that sees it late finds that there is no room.
+    if !is_known() && !IS_FULL.load(Ordering::Relaxed) {
         make_known(word, text, number);
     }
     number
@@ -246,34 +240,16 @@ fn places(word: usize, number: u64) -> impl Iterator<Item = &'static AtomicU64> 
     places.take_while(|place| place.load(Ordering::Relaxed) != 0)
 }
 
-/// Texts of the process's tags, and the indices of these. At most [`TAG_TEXT_COUNT`].
-#[derive(Debug)]
-pub(crate) struct TagTexts(Vec<(usize, Box<[u8]>)>);
-
-impl TagTexts {
-    pub(crate) const fn new() -> TagTexts {
-        TagTexts(Vec::new())
-    }
-
-    /// Makes the texts known to a session that asks for their tags.
-    pub(crate) fn tell(&self, attached: &Attached) {
-        self.0.iter().for_each(|(word, text)| tell(attached, *word, text));
-    }
-}
-
 /// Makes a new text known to the sessions that ask for its tag.
 #[cold]
 fn make_known(word: usize, text: &[u8], number: u64) {
     let inside = thread::enter_tracer();
     let mut control = control::lock();
-    let texts = &mut control.tag_texts.0;
-    if texts.len() < TAG_TEXT_COUNT && !texts.iter().any(|(of, known)| (*of, &**known) == (word, text)) {
-        texts.push((word, text.into()));
+    if control.tag_texts.add(word, text) {
         if KNOWN.load(Ordering::Relaxed).is_null() {
             let places = Box::new([const { AtomicU64::new(0) }; PLACE_COUNT]);
             KNOWN.store(Box::into_raw(places), Ordering::Release);
         }
-        sessions().for_each(|attached| tell(attached, word, text));
         // Only the holder of the lock adds numbers, and there are more places than texts.
         let after = places(word, number).count();
         // SAFETY: published above, and never freed.
@@ -281,23 +257,8 @@ fn make_known(word: usize, text: &[u8], number: u64) {
             known[(of_tag(word, number) as usize).wrapping_add(after) % PLACE_COUNT]
                 .store(of_tag(word, number), Ordering::Release);
         }
-    } else {
-        // The register is full as well, or counts that this process's texts are.
-        sessions().for_each(|attached| tell(attached, word, text));
     }
+    IS_FULL.store(control.tag_texts.is_full(), Ordering::Relaxed);
     drop(control);
     drop(inside);
-}
-
-/// Adds a text to a session's register, if the session asks for the tag.
-fn tell(attached: &Attached, word: usize, text: &[u8]) {
-    let Some(guard) = in_session(attached) else { return };
-    let name = NAMES[word].get().map_or("", |name| name);
-    if let Some(register) = guard.memory.register().filter(|_| guard.memory.tags().iter().any(|tag| tag == name)) {
-        register.add_tag_text(guard.process, name, text);
-    }
-}
-
-fn in_session(attached: &Attached) -> Option<Guard> {
-    crate::session::in_slot(attached.slot).and_then(Guard::enter)
 }

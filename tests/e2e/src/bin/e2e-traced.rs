@@ -156,7 +156,7 @@ fn tags_by_steps(threads: u32, rounds: u64) {
     let _early = dormouse::tag!(early = "before");
     let _user = dormouse::tag!(user = "everybody");
     println!("ready");
-    for _ in std::io::stdin().bytes() {
+    for _ in std::io::stdin().lock().bytes() {
         dormouse::event!(e2e.tagged_early, early = "before", user = "everybody");
         // SAFETY: the program has one thread here, and the child ends without returning.
         match unsafe { libc::fork() } {

@@ -130,7 +130,7 @@ fn running_programs_have_the_tags_that_they_had() {
             assert!(disarmed.status.success(), "{disarmed:?}");
             let found = tagged(&dir, &["early", "user", "request"]);
             let is_early = |event: &Value| event["event"] == "e2e:tagged_early";
-            // Of the program and of its child.
+            // The program and its child have emitted one each.
             assert_eq!(count(&found, is_early), 2);
             assert_eq!(count(&found, |event| event["context"]["tag"]["early"] == "before"), 2);
             let emitted: u64 =
