@@ -256,6 +256,8 @@ pub struct Register {
     changes: AtomicU32,
     processes_refused: AtomicU64,
     ended_amid_write: AtomicU64,
+    /// Tags of the session that some process has set, a bit each.
+    tags_set: AtomicU32,
     rules: Published<RULES_WORD_COUNT>,
     processes: [ProcessEntry; PROCESS_COUNT],
     unmapped: [UnmappedEntry; UNMAPPED_COUNT],
@@ -499,6 +501,17 @@ impl Register {
     /// Returns the number of ids that have been taken; they are consecutive from 0.
     pub fn class_count(&self) -> usize {
         self.classes.count()
+    }
+
+    /// Notes that a process has set a tag of the session, by the tag's index.
+    pub fn note_tag(&self, tag: usize) {
+        // Relaxed: only told to people.
+        self.tags_set.fetch_or(1 << tag, Ordering::Relaxed);
+    }
+
+    /// Whether some process has set a tag of the session, by the tag's index.
+    pub fn is_tag_set(&self, tag: usize) -> bool {
+        self.tags_set.load(Ordering::Relaxed) & 1 << tag != 0
     }
 
     /// Adds a text that a tag of this name has had. If there is no room, counts that. Lock-free.

@@ -371,6 +371,7 @@ impl Attached {
             if let Some(word) = tag_words::word_of(name) {
                 // Relaxed: the index is a number by itself.
                 self.tag_words[tag].store(word as u8 + 1, Ordering::Relaxed);
+                self.memory.register().into_iter().for_each(|register| register.note_tag(tag));
                 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
                 // SAFETY: each thread has its words at that distance.
                 unsafe {

@@ -262,3 +262,50 @@ fn make_known(word: usize, text: &[u8], number: u64) {
     drop(control);
     drop(inside);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The process's tags are those of this test.
+    #[test]
+    fn a_process_has_four_tags_and_each_thread_its_own_values() {
+        let first = crate::tag!(first = 1_u8);
+        assert_eq!(Tags::current(), Tags([1, 0, 0, 0]));
+        {
+            let _again = crate::tag!(first = 2_usize);
+            let second = "two";
+            let _second = crate::tag!(second);
+            let _third = crate::tag!(third = Some(3_u64));
+            let _none = crate::tag!(first = None::<u64>);
+            let _fourth = crate::tag!(fourth = String::from("four"));
+            let _fifth = crate::tag!(fifth = 5_u64);
+            let [two, four] = ["two", "four"].map(|text| text_value(text.as_bytes()));
+            let tags = Tags::current();
+            assert_eq!(tags, Tags([0, two, 3, four]));
+            std::thread::spawn(move || {
+                assert_eq!(Tags::current(), Tags::default());
+                {
+                    let _tags = tags.enter();
+                    let _third = crate::tag!(third = 33_u32);
+                    assert_eq!(Tags::current(), Tags([0, two, 33, four]));
+                }
+                assert_eq!(Tags::current(), Tags::default());
+            })
+            .join()
+            .unwrap();
+            let _empty = crate::tag!(second = "");
+            assert_eq!(Tags::current(), Tags([0, 0, 3, four]));
+        }
+        assert_eq!(Tags::current(), Tags([1, 0, 0, 0]));
+        drop(first);
+        assert_eq!(Tags::current(), Tags::default());
+        // Many texts: those beyond the bound have numbers as well.
+        for index in 0..TAG_TEXT_COUNT + 10 {
+            let text = format!("text {index}");
+            let _text = crate::tag!(second = &text);
+            assert_eq!(Tags::current().0[1], text_value(text.as_bytes()));
+        }
+        assert!(IS_FULL.load(Ordering::Relaxed));
+    }
+}

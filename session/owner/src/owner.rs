@@ -12,8 +12,10 @@ use std::time::Instant;
 
 use dormouse_abi::environment::{ENV_MEMORY, ENV_SESSION, memory_name};
 use dormouse_abi::message::ToolToProgram;
+use dormouse_abi::register::Register;
 use dormouse_control::{Processes, SessionListener, SessionServer, is_dead, process_name};
 use dormouse_format::{Cause, Losses};
+use dormouse_relay::Memory;
 use dormouse_tools::{Program, ProgramError};
 
 use crate::begin::{NewSession, SessionParts};
@@ -258,6 +260,8 @@ impl Session {
             snapshots_refused: ledger.counts().snapshots_refused.load(Ordering::Relaxed),
             owner_restarts: ledger.restarts(),
             classes_refused,
+            tags_not_set: tags_not_set(&memory.view()),
+            tag_texts_refused: memory.view().register().map_or(0, Register::tag_texts_refused),
             losses,
             ..drained.summary
         };
@@ -272,6 +276,13 @@ impl Session {
         server.answer_stop(refused.chain(executed).collect::<String>() + &summary.to_string());
         summary
     }
+}
+
+/// Returns the tags that the session asks for and that no process has set.
+fn tags_not_set(memory: &Memory) -> Vec<String> {
+    let Some(register) = memory.register() else { return Vec::new() };
+    let tags = memory.tags().iter().enumerate().filter(|(tag, _)| !register.is_tag_set(*tag));
+    tags.map(|(_, name)| name.into()).collect()
 }
 
 /// Makes a process leave the session at `socket`. Returns false if it is unknown whether it has left. A process that

@@ -28,6 +28,10 @@ pub struct Summary {
     pub snapshots_refused: u64,
     /// Distinct classes whose events are not in the trace.
     pub classes_refused: Vec<Refusal>,
+    /// Tags that the session asks for, and that no process has set.
+    pub tags_not_set: Vec<String>,
+    /// Number of texts of tags for which there was no room. Their events have numbers.
+    pub tag_texts_refused: u64,
     /// Reason of the first write error.
     pub write_error: Option<String>,
     /// How often its owner was started again.
@@ -128,6 +132,13 @@ impl std::fmt::Display for Summary {
             )?;
         }
         self.unrecorded_line(f)?;
+        if !self.tags_not_set.is_empty() {
+            let plural = if self.tags_not_set.len() == 1 { "" } else { "s" };
+            write!(f, "; no process has set the tag{plural} {}", self.tags_not_set.join(", "))?;
+        }
+        if self.tag_texts_refused > 0 {
+            write!(f, "; {} texts of tags found no room, and are numbers in the trace", self.tag_texts_refused)?;
+        }
         self.still_running_line(f)
     }
 }
@@ -195,6 +206,18 @@ mod tests {
         let expected = format!("{nothing}; {max} events rejected by rules, 9 sampled out");
         assert_eq!(told(vec![class(max, 4), class(1, 5)]), expected);
         assert_eq!(class(max, 4).count(), max);
+    }
+
+    #[test]
+    fn a_summary_names_tags_that_nobody_has_set() {
+        let told = |tags: &[&str], tag_texts_refused| {
+            let tags_not_set = tags.iter().map(ToString::to_string).collect();
+            Summary { tags_not_set, tag_texts_refused, ..Summary::default() }.to_string()
+        };
+        let nothing = "0 events, 0 lost, 0 processes, 0 bytes";
+        assert_eq!(told(&["user"], 0), format!("{nothing}; no process has set the tag user"));
+        let expected = "; no process has set the tags a, b; 3 texts of tags found no room, and are numbers in the trace";
+        assert_eq!(told(&["a", "b"], 3), format!("{nothing}{expected}"));
     }
 
     #[test]

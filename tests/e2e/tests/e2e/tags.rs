@@ -101,6 +101,10 @@ fn each_session_has_its_own_tags() {
             let record = record.within_recording(&["--context", outer, "--budget", AMPLE]);
             let recording = record.run(&[TRACED, "tags", "2", "600"]).succeeded();
             let emitted = recording.numbers("emitted")[0] as usize;
+            // Those that the program never sets are named.
+            let said = std::fs::read_to_string(recording.place().join("outer.txt")).unwrap();
+            assert_eq!(said.contains("; no process has set the tag absent"), outer.contains("absent"), "{said}");
+            assert!(!recording.stderr.contains("has set the tag"), "{}", recording.stderr);
             let in_inner = tagged(&recording.dir, inner_tags);
             let in_outer = tagged(&recording.place().join("outer"), outer_tags);
             assert_eq!((in_inner.len(), in_outer.len()), (emitted, emitted));
