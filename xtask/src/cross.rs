@@ -756,6 +756,10 @@ impl Cross {
         }
         let _ = writeln!(script, "export {ENV_SKIPS}=/tmp/skips");
         let _ = writeln!(script, "export DORMOUSE_LUA={}", quote(&lua.to_string_lossy()));
+        // What cargo calls CARGO_TARGET_TMPDIR.
+        if let Some(dir) = built.programs.first().and_then(|program| program.file.ancestors().nth(3)) {
+            let _ = writeln!(script, "mkdir -p {}", quote(&dir.join("tmp").to_string_lossy()));
+        }
         let arguments: Vec<String> = self.arguments().iter().map(|argument| quote(argument)).collect();
         let arguments = arguments.join(" ");
         for Program { file, source, dir, .. } in &built.programs {

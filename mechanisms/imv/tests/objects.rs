@@ -19,6 +19,7 @@ use dormouse_imv::{
     Change, DeferredKey, StaticKey, disable, enable, key_sites, register_object, status, unregister_object,
     visit_key_sites,
 };
+use dormouse_testing::programs::build;
 use dormouse_testing::{has_part, include_dirs};
 
 /// Tests that compare the number of registered objects take turns.
@@ -75,16 +76,7 @@ fn child_can_fork() {
 
 /// Builds the plugin with this test's settings. `cargo test --test objects` alone would leave an old one, or none.
 fn plugin() -> PathBuf {
-    let program = std::env::current_exe().unwrap();
-    let profile = program.parent().and_then(Path::parent).unwrap();
-    let answer = Command::new(env!("CARGO"))
-        .args(["build", "--offline", "--quiet", "--example", "dormouse_imv_plugin", "--target-dir"])
-        .arg(profile.parent().unwrap())
-        .args(if profile.ends_with("release") { &["--release"][..] } else { &[] })
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .output()
-        .unwrap();
-    assert!(answer.status.success(), "{}", String::from_utf8_lossy(&answer.stderr));
+    let profile = build(&["dormouse-imv", "--example", "dormouse_imv_plugin"]);
     profile.join("examples/libdormouse_imv_plugin.so")
 }
 

@@ -168,7 +168,9 @@ fn what_the_program_prints_follows_what_is_set() {
     for (tunable, (name, kind, value, min, max)) in tunables.iter().zip(expected) {
         let found = ["name", "type", "value", "min", "max", "sites_patched"].map(|key| tunable[key].clone());
         assert_eq!(found, [name.into(), kind.into(), value, min, max, tunable["sites"].clone()], "{json}");
-        assert!(tunable["sites"].as_u64() > Some(0), "{json}");
+        // On AArch64 a value is a load of its variable.
+        let has_sites = kind == "key" || cfg!(target_arch = "x86_64");
+        assert_eq!(tunable["sites"].as_u64() > Some(0), has_sites, "{json}");
         assert!(tunable["object"].as_str().unwrap().ends_with("/dormouse_imv_steered"), "{json}");
     }
     // As a table. Commands about events say that there are none.
