@@ -279,7 +279,7 @@ fn one_of<T: Copy + Send + Sync + 'static, const N: usize>(
         .try_map(move |given| values.into_iter().find(|value| name(*value) == given).ok_or("there is no such value"))
 }
 
-/// What events store about their writer.
+/// Context of events: the ids of their writer and tags of its thread, or nothing.
 #[derive(Debug, Clone, Copy, Default)]
 struct EventContext {
     kind: RecordKind,

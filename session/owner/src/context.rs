@@ -11,7 +11,7 @@ const UNKNOWN: u32 = u32::MAX;
 /// (Docker, containerd, Podman, CRI-O).
 const ID_LEN: usize = 64;
 
-/// What the kernel tells of a process.
+/// User, control group and container of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Context {
     uid: u32,

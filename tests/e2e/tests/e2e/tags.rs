@@ -145,7 +145,7 @@ fn running_programs_have_the_tags_that_they_had() {
     }
 }
 
-/// What was lost for want of room is counted, and the rest is whole.
+/// Events without room are counted as lost, and the others are whole.
 #[test]
 fn a_session_without_room_has_whole_events() {
     for (rseq, mode) in [(true, "discard"), (true, "overwrite"), (false, "discard")] {
@@ -167,7 +167,7 @@ fn a_trace_says_where_its_processes_run() {
     rustix::fs::mknodat(rustix::fs::CWD, &gate, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
     let mut running = record.start(&[TRACED, "hold", gate.to_str().unwrap(), "3"]);
     let dir = running.dir().to_path_buf();
-    // What has ended before the owner looks at it runs nowhere.
+    // A process that has ended before the owner looks at it has no context.
     running.wait_until("the program's entry", || has_joined(&dir, "e2e-traced"));
     std::fs::write(&gate, "").unwrap();
     let recording = running.wait().succeeded();
