@@ -684,10 +684,10 @@ fn readers_agree_with_babeltrace2() {
     assert_eq!(stats.status.code(), Some(0));
     let stats: String = String::from_utf8(stats.stdout).unwrap();
     assert!(stats.contains("\"events\": 1000,") && stats.contains("\"events_lost\": 0,"), "{stats}");
-    // For babeltrace2, the session's own records are events too: the session, and the process that joined.
+    // For babeltrace2, the session's own records are events too: the session, and the process that joined with its context.
     let Some(count) = babeltrace2_count(dir) else { return };
-    assert_eq!(count, 1002);
-    assert!(stats.contains("\"state_events\": 2,"), "{stats}");
+    assert_eq!(count, 1003);
+    assert!(stats.contains("\"state_events\": 3,"), "{stats}");
     let theirs = Command::new("babeltrace2").arg(dir).output().unwrap();
     assert!(theirs.stdout == view.stdout, "`dormouse view` and babeltrace2 print different text");
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Tags, for C11 and C++17: values that a thread gives to all of its events, such as the request that it works on.
+ * Tags, for C11 and C++11: values that a thread gives to all of its events, such as the request that it works on.
  *
  *     void serve(uint64_t id, const char *user)
  *     {
@@ -11,7 +11,7 @@
  *
  * Sessions record the tags that they ask for: dormouse record --context tag.request,tag.user. Each event then has a
  * value of 64 bits for each of them, 0 if its thread has no such tag. The value of DORMOUSE_TAG is an unsigned integer or
- * a text, of which traces have the first 255 bytes; in C++ a text is also a std::string_view.
+ * a text, of which traces have the first 255 bytes; in C++17 a text is also a std::string_view.
  *
  * A process has at most four tags, by their names: those that are set first. Names are C identifiers of ASCII letters,
  * digits and _, of at most 31 bytes.
@@ -27,7 +27,10 @@
 #include <stdint.h>
 
 #ifdef __cplusplus
+#include <cstring>
+#if __cplusplus >= 201703L
 #include <string_view>
+#endif
 #include <type_traits>
 extern "C" {
 #endif
@@ -68,10 +71,11 @@ void dormouse_tags_set(const struct dormouse_tags *tags);
 
 #ifdef DORMOUSE_DISABLE
 #define DORMOUSE_TAG(tag_name, value)                                                                                  \
-    enum { DORMOUSE_I_TAG_CAT(dormouse_i_no_tag_, __LINE__) = sizeof(value) != 0 }
+    enum { DORMOUSE_I_TAG_CAT(dormouse_i_no_tag_, __COUNTER__) = sizeof(value) != 0 }
 #else
-#define DORMOUSE_TAG(tag_name, value)                                                                                  \
-    DORMOUSE_I_TAG(DORMOUSE_I_TAG_CAT(dormouse_i_tag_, __LINE__), DORMOUSE_I_TAG_CAT(dormouse_i_scope_, __LINE__),     \
+#define DORMOUSE_TAG(tag_name, value) DORMOUSE_I_TAG_OF(__COUNTER__, tag_name, value)
+#define DORMOUSE_I_TAG_OF(number, tag_name, value)                                                                     \
+    DORMOUSE_I_TAG(DORMOUSE_I_TAG_CAT(dormouse_i_tag_, number), DORMOUSE_I_TAG_CAT(dormouse_i_scope_, number),         \
                    tag_name, value)
 #endif
 
@@ -84,19 +88,22 @@ void dormouse_tags_set(const struct dormouse_tags *tags);
 
 /* Sets a tag, and then its former value. */
 struct dormouse_i_tag_scope {
-    template <typename Value, typename = std::enable_if_t<std::is_integral_v<Value> || std::is_enum_v<Value>>>
+    template <typename Value,
+              typename = typename std::enable_if<std::is_integral<Value>::value || std::is_enum<Value>::value>::type>
     dormouse_i_tag_scope(dormouse_tag &tag, Value value)
         : tag(tag), former(dormouse_tag_set(&tag, static_cast<uint64_t>(value)))
     {
     }
+    dormouse_i_tag_scope(dormouse_tag &tag, const char *text)
+        : dormouse_i_tag_scope(tag, text ? dormouse_tag_text(&tag, text, std::strlen(text)) : 0)
+    {
+    }
+#if __cplusplus >= 201703L
     dormouse_i_tag_scope(dormouse_tag &tag, std::string_view text)
         : dormouse_i_tag_scope(tag, dormouse_tag_text(&tag, text.data(), text.size()))
     {
     }
-    dormouse_i_tag_scope(dormouse_tag &tag, const char *text)
-        : dormouse_i_tag_scope(tag, text ? std::string_view(text) : std::string_view())
-    {
-    }
+#endif
     ~dormouse_i_tag_scope() { dormouse_tag_set(&tag, former); }
     dormouse_i_tag_scope(const dormouse_i_tag_scope &) = delete;
     dormouse_i_tag_scope &operator=(const dormouse_i_tag_scope &) = delete;

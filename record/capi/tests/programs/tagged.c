@@ -1,7 +1,6 @@
 /*
  * Tags in C and C++. Prints what each event of `tagged:event` has: its number, and the tags `request` and `user` as text.
  */
-#define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
