@@ -1,10 +1,12 @@
 /*
- * Engine `lttng-ust-filter`: tracepoints of LTTng-UST, with filters.
+ * Engines `lttng-ust-filter` and `lttng-ust-procname`, which are one program: tracepoints of LTTng-UST, with filters.
  *
  * The library and the session are those of the engine `lttng-ust`. Each event that has a filter is enabled by
  * `lttng enable-event --userspace --filter`. The program runs a filter's bytecode before it writes an event. A second
  * session of the same daemon, with a channel like that of the first, records the events of `armed_u64_both` and rejects
  * those of `armed_u64_first`, which the first session records too.
+ *
+ * The events of `lttng-ust-procname` have the thread's name, a context of its session's channel.
  *
  * Rejected and accepted: events whose filter is false, and true; of `rejected_u64_10` the last of ten comparisons is
  * false. Dormant: an event of the same provider that is not enabled. An event that is not enabled would cost less than
@@ -12,10 +14,12 @@
  *
  * Source: lttng-enable-event(1), lttng-ust(3); https://lttng.org/docs/v2.13/.
  */
+#define _GNU_SOURCE /* program_invocation_short_name */
 #define LTTNG_UST_TRACEPOINT_CREATE_PROBES
 #define LTTNG_UST_TRACEPOINT_DEFINE
 #include "lttng_ust_filter_events.h"
 
+#include <errno.h>
 #include <stdio.h>
 
 #include "cases.h"
@@ -70,8 +74,8 @@ int main(void)
 {
     if (!lttng_ust_tracepoint_enabled(lab, rejected_u64) || !lttng_ust_tracepoint_enabled(lab, rejected_u64_10) ||
         !lttng_ust_tracepoint_enabled(lab, rejected_path)) {
-        fputs("lttng-ust-filter: the rejected events are not enabled\n", stderr);
+        fprintf(stderr, "%s: the rejected events are not enabled\n", program_invocation_short_name);
         return 2;
     }
-    return dormouse_lab_main("lttng-ust-filter", LAB_VERSION, cases, sizeof(cases) / sizeof(cases[0]), NULL);
+    return dormouse_lab_main(program_invocation_short_name, LAB_VERSION, cases, sizeof(cases) / sizeof(cases[0]), NULL);
 }
