@@ -316,6 +316,11 @@ impl Peer {
         !self.events.is_empty()
     }
 
+    /// Whether its program is in a second session too, which records the events of cases whose names end in `_both`.
+    pub fn has_second_session(&self) -> bool {
+        !self.events_of_second.is_empty()
+    }
+
     /// Returns the path of its program in the directory `programs`, or the reason why it is missing.
     pub(crate) fn program(&self, programs: &Path) -> Result<PathBuf, LabError> {
         let program = programs.join(self.name);
