@@ -216,7 +216,8 @@ mod tests {
         };
         let nothing = "0 events, 0 lost, 0 processes, 0 bytes";
         assert_eq!(told(&["user"], 0), format!("{nothing}; no process has set the tag user"));
-        let expected = "; no process has set the tags a, b; 3 texts of tags found no room, and are numbers in the trace";
+        let expected =
+            "; no process has set the tags a, b; 3 texts of tags found no room, and are numbers in the trace";
         assert_eq!(told(&["a", "b"], 3), format!("{nothing}{expected}"));
     }
 
