@@ -187,7 +187,7 @@ struct Settings {
     /// reason writes no more events [default: DORMOUSE_DISK_MAX_USER, or no limit]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     disk_max_user: Option<u64>,
-    /// What each event stores about its writer: `ids`, the process and thread ids; `none`, which makes an event 11 bytes shorter, or 5 where it needs the extended form; or, with
+    /// Context of each event: `ids`, the ids of its process and thread; `none`, which makes an event 11 bytes shorter, or 5 where it needs the extended form; or, with
     /// commas between them, up to four tags of its thread, such as `tag.request`, which add 8 bytes each to `ids` [default: ids]
     #[arg(long, value_parser = EventContext::parse)]
     context: Option<EventContext>,
