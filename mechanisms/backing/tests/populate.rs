@@ -260,8 +260,23 @@ fn shared_memory_becomes_present() {
     assert_eq!((told(buffer).present, resident(buffer)), (SIZE / os_page_size(), SIZE / os_page_size()));
 }
 
+/// Environment variable that is set in the process in which a test runs once more, alone.
+const ALONE: &str = "DORMOUSE_POPULATE_ALONE";
+
+/// Runs a test once more, in a process of its own with [`ALONE`] set to `value`, and checks that it printed `done`.
+fn run_alone(test: &str, value: &str, done: &str) {
+    let mut again = Command::new(std::env::current_exe().unwrap());
+    let output = again.args(["--exact", test, "--nocapture"]).env(ALONE, value).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains(done), "{text}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Runs alone, because a child shares the pages of all tests in its parent.
 #[test]
 fn pages_that_a_fork_shares_become_own() {
+    if std::env::var(ALONE).is_err() {
+        return run_alone("pages_that_a_fork_shares_become_own", "1", "became own");
+    }
     let mapped = Mapped::anonymous(Advice::LinuxNoHugepage);
     let buffer = mapped.bytes();
     buffer.fill(7);
@@ -281,6 +296,7 @@ fn pages_that_a_fork_shares_become_own() {
     // SAFETY: the process is this one's child; its status is not asked for.
     assert_eq!(unsafe { libc::waitpid(pid, null_mut(), 0) }, pid);
     assert_eq!((shared.present, shared.own), (SIZE / os_page_size(), 0));
+    println!("became own");
 }
 
 #[test]
@@ -322,13 +338,9 @@ fn the_end_of_a_file_is_an_error_with_its_address() {
     assert_eq!(refused, Err(NotPopulated::NoPage { address: mapped.base.addr() + SIZE / 2 }));
 }
 
-/// Environment variable with the control group into which the test below moves itself, when it runs once more in a process
-/// of its own.
-const GROUP: &str = "DORMOUSE_POPULATE_GROUP";
-
 #[test]
 fn a_memory_group_without_room_is_an_error_not_a_kill() {
-    if let Ok(group) = std::env::var(GROUP) {
+    if let Ok(group) = std::env::var(ALONE) {
         fs::write(format!("{group}/cgroup.procs"), std::process::id().to_string()).unwrap();
         let mut buffer = vec![0_u8; 256 << 20];
         let refused = populate(&mut buffer);
@@ -356,12 +368,10 @@ fn a_memory_group_without_room_is_an_error_not_a_kill() {
     let Some(group) = made else {
         return skip(Lack::machine("no memory control group can be made", "run the tests as root"));
     };
-    let mut again = Command::new(std::env::current_exe().unwrap());
-    again.args(["--exact", "a_memory_group_without_room_is_an_error_not_a_kill", "--nocapture"]).env(GROUP, &group);
-    let output = again.output().unwrap();
-    fs::remove_dir(group).unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && text.contains("refused"), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    let ran =
+        std::panic::catch_unwind(|| run_alone("a_memory_group_without_room_is_an_error_not_a_kill", &group, "refused"));
+    fs::remove_dir(&group).unwrap();
+    ran.unwrap();
 }
 
 /// More than the machine has, without a group.
