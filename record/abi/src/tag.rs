@@ -21,6 +21,9 @@ pub const TAG_TEXT_SIZE_BYTES_MAX: usize = 255;
 /// Size of a tag in a record, in bytes.
 pub const TAG_SIZE_BYTES: usize = 8;
 
+/// Message for a name for which [`is_tag_name`] does not hold.
+pub const NO_TAG_NAME: &str = "the name of a tag consists of ASCII letters, digits and `_`, at most 31, no digit first";
+
 /// Names of a session's tags, in the order of their words.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C, align(8))]
@@ -38,7 +41,7 @@ impl TagNames {
         let mut all = TagNames::NONE;
         for (index, name) in names.into_iter().enumerate() {
             if !is_tag_name(name) {
-                return Err("the name of a tag consists of ASCII letters, digits and `_`, at most 31, no digit first");
+                return Err(NO_TAG_NAME);
             }
             if all.iter().any(|known| known == name) {
                 return Err("a tag is named twice");

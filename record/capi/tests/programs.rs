@@ -382,6 +382,28 @@ fn events_of_c_and_cpp_have_tags() {
             };
             let found: Vec<String> = stdout(&output).lines().map(event).collect();
             assert!(expected.len() >= 12 && found == expected, "{cc}: {found:?}, {expected:?}");
+            // Rules in programs select by tags what `view` selects.
+            for condition in [
+                "tag.user == \"alice\" and tag.request > 7",
+                "tag.user ~ \"al*e\" or tag.user ~ \"xx*\"",
+                "tag.user != \"alice\" and not tag.request",
+            ] {
+                let numbers = |trace: &Path, options: &[&str]| -> Vec<String> {
+                    let view = ["view", "--format", "json", "-e", "tagged:event"];
+                    let output = succeed(Command::new(&installed().dormouse).args(view).arg(trace).args(options));
+                    let number = |line: &str| {
+                        let event: serde_json::Value = serde_json::from_str(line).unwrap();
+                        event["fields"]["number"].to_string()
+                    };
+                    stdout(&output).lines().map(number).collect()
+                };
+                let selected = dir.path().join("selected");
+                let rule = format!("tagged:* where {condition}");
+                succeed(record(&selected).args(["-e", &rule, "--"]).arg(&program));
+                let found = numbers(&selected, &[]);
+                assert!(found.len() >= 2 && found == numbers(&trace, &["--where", condition]), "{cc} {condition}");
+                std::fs::remove_dir_all(&selected).unwrap();
+            }
         }
         let mut command = Command::new(compilers.0);
         let object = dir.path().join("disabled.o");

@@ -54,7 +54,7 @@
 //! | `environment`, `own`, `thread` | variables; what a process finds out about itself; ids of the writing thread |
 //! | `inherited` | the inherited descriptors of the sessions' memory |
 //! | `presence`, `session` | the sessions' memory: what is resident; who uses it |
-//! | `tag_words` | names of tags |
+//! | `tag_words`, `known_texts` | names of tags; their texts by number |
 //! | `name`, `value`, `class` | names; fields as bytes; event classes |
 //! | `rule` | rules of a session, bound to a class |
 //! | `readers`, `plan` | threads that use a plan; plans of classes that have rules, triggers or several sessions |
@@ -101,6 +101,7 @@ mod inherited;
 #[doc(hidden)]
 pub mod interpose;
 mod join;
+mod known_texts;
 #[cfg(feature = "listen")]
 mod listen;
 mod membarrier;

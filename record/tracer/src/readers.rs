@@ -15,13 +15,15 @@
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
 
+use dormouse_abi::rule::value::Value;
 use dormouse_abi::rule::{mixed, random};
 use dormouse_abi::session::Line;
 use dormouse_percpu::Rseq;
 
 use crate::clock::{coarse_ns, monotonic_ns};
+use crate::known_texts::KNOWN;
 use crate::membarrier;
-use crate::rule::Circumstances;
+use crate::rule::{Circumstances, NamedTag};
 
 /// Counters of one CPU: begun and ended uses, by phase.
 #[derive(Debug, Default)]
@@ -240,6 +242,10 @@ impl Circumstances for Using {
     #[inline(always)]
     fn now_ns(&self) -> u64 {
         coarse_ns()
+    }
+
+    fn tag(&self, tag: &NamedTag) -> Value<'_> {
+        Value::Enumeration(tag.number().into(), &KNOWN)
     }
 }
 

@@ -7,15 +7,16 @@
 //!                              └─▶ register of the session: the text, once
 //! ```
 //! A tag gets one of [`TAG_COUNT_MAX`] words when it is first set, by its name, and keeps it. Sections find the words by
-//! their distance from the thread pointer, which each session has for the tags that it asks for.
+//! their distance from the thread pointer, which each session has for the tags that it asks for. Rules find them by name,
+//! whether their session asks for the tags or not.
 
 use core::cell::Cell;
 use core::marker::PhantomData;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-use dormouse_abi::register::TAG_TEXT_COUNT;
 use dormouse_abi::tag::{TAG_COUNT_MAX, cut, is_tag_name, text_value};
 
+use crate::known_texts::KNOWN;
 use crate::name::{cooked, refuse};
 use crate::session::{Attached, sessions};
 use crate::{control, tag_words, thread};
@@ -201,12 +202,6 @@ impl<Value: TagValue> TagValue for Option<Value> {
     }
 }
 
-/// Number of places for the numbers of texts, a power of two.
-const PLACE_COUNT: usize = 2 * TAG_TEXT_COUNT;
-
-/// Numbers of the texts that sessions know, each by its tag, or zeroes. Null before the first text; never freed.
-static KNOWN: AtomicPtr<[AtomicU64; PLACE_COUNT]> = AtomicPtr::new(core::ptr::null_mut());
-
 /// Whether the process's tags have had as many texts as sessions have room for. New ones are numbers only.
 static IS_FULL: AtomicBool = AtomicBool::new(false);
 
@@ -218,45 +213,20 @@ pub(crate) fn number_of_text(word: usize, text: &[u8]) -> u64 {
         return 0;
     }
     let number = text_value(text);
-    let is_known = || places(word, number).any(|place| place.load(Ordering::Acquire) == of_tag(word, number));
     // Relaxed: a thread that sees it late finds that there is no room.
-    if !is_known() && !IS_FULL.load(Ordering::Relaxed) {
+    if !KNOWN.has(word, number) && !IS_FULL.load(Ordering::Relaxed) {
         make_known(word, text, number);
     }
     number
 }
 
-/// Returns a number that differs for the tags that have a text.
-fn of_tag(word: usize, number: u64) -> u64 {
-    number ^ (word as u64) << 32
-}
-
-/// Returns the places where the number of a text may be, up to the first one without a number.
-fn places(word: usize, number: u64) -> impl Iterator<Item = &'static AtomicU64> {
-    // SAFETY: null, or never freed. Acquire pairs with the Release by which it is published.
-    let known = unsafe { KNOWN.load(Ordering::Acquire).as_ref() };
-    let first = of_tag(word, number) as usize;
-    let places = (0..PLACE_COUNT).map_while(move |step| Some(&known?[first.wrapping_add(step) % PLACE_COUNT]));
-    places.take_while(|place| place.load(Ordering::Relaxed) != 0)
-}
-
-/// Makes a new text known to the sessions that ask for its tag.
+/// Makes a new text known to rules, and to the sessions that ask for its tag.
 #[cold]
 fn make_known(word: usize, text: &[u8], number: u64) {
     let inside = thread::enter_tracer();
     let mut control = control::lock();
-    if control.tag_texts.add(word, text) {
-        if KNOWN.load(Ordering::Relaxed).is_null() {
-            let places = Box::new([const { AtomicU64::new(0) }; PLACE_COUNT]);
-            KNOWN.store(Box::into_raw(places), Ordering::Release);
-        }
-        // Only the holder of the lock adds numbers, and there are more places than texts.
-        let after = places(word, number).count();
-        // SAFETY: published above, and never freed.
-        if let Some(known) = unsafe { KNOWN.load(Ordering::Relaxed).as_ref() } {
-            known[(of_tag(word, number) as usize).wrapping_add(after) % PLACE_COUNT]
-                .store(of_tag(word, number), Ordering::Release);
-        }
+    if let Some(text) = control.tag_texts.add(word, text) {
+        KNOWN.add(word, number, text);
     }
     IS_FULL.store(control.tag_texts.is_full(), Ordering::Relaxed);
     drop(control);
@@ -265,6 +235,8 @@ fn make_known(word: usize, text: &[u8], number: u64) {
 
 #[cfg(test)]
 mod tests {
+    use dormouse_abi::register::TAG_TEXT_COUNT;
+
     use super::*;
 
     /// The process's tags are those of this test.

@@ -7,22 +7,21 @@ use crate::tag_words;
 
 /// Texts of the process's tags, and the indices of their tags' words. At most [`TAG_TEXT_COUNT`].
 #[derive(Debug)]
-pub(crate) struct TagTexts(Vec<(usize, Box<[u8]>)>);
+pub(crate) struct TagTexts(Vec<(usize, &'static [u8])>);
 
 impl TagTexts {
     pub(crate) const fn new() -> TagTexts {
         TagTexts(Vec::new())
     }
 
-    /// Adds a text, and makes it known to the sessions that ask for its tag. Returns false if it is not new, or if there is
-    /// no room.
-    pub(crate) fn add(&mut self, word: usize, text: &[u8]) -> bool {
-        let is_added = !self.is_full() && !self.0.iter().any(|(of, known)| (*of, &**known) == (word, text));
-        if is_added {
-            self.0.push((word, text.into()));
-        }
+    /// Adds a text, and makes it known to the sessions that ask for its tag. Returns a copy that is never freed, or `None` if
+    /// the text is not new, or if there is no room.
+    pub(crate) fn add(&mut self, word: usize, text: &[u8]) -> Option<&'static [u8]> {
+        let is_new = !self.is_full() && !self.0.contains(&(word, text));
+        let added: Option<&'static [u8]> = is_new.then(|| &*Box::leak(text.into()));
+        self.0.extend(added.map(|text| (word, text)));
         sessions().for_each(|attached| tell(attached, word, text));
-        is_added
+        added
     }
 
     /// Whether there is room for no other text.

@@ -372,7 +372,15 @@ mod tests {
     }
 
     fn name() -> impl Strategy<Value = Name> {
-        list(part(), 1..4).prop_map(|parts| Name { parts })
+        let member = |word: &str| Part::Member(word.into());
+        let tag = move |(is_of_context, name)| {
+            let scopes = if is_of_context { vec![member("context"), member("tag")] } else { vec![member("tag")] };
+            Name { parts: [scopes, vec![Part::Member(name)]].concat() }
+        };
+        prop_oneof![
+            3 => list(part(), 1..4).prop_map(|parts| Name { parts }),
+            1 => (any::<bool>(), "[a-z0-9_ ß]{0,40}").prop_map(tag),
+        ]
     }
 
     fn literal() -> impl Strategy<Value = Literal> {

@@ -101,7 +101,7 @@ impl LevelBound {
 pub struct Condition {
     /// The tests; the first one comes first.
     pub tests: Vec<Test>,
-    /// Names of fields, which the tests refer to by index.
+    /// Names of fields and tags, which the tests refer to by index.
     pub names: Vec<Name>,
 }
 
@@ -171,7 +171,7 @@ impl Question {
 /// A value in a question.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Operand {
-    /// Value of the field with this index in [`Condition::names`].
+    /// Value of the field or tag with this index in [`Condition::names`].
     Name(u8),
     /// A constant.
     Literal(Literal),
@@ -220,7 +220,7 @@ pub enum Next {
     Reject,
 }
 
-/// Name of a field: `a.b[2]`.
+/// Name of a field, `a.b[2]`, or of a tag, `tag.user`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Name {
     /// The parts, at least one.
@@ -241,6 +241,19 @@ impl Name {
     pub fn word(&self) -> Option<&str> {
         match self.parts.as_slice() {
             [Part::Member(word)] => Some(word),
+            _ => None,
+        }
+    }
+
+    /// Returns the name of the tag that `tag.NAME` or `context.tag.NAME` stands for, which may be one that no tag may
+    /// have. No field of a program has such a name.
+    pub fn tag(&self) -> Option<&str> {
+        let parts = match self.parts.as_slice() {
+            [Part::Member(scope), rest @ ..] if scope == "context" => rest,
+            parts => parts,
+        };
+        match parts {
+            [Part::Member(scope), Part::Member(name)] if scope == "tag" => Some(name),
             _ => None,
         }
     }
@@ -336,5 +349,24 @@ mod tests {
         let name = Name { parts: vec![member("a"), member("b"), Part::Index(2)] };
         assert_eq!((name.to_string().as_str(), name.word()), ("a.b[2]", None));
         assert_eq!(Name { parts: vec![member("a")] }.word(), Some("a"));
+    }
+
+    #[test]
+    fn tags_have_names_of_their_own() {
+        for (words, tag) in [
+            (&["tag", "user"][..], Some("user")),
+            (&["context", "tag", "user"], Some("user")),
+            (&["tag", "tag"], Some("tag")),
+            (&["fields", "tag", "user"], None),
+            (&["context", "user"], None),
+            (&["tag"], None),
+            (&["tag", "user", "name"], None),
+            (&["user", "tag"], None),
+        ] {
+            let mut name = Name { parts: words.iter().map(|word| Part::Member((*word).into())).collect() };
+            assert_eq!(name.tag(), tag, "{name}");
+            name.parts.push(Part::Index(0));
+            assert_eq!(name.tag(), None, "{name}");
+        }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   sample 1/100            by chance: a random number of 64 bits that is at most 2^64 / 100
-//!   sample by user 1/100    by the value of a field: its hash is at most 2^64 / 100
+//!   sample by user 1/100    by the value of a field or tag: its hash is at most 2^64 / 100
 //!   sample 50/s             the first ones, until there are too many
 //! ```
 //! The hash is the same in all programs and on all machines, so that they choose the same users.
@@ -20,7 +20,8 @@ pub enum Sample {
     OneIn(u32),
     /// At most this many events a second, of each class in each process.
     PerSecond(u32),
-    /// All events of one in this many values of a field. An event without the field is in no sample.
+    /// All events of one in this many values of a field or tag. An event without the field is in no sample; one without
+    /// the tag has the value 0.
     By(Name, u32),
 }
 

@@ -7,6 +7,9 @@
 //!               a rule without condition ──────┼──▶ Bound::Always   recorded as if there were no rules
 //!                                              └──▶ Bound::If       the tests, for each event
 //! ```
+//! A tag is a value of the thread, found by its name when the event is there. It is a number whose label is its text, so a
+//! text is compared by its number, and is looked up without a lock for what its number does not tell.
+//!
 //! A sample is a test like others, behind those of its rule's condition; if it leaves an event out, the next rule follows.
 //! All samples by chance look at one random number, so that one in 100 events is also one of one in 10.
 //!
@@ -16,6 +19,7 @@
 mod comparison;
 mod event;
 mod rate;
+mod tag;
 
 use std::cmp::Ordering;
 
@@ -24,10 +28,12 @@ use dormouse_abi::rule::value::{Operator, Value, matches_within};
 use dormouse_abi::rule::{
     Condition, Literal, Name, Next, Operand, Part, Question, Rule, Sample, Test, hash, is_in_sample,
 };
+use dormouse_abi::tag::{TAG_COUNT_MAX, is_tag_name, text_value};
 
 pub(crate) use event::Event;
 use event::{Place, extended, is_signed};
 use rate::Rate;
+pub(crate) use tag::NamedTag;
 
 /// The rules of a session, as they concern a class.
 #[derive(Debug, PartialEq)]
@@ -72,22 +78,26 @@ enum Ask {
     Compare(Source, Operator, Source),
     /// Whether a text matches, or whether it does not.
     Matches(Place, Pattern, bool),
+    /// Whether the text of a tag matches.
+    TagMatches(NamedTag, Pattern),
     /// The answer for an event that has this element.
     Given(Place, bool),
     /// Whether the event is one in this many, by chance.
     Chance(u32),
     /// Whether a value is one in this many, by its hash.
-    Hash(Place, u32),
+    Hash(Source, u32),
     /// Whether there were not too many events before.
     Rate(Rate),
 }
 
-/// Circumstances of an event on which samples depend.
+/// Circumstances of an event on which samples and conditions on tags depend.
 pub(crate) trait Circumstances {
     /// Returns a random number of 64 bits.
     fn random(&self) -> u64;
     /// Returns the time, in nanoseconds. A resolution of milliseconds is enough.
     fn now_ns(&self) -> u64;
+    /// Returns the value of a tag in the thread of the event: a number, whose label is its text.
+    fn tag(&self, tag: &NamedTag) -> Value<'_>;
 }
 
 /// The answer of rules to an event.
@@ -139,18 +149,23 @@ impl Pattern {
 #[derive(Debug, PartialEq)]
 enum Source {
     Place(Place),
+    Tag(NamedTag),
     Literal(Literal),
     /// Level of the class.
     Level(Level),
 }
 
-/// Maximum cost of an event: a unit is a test, eight bytes of compared text, a label, or a step of a pattern.
+/// Maximum cost of an event: a unit is a test, eight bytes of compared text, a label, a step of a pattern, or the search
+/// for the text of a tag.
 const COST_MAX: u32 = 4_096;
+
+/// Cost of the search for the text of a tag: it is looked for among those of each of the process's tags.
+const TAG_COST: u32 = TAG_COUNT_MAX as u32;
 
 /// Maximum number of steps in which labels of a class are compared with the patterns of all rules.
 const BINDING_STEPS_MAX: u32 = 1 << 16;
 
-/// Names of a record's parts other than its fields. A rule, which is asked before there is a record, does not have
+/// Names of a record's parts other than its fields and tags. A rule, which is asked before there is a record, does not have
 /// them.
 const OTHER_PARTS: [&str; 6] = ["time", "cpu", "pid", "tid", "process", "comm"];
 
@@ -213,7 +228,7 @@ fn bind_sample(sample: &Sample, decl: &ClassDecl, full_name: &str) -> Asked {
         Sample::PerSecond(count) => Asked::open(Ask::Rate(Rate::new(*count))),
         Sample::By(name, count) => match find_name(name, decl, full_name) {
             Found::Missing => Asked::Known(None),
-            Found::Place(place) => Asked::open(Ask::Hash(place, *count)),
+            found @ (Found::Place(_) | Found::Tag(_)) => Asked::open(Ask::Hash(found.into_source(), *count)),
             constant => Asked::Known(constant.constant().map(|value| is_in_sample(hash(&value), *count))),
         },
     }
@@ -292,6 +307,8 @@ enum Found<'a> {
     Level(Level),
     Literal(&'a Literal),
     Place(Place),
+    /// Tag with this name.
+    Tag(&'a str),
 }
 
 impl Found<'_> {
@@ -301,13 +318,14 @@ impl Found<'_> {
             Found::Name(name) => Some(Value::Text(name.as_bytes().into())),
             Found::Level(level) => Some((*level).into()),
             Found::Literal(literal) => Some(literal.value()),
-            Found::Missing | Found::Place(_) => None,
+            Found::Missing | Found::Place(_) | Found::Tag(_) => None,
         }
     }
 
     fn into_source(self) -> Source {
         match self {
             Found::Place(place) => Source::Place(place),
+            Found::Tag(name) => Source::Tag(NamedTag::new(name)),
             Found::Name(name) => Source::Literal(Literal::Text(name.into())),
             Found::Level(level) => Source::Level(level),
             Found::Literal(literal) => Source::Literal(literal.clone()),
@@ -323,6 +341,7 @@ fn bind_test(test: &Test, condition: &Condition, decl: &ClassDecl, full_name: &s
             Found::Missing => Asked::Known(None),
             Found::Place(place) if place.kind() == Kind::Str => Asked::Known(None),
             Found::Place(place) => Asked::open(Ask::IsTrue(place)),
+            Found::Tag(name) => compare_tag(name, Operator::NotEqual, &Literal::Integer(0)),
             constant => Asked::Known(constant.constant().and_then(|value| value.is_true())),
         },
         Question::Matches(operand, pattern) => match find(operand) {
@@ -335,12 +354,15 @@ fn bind_test(test: &Test, condition: &Condition, decl: &ClassDecl, full_name: &s
                 None if place.kind() == Kind::Str => Asked::open(Ask::Matches(place, Pattern::new(pattern), true)),
                 None => Asked::Known(None),
             },
+            Found::Tag(name) => Asked::open(Ask::TagMatches(NamedTag::new(name), Pattern::new(pattern))),
             constant => Asked::Known(constant.constant().and_then(|value| value.matches(pattern))),
         },
         Question::Compare(left, operator, right) => match (find(left), find(right)) {
             (Found::Missing, _) | (_, Found::Missing) => Asked::Known(None),
             (Found::Place(place), Found::Literal(literal)) => compare_to(place, *operator, literal),
             (Found::Literal(literal), Found::Place(place)) => compare_to(place, reversed(*operator), literal),
+            (Found::Tag(name), Found::Literal(literal)) => compare_tag(name, *operator, literal),
+            (Found::Literal(literal), Found::Tag(name)) => compare_tag(name, reversed(*operator), literal),
             (left, right) => match (left.constant(), right.constant()) {
                 (Some(left), Some(right)) => Asked::Known(left.compare(*operator, &right)),
                 _ => Asked::open(Ask::Compare(left.into_source(), *operator, right.into_source())),
@@ -364,6 +386,19 @@ fn is_one_of(place: Place, mut numbers: Vec<i128>) -> Asked {
     numbers.sort_unstable();
     numbers.dedup();
     Asked::open(Ask::IsOneOf(place, numbers))
+}
+
+/// Compares a tag with a constant: with the number of a text, which need not be known to the process.
+fn compare_tag(name: &str, operator: Operator, literal: &Literal) -> Asked {
+    let constant = match (literal, operator) {
+        // The value of a thread without the tag.
+        (Literal::Text(text), Operator::Equal | Operator::NotEqual) if text.is_empty() => Literal::Integer(0),
+        (Literal::Text(text), Operator::Equal | Operator::NotEqual) => Literal::Integer(text_value(text).into()),
+        // Labels have no order.
+        (Literal::Text(_), _) => return Asked::Known(None),
+        (literal, _) => literal.clone(),
+    };
+    Asked::open(Ask::Compare(Source::Tag(NamedTag::new(name)), operator, Source::Literal(constant)))
 }
 
 fn compare_to(place: Place, operator: Operator, literal: &Literal) -> Asked {
@@ -427,7 +462,11 @@ fn find<'a>(operand: &'a Operand, condition: &'a Condition, decl: &ClassDecl, fu
 }
 
 /// Finds the meaning of a name in a class.
-fn find_name<'a>(Name { parts }: &Name, decl: &ClassDecl, full_name: &'a str) -> Found<'a> {
+fn find_name<'a>(name: &'a Name, decl: &ClassDecl, full_name: &'a str) -> Found<'a> {
+    if let Some(tag) = name.tag() {
+        return if is_tag_name(tag) { Found::Tag(tag) } else { Found::Missing };
+    }
+    let Name { parts } = name;
     // A field of this name goes before the class's level.
     let is_level = matches!(parts.as_slice(), [Part::Member(word)] if word == "level");
     let parts = match parts.as_slice() {
@@ -483,7 +522,7 @@ impl Tests {
                     Some(is_in_sample(number, *count))
                 }
                 Ask::Rate(rate) => Some(rate.has_room(circumstances.now_ns())),
-                ask => ask.answer(event, &mut cost)?,
+                ask => ask.answer(event, circumstances, &mut cost)?,
             };
             let is_passed = answer == Some(step.wanted);
             if !is_passed && matches!(step.ask, Ask::Chance(_) | Ask::Rate(_) | Ask::Hash(..)) {
@@ -497,7 +536,7 @@ impl Tests {
 impl Ask {
     /// Returns the answer for an event: true, false or unknown. The outer `None`: it costs more than `cost`.
     #[inline(always)]
-    fn answer(&self, event: &Event<'_>, cost: &mut u32) -> Option<Option<bool>> {
+    fn answer(&self, event: &Event<'_>, circumstances: &impl Circumstances, cost: &mut u32) -> Option<Option<bool>> {
         Some(match self {
             Ask::Integer { offset, kind, operator, constant } => {
                 let size_bytes = kind.element_size_bytes();
@@ -517,8 +556,8 @@ impl Ask {
                 _ => None,
             },
             Ask::Given(place, answer) => event.value(place).map(|_| *answer),
-            Ask::Hash(place, count) => {
-                let value = event.value(place);
+            Ask::Hash(source, count) => {
+                let value = source.value(event, circumstances);
                 if let Some(Value::Text(text)) = &value {
                     *cost = cost.checked_sub((text.len() / 8).min(u32::MAX as usize) as u32)?;
                 }
@@ -530,8 +569,26 @@ impl Ask {
                 Some(Value::Text(text)) => Some(pattern.matches(&text, cost)? == *wanted),
                 _ => None,
             },
+            Ask::TagMatches(tag, pattern) => {
+                *cost = cost.checked_sub(TAG_COST)?;
+                match circumstances.tag(tag) {
+                    Value::Enumeration(number, texts) => {
+                        let mut is_too_dear = false;
+                        let is_match = texts.any(number, &mut |text| {
+                            let found = pattern.matches(text, cost);
+                            is_too_dear |= found.is_none();
+                            found == Some(true)
+                        });
+                        if is_too_dear {
+                            return None;
+                        }
+                        Some(is_match)
+                    }
+                    _ => None,
+                }
+            }
             Ask::Compare(left, operator, right) => {
-                let (left, right) = (left.value(event), right.value(event));
+                let (left, right) = (left.value(event, circumstances), right.value(event, circumstances));
                 let size = |value: &Option<Value<'_>>| match value {
                     Some(Value::Text(text)) => text.len() / 8,
                     _ => 0,
@@ -553,15 +610,18 @@ impl Ask {
         match [left, right][side] {
             Source::Place(place) => Some(place.labels()?.labels.len()),
             Source::Level(_) => Some(1),
+            Source::Tag(_) => Some(TAG_COST as usize),
             Source::Literal(_) => None,
         }
     }
 }
 
 impl Source {
-    fn value<'a>(&'a self, event: &Event<'a>) -> Option<Value<'a>> {
+    #[inline(always)]
+    fn value<'a>(&'a self, event: &Event<'a>, circumstances: &'a impl Circumstances) -> Option<Value<'a>> {
         match self {
             Source::Place(place) => event.value(place),
+            Source::Tag(tag) => Some(circumstances.tag(tag)),
             Source::Literal(literal) => Some(literal.value()),
             Source::Level(level) => Some((*level).into()),
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use dormouse_abi::class::{FieldType, Label};
-use dormouse_abi::rule::value::Fields;
+use dormouse_abi::rule::value::{Fields, Labels};
 use dormouse_abi::rule::{LevelBound, NAME_COUNT_MAX, TEST_COUNT_MAX};
 use dormouse_relay::Segment;
 use rand::rngs::SmallRng;
@@ -65,12 +65,16 @@ struct Answers<'a> {
     full_name: &'a str,
     values: &'a [Given],
     labels: &'a BTreeMap<usize, LabelList>,
+    tags: &'a Tags,
 }
 
 impl<'a> Fields<'a> for Answers<'a> {
     fn value(&mut self, name: usize) -> Option<Value<'a>> {
         let mut parts = &self.names[name].parts[..];
-        if parts[0] == Part::Member("fields".into()) {
+        let shown = self.names[name].to_string();
+        if let Some((_, tag)) = shown.split_once("tag.") {
+            return Some(Value::Enumeration(self.tags.number(tag).into(), &AllTexts));
+        } else if parts[0] == Part::Member("fields".into()) {
             parts = &parts[1..];
         } else if parts == [Part::Member("event".into())] {
             return Some(Value::Text(self.full_name.as_bytes().into()));
@@ -176,7 +180,9 @@ fn sample(decl: &ClassDecl, rng: &mut SmallRng) -> Option<Sample> {
     let count = rng.random_range(1..4);
     let member = |text: String| Part::Member(text);
     let field = format!("f{}", rng.random_range(0..decl.fields.len() + 1));
-    match rng.random_range(0..12) {
+    let tag = format!("t{}", rng.random_range(0..4));
+    match rng.random_range(0..14) {
+        12 => Some(Sample::By(Name { parts: vec![member("tag".into()), member(tag)] }, count)),
         0..3 => Some(Sample::OneIn(count)),
         3 => Some(Sample::By(Name { parts: vec![member("event".into())] }, count)),
         4 => Some(Sample::By(Name { parts: vec![member(field), Part::Index(rng.random_range(0..4))] }, count)),
@@ -185,8 +191,40 @@ fn sample(decl: &ClassDecl, rng: &mut SmallRng) -> Option<Sample> {
     }
 }
 
-/// A random number that was drawn before, and a time.
-struct Fixed(u64, u64);
+/// Values of the tags `t0`, `t1` and so on.
+#[derive(Debug, Clone, Default)]
+struct Tags(Vec<u64>);
+
+impl Tags {
+    fn drawn(rng: &mut SmallRng) -> Tags {
+        let number = |rng: &mut SmallRng| match rng.random_range(0..3) {
+            0 => 0,
+            1 => text_value(TEXTS[rng.random_range(1..TEXTS.len())]),
+            _ => [1, 2, 100, u64::MAX, 1 << 63][rng.random_range(0..5)],
+        };
+        Tags((0..3).map(|_| number(rng)).collect())
+    }
+
+    /// Returns the value of a tag; 0 for one that the process does not have.
+    fn number(&self, name: &str) -> u64 {
+        let index: Option<usize> = name.strip_prefix('t').and_then(|index| index.parse().ok());
+        index.and_then(|index| self.0.get(index).copied()).unwrap_or(0)
+    }
+}
+
+/// The texts of all tags.
+#[derive(Debug)]
+struct AllTexts;
+
+impl Labels for AllTexts {
+    fn any(&self, number: i128, is_it: &mut dyn FnMut(&[u8]) -> bool) -> bool {
+        let of_text = |text: &[u8]| if text.is_empty() { 0 } else { i128::from(text_value(text)) };
+        TEXTS.iter().any(|text| of_text(text) == number && is_it(text))
+    }
+}
+
+/// A random number that was drawn before, a time, and the tags of a thread.
+struct Fixed(u64, u64, Tags);
 
 impl Circumstances for Fixed {
     fn random(&self) -> u64 {
@@ -195,6 +233,10 @@ impl Circumstances for Fixed {
 
     fn now_ns(&self) -> u64 {
         self.1
+    }
+
+    fn tag(&self, tag: &NamedTag) -> Value<'_> {
+        Value::Enumeration(self.2.number(tag.name()).into(), &AllTexts)
     }
 }
 
@@ -214,9 +256,12 @@ fn values(decl: &ClassDecl, rng: &mut SmallRng) -> Vec<Given> {
 fn condition(decl: &ClassDecl, rng: &mut SmallRng) -> Condition {
     let name = |rng: &mut SmallRng| {
         let field = format!("f{}", rng.random_range(0..decl.fields.len() + 1));
+        let tag = format!("t{}", rng.random_range(0..4));
         let member = |text: &str| Part::Member(text.into());
         Name {
-            parts: match rng.random_range(0..9) {
+            parts: match rng.random_range(0..12) {
+                9 => vec![member("context"), member("tag"), member(&tag)],
+                10 | 11 => vec![member("tag"), member(&tag)],
                 0 => vec![member("event")],
                 8 => vec![member("level")],
                 1 => vec![member("fields"), member(&field)],
@@ -290,6 +335,7 @@ fn bound_rules_agree_with_their_conditions() {
         let bound = Bound::new(&rules, &decl);
         for _ in 0..5 {
             let values = values(&decl, &mut rng);
+            let tags = Tags::drawn(&mut rng);
             let random: u64 = rng.random();
             let answers = rules.iter().map(|rule| {
                 let is_within = match rule.levels {
@@ -297,8 +343,8 @@ fn bound_rules_agree_with_their_conditions() {
                     Some(LevelBound::AtMost(max)) => decl.level.is_some() && decl.level <= Some(max),
                     Some(LevelBound::Only(only)) => decl.level == Some(only),
                 };
-                let (decl, full_name, values, labels) = (&decl, full_name.as_str(), &values[..], &labels);
-                let answers = |names| Answers { names, decl, full_name, values, labels };
+                let (decl, full_name, values, labels, tags) = (&decl, full_name.as_str(), &values[..], &labels, &tags);
+                let answers = |names| Answers { names, decl, full_name, values, labels, tags };
                 if !is_within || !rule.condition.holds(&mut answers(&rule.condition.names)) {
                     return Answer::Rejected;
                 }
@@ -310,7 +356,7 @@ fn bound_rules_agree_with_their_conditions() {
                         let is_in =
                             value.is_some_and(|value| (hash(&value) as f64) < 2f64.powi(64) / f64::from(*count));
                         // The class decides, and is not armed.
-                        if !is_in && !matches!(find_name(name, decl, full_name), Found::Place(_)) {
+                        if !is_in && !matches!(find_name(name, decl, full_name), Found::Place(_) | Found::Tag(_)) {
                             return Answer::Rejected;
                         }
                         is_in
@@ -333,10 +379,10 @@ fn bound_rules_agree_with_their_conditions() {
                     open += 1;
                     // SAFETY: the sources live in `bytes`.
                     let event = unsafe { Event::new(&segments) };
-                    tests.ask(&event, &Fixed(random, 0))
+                    tests.ask(&event, &Fixed(random, 0, tags.clone()))
                 }
             };
-            assert_eq!(found, expected, "{rules:?}\n{decl:?}\n{values:?}\n{bound:?}");
+            assert_eq!(found, expected, "{rules:?}\n{decl:?}\n{values:?}\n{tags:?}\n{bound:?}");
             kept += u32::from(found == Answer::Accepted);
             left_out += u32::from(found == Answer::SampledOut);
         }
@@ -354,7 +400,7 @@ fn an_event_of_a_smaller_sample_is_one_of_a_larger_sample() {
         let Bound::If(tests) = Bound::new(&rules, &decl) else { panic!("chance decides") };
         // SAFETY: there is no source.
         let event = unsafe { Event::new(&[]) };
-        tests.ask(&event, &Fixed(random, 0))
+        tests.ask(&event, &Fixed(random, 0, Tags::default()))
     };
     let last_of = |count: u64| u64::MAX / count;
     for (random, of_10, of_100) in [
@@ -379,7 +425,8 @@ fn a_rate_is_of_all_events_of_a_class() {
     let Bound::If(tests) = Bound::new(&rules, &class_of_level(None)) else { panic!("the time decides") };
     // SAFETY: there is no source.
     let event = unsafe { Event::new(&[]) };
-    let answers = [0, 0, 0, 500_000_000, 500_000_000].map(|now_ns| tests.ask(&event, &Fixed(0, now_ns)));
+    let answers =
+        [0, 0, 0, 500_000_000, 500_000_000].map(|now_ns| tests.ask(&event, &Fixed(0, now_ns, Tags::default())));
     let (accepted, out) = (Answer::Accepted, Answer::SampledOut);
     assert_eq!(answers, [accepted, accepted, out, accepted, out]);
 }
@@ -440,6 +487,55 @@ fn a_level_is_a_name_in_conditions() {
     assert!(matches!(bound(&at_most, &ClassDecl { fields, ..error }), Bound::If(_)));
 }
 
+/// What tags have decides for each event: also texts that the process has not had, and tags that it may set later.
+#[test]
+fn tags_are_values_of_the_thread() {
+    let ask = |question: Question, wanted, name: &[&str], tags: &[u64]| {
+        let name = Name { parts: name.iter().map(|word| Part::Member((*word).into())).collect() };
+        let test = Test { question, wanted, passed: Next::Accept, failed: Next::Reject };
+        let condition = Condition { tests: vec![test], names: vec![name] };
+        match Bound::new(&[Rule { condition, ..Rule::all("p:*") }], &class_of_level(None)) {
+            // SAFETY: there is no source.
+            Bound::If(tests) => tests.ask(&unsafe { Event::new(&[]) }, &Fixed(0, 0, Tags(tags.into()))),
+            Bound::Never => Answer::Rejected,
+            Bound::Always => Answer::Accepted,
+        }
+    };
+    let text = |text: &str| Operand::Literal(Literal::Text(text.into()));
+    let compare = |operator, text| Question::Compare(Operand::Name(0), operator, text);
+    let new = "not in the list";
+    let is_new = |operator| compare(operator, text(new));
+    let (yes, no) = (Answer::Accepted, Answer::Rejected);
+    for (question, tag, expected) in [
+        (is_new(Operator::Equal), text_value(new.as_bytes()), yes),
+        (is_new(Operator::NotEqual), text_value(new.as_bytes()), no),
+        (is_new(Operator::Equal), text_value(b"abc"), no),
+        (is_new(Operator::Equal), 0, no),
+        (is_new(Operator::NotEqual), 0, yes),
+        (is_new(Operator::Less), 0, no),
+        (compare(Operator::Equal, text("")), 0, yes),
+        (compare(Operator::Equal, text("")), 1, no),
+        (compare(Operator::Greater, Operand::Literal(Literal::Integer(i64::MAX.into()))), u64::MAX, yes),
+        (Question::Compare(Operand::Literal(Literal::Integer(7)), Operator::Less, Operand::Name(0)), 8, yes),
+        (Question::Matches(Operand::Name(0), b"a*".into()), text_value(b"abc"), yes),
+        (Question::Matches(Operand::Name(0), b"a*".into()), text_value(b"LOW"), no),
+        // Its text is not known.
+        (Question::Matches(Operand::Name(0), b"*".into()), text_value(new.as_bytes()), no),
+        (Question::Matches(Operand::Name(0), b"*".into()), 0, yes),
+        (Question::IsTrue(Operand::Name(0)), 5, yes),
+        (Question::IsTrue(Operand::Name(0)), 0, no),
+    ] {
+        for name in [&["tag", "t0"][..], &["context", "tag", "t0"]] {
+            assert_eq!(ask(question.clone(), true, name, &[tag]), expected, "{question:?} {tag}");
+        }
+        // Unknown: there is no such tag.
+        for wanted in [true, false] {
+            assert_eq!(ask(question.clone(), wanted, &["tag", "no-tag"], &[tag]), no);
+            assert_eq!(ask(question.clone(), wanted, &["fields", "tag", "t0"], &[tag]), no);
+        }
+    }
+}
+
 #[test]
 fn an_exclusion_decides() {
     let decl = class_of_level(None);
@@ -468,7 +564,7 @@ fn the_worst_rule_costs_a_bounded_number_of_steps() {
         let condition = Condition { tests: (0..count).map(test).collect(), names: vec![name.clone()] };
         let rules = [Rule { condition, ..rule_of_levels("*", None, false) }];
         let Bound::If(tests) = Bound::new(&rules, &decl) else { panic!("the event decides") };
-        tests.ask(&event, &Fixed(0, 0))
+        tests.ask(&event, &Fixed(0, 0, Tags::default()))
     };
     let long = Operand::Literal(Literal::Text(vec![b'a'; 30_000]));
     assert_eq!(ask(Question::Matches(Operand::Name(0), b"*a*a*a*b".into()), 1), Answer::TooDear);
