@@ -111,8 +111,11 @@ fn field_names<'c>(classes: &[&'c KnownClass]) -> impl Iterator<Item = &'c str> 
     classes.iter().flat_map(|class| class.fields.iter().map(|(name, _)| name.as_str()))
 }
 
-/// Returns the kinds of values that a name has in events of these classes.
+/// Returns the kinds of values that a name has in events of these classes. Any program may set any tag.
 fn kinds_of(name: &Name, classes: &[&KnownClass]) -> Vec<Kind> {
+    if name.tag().is_some() {
+        return vec![Kind::Enumeration];
+    }
     let (first, is_whole) = match name.parts.as_slice() {
         [Part::Member(scope), Part::Member(first), rest @ ..] if scope == "fields" => (first, rest.is_empty()),
         [Part::Member(first), rest @ ..] => (first, rest.is_empty()),
@@ -269,6 +272,9 @@ mod tests {
             "!http:* level==DEBUG",
             "http:* sample 1/100 where status >= 500",
             "http:* sample by bytes 1/100",
+            "http:* where bytes > 5 and tag.user == \"alice\"",
+            "http:end where context.tag.user ~ \"a*\" and tag.request == status",
+            "http:* sample by tag.request 1/100",
             "http:* sample by sizes[0] 1/100 where sizes[1] > 5 and _sizes_length > 1",
             "db:* sample by rows 1/100",
             "db:* level==DEBUG",
@@ -280,6 +286,9 @@ mod tests {
         for (rule, part) in [
             ("http:* where byts > 5", "no event has byts; bytes is the nearest"),
             ("http:end where bytes > 5", "no event has bytes"),
+            ("http:* where tags.user == 5", "no event has tags.user"),
+            ("http:* where tag.user.name == 5", "no event has tag.user.name"),
+            ("http:* sample by tag 1/100", "has the field of this sample"),
             ("http:* level<=WARNING", "no event that http:* matches has such a level; there are INFO"),
             ("http:end level==INFO where status", "http:end matches has such a level; they have none"),
             ("http:* level==INFO where status == 200", "no event has status"),

@@ -43,6 +43,7 @@ Examples:
   dormouse record -e 'http:* where bytes > 64K or status >= 500' -e '!http:ping' -- ./server
   dormouse record -e '* level<=WARNING' -- ./server
                                                   warnings, errors and what is more important
+  dormouse record -e 'http:* where bytes > 4K and tag.user == \"alice\"' -- ./server
   dormouse record -e 'http:* where status >= 500' -e 'http:* sample 1/100' -- ./server
                                                   all failed requests, and one in a hundred of the others
   dormouse record --libc -o trace -- make -j2     malloc, open, read, … in a whole build
@@ -53,7 +54,7 @@ Examples:
   dormouse record --attach server                 all running programs called server, into one trace
 
 A rule (-e) is a PATTERN, and after it `where EXPR`, `level<=LEVEL` or `sample 1/N`, each of them or none; or `!PATTERN`. An event is recorded if a PATTERN matches its name, EXPR is true, and \
-no `!PATTERN` matches its name. If all rules are `!PATTERN`, all other events are recorded. EXPR compares the event's fields, in the language of \
+no `!PATTERN` matches its name. If all rules are `!PATTERN`, all other events are recorded. EXPR compares the event's fields and its thread's tags, in the language of \
 `dormouse view --where`; the program evaluates it before it writes anything. `level<=LEVEL` limits the rule to events of this level and \
 more important ones, `level==LEVEL` to those of this level; an event without a level does not match. `sample` records a part of these events:
   sample 1/100                                    one in a hundred, by chance

@@ -160,7 +160,7 @@ fn nearest(name: &str, mut known: Vec<&str>) -> String {
 }
 
 impl Expression {
-    fn each_comparison(&self, see: &mut impl FnMut(&Comparison)) {
+    pub(crate) fn each_comparison(&self, see: &mut impl FnMut(&Comparison)) {
         match self {
             Expression::Or(terms) | Expression::And(terms) => terms.iter().for_each(|term| term.each_comparison(see)),
             Expression::Not(inner) => inner.each_comparison(see),

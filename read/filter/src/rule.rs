@@ -13,25 +13,29 @@
 //!   true(a or b)      true(a), or else true(b)        false(a or b)      false(a), then false(b)
 //!   true(not a)       false(a)                        false(not a)       true(a)
 //! ```
+//! A rule knows the tags of the thread that records an event, `tag.NAME` or `context.tag.NAME`, whether the session records
+//! them or not. A text has a number that follows from it, so it is compared for equality without the text.
 
 use dormouse_abi::class::Level;
 use dormouse_abi::rule;
+use dormouse_abi::rule::value::Operator;
 use dormouse_abi::rule::{
-    Condition, LevelBound, NAME_COUNT_MAX, Name, Next, PART_COUNT_MAX, Part, Question, Rule, SAMPLE_MAX, Sample,
-    TEST_COUNT_MAX,
+    Condition, LevelBound, Literal, NAME_COUNT_MAX, Name, Next, PART_COUNT_MAX, Part, Question, Rule, SAMPLE_MAX,
+    Sample, TEST_COUNT_MAX,
 };
+use dormouse_abi::tag::{NO_TAG_NAME, is_tag_name};
 
 use crate::error::FilterError;
 use crate::grammar::{is_word_char, parse_name};
 use crate::program::{Binding, Filter, Kind, simplify};
 use crate::syntax::{Comparison, Expression, Operand};
 
-/// Names of the parts of a record other than its fields.
+/// Names of the parts of a record other than its fields and tags.
 const OTHER_PARTS: [&str; 10] = ["time", "cpu", "pid", "tid", "process", "comm", "cpu_id", "vpid", "vtid", "procname"];
 
 /// Text of a rule, taken apart: `PATTERN`, or `!PATTERN` for an exclusion, and clauses in any order, each at most once:
 /// `level<=LEVEL` (`level==LEVEL` is that level only), `where EXPR`, and `sample 1/N`, `sample N/s` or
-/// `sample by FIELD 1/N`. An exclusion has the first one only.
+/// `sample by FIELD 1/N`, where a tag may be in the place of a field. An exclusion has the first one only.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RuleText {
     /// The whole text.
@@ -138,6 +142,15 @@ impl RuleText {
         FilterError::at(&self.text, self.sample_at, what)
     }
 
+    /// Returns the names of tags in the condition and the sample.
+    pub fn tags(&self) -> impl Iterator<Item = &Name> {
+        let by = match &self.sample {
+            Some(Sample::By(name, _)) => Some(name),
+            _ => None,
+        };
+        self.filter.iter().flat_map(Filter::names).chain(by).filter(|name| name.tag().is_some())
+    }
+
     /// Returns the error that no class that the pattern matches has a level within the bound. `known`: the levels that
     /// these classes have.
     pub fn outside(&self, known: impl IntoIterator<Item = Level>) -> FilterError {
@@ -156,14 +169,12 @@ impl RuleText {
     /// Returns the rule that programs evaluate.
     ///
     /// # Errors
-    /// The filter is larger than the condition of a rule; see [`Filter::condition`]. Or the sample is by a part of the
-    /// record that is no field.
+    /// The filter cannot be the condition of a rule; see [`Filter::condition`]. Or the sample is by a part of the record
+    /// that is no field and no tag.
     pub fn to_rule(&self) -> Result<Rule, FilterError> {
         let condition = self.filter.as_ref().map(Filter::condition).transpose()?.unwrap_or_default();
-        if let Some(Sample::By(name, _)) = &self.sample
-            && is_other_part(name)
-        {
-            return Err(other_part(&self.text, self.sample_at, name));
+        if let Some(Sample::By(name, _)) = &self.sample {
+            check_name(&self.text, self.sample_at, name)?;
         }
         let (pattern, sample) = (self.pattern.clone(), self.sample.clone());
         Ok(Rule { pattern, levels: self.levels, is_exclusion: self.is_exclusion, condition, sample })
@@ -207,7 +218,7 @@ fn take_sample<'t>(text: &str, rest: &'t str) -> Result<(Sample, &'t str), Filte
             if !name.starts_with(is_word_char) {
                 return wrong(
                     &rest[rest.len() - name.len() - behind.len()..],
-                    "expected a field, such as `by user 1/100`",
+                    "expected a field or a tag, such as `by user 1/100`",
                 );
             }
             (Some(parse_name(name)), behind.trim_start())
@@ -233,22 +244,29 @@ fn take_sample<'t>(text: &str, rest: &'t str) -> Result<(Sample, &'t str), Filte
     }
 }
 
-/// Whether a name is that of a part of a record which is no field.
+/// Whether a name is that of a part of a record which is no field and no tag.
 fn is_other_part(name: &Name) -> bool {
     match name.parts.as_slice() {
         [Part::Member(word)] => OTHER_PARTS.contains(&word.as_str()),
-        [Part::Member(scope), ..] => scope == "context",
+        [Part::Member(scope), ..] => scope == "context" && name.tag().is_none(),
         _ => false,
     }
 }
 
-/// Returns the error that a rule does not know such a part.
-fn other_part(text: &str, offset: usize, name: &Name) -> FilterError {
-    let what = format!(
-        "a rule is asked before there is a record, so it knows fields and `event`, but not {name}; \
-         a field of that name is fields.{name}"
-    );
-    FilterError::at(text, offset, what)
+/// Checks a name in a rule, which is at `offset` of the text.
+///
+/// # Errors
+/// A rule does not know such a part of a record, or no tag may have that name.
+fn check_name(text: &str, offset: usize, name: &Name) -> Result<(), FilterError> {
+    let what = match name.tag() {
+        Some(tag) if !is_tag_name(tag) => NO_TAG_NAME.to_string(),
+        None if is_other_part(name) => format!(
+            "a rule is asked before there is a record, so it knows fields, tags and `event`, but not {name}; \
+             a field of that name is fields.{name}"
+        ),
+        _ => return Ok(()),
+    };
+    Err(FilterError::at(text, offset, what))
 }
 
 impl Filter {
@@ -256,7 +274,8 @@ impl Filter {
     /// names, unless it is the same for all events.
     ///
     /// # Errors
-    /// The filter has too many comparisons, too many names, or a name with too many parts.
+    /// The filter has too many comparisons, too many names, or a name with too many parts. Or it asks what a program does
+    /// not know before there is a record, or for the order of a tag and a text.
     pub fn condition(&self) -> Result<Condition, FilterError> {
         let limit = |what: String| Err(FilterError::at(&self.text, 0, what));
         if self.names.len() > NAME_COUNT_MAX {
@@ -265,8 +284,10 @@ impl Filter {
         if self.names.iter().any(|(name, _)| name.parts.len() > PART_COUNT_MAX) {
             return limit(format!("a name in a rule has at most {PART_COUNT_MAX} parts"));
         }
-        if let Some((name, offset)) = self.names.iter().find(|(name, _)| is_other_part(name)) {
-            return Err(other_part(&self.text, *offset, name));
+        self.names.iter().try_for_each(|(name, offset)| check_name(&self.text, *offset, name))?;
+        if let Some(offset) = self.order_of_tag() {
+            let what = "the texts of tags have no order; `==`, `!=` and `~` compare them";
+            return Err(FilterError::at(&self.text, offset, what));
         }
         // Afterwards no first term of `and` or `or` is known, so that the first test is the last one to be emitted.
         let expression = simplify(&self.expression, &vec![Binding::Field(Kind::Any); self.names.len()]);
@@ -282,6 +303,22 @@ impl Filter {
         }
         let names = self.names.iter().map(|(name, _)| name.clone()).collect();
         Ok(Condition { tests: emitter.in_order(), names })
+    }
+}
+
+impl Filter {
+    /// Returns the position of the first comparison that asks for the order of a tag and a text.
+    fn order_of_tag(&self) -> Option<usize> {
+        let is_tag = |operand: &Operand| matches!(operand, Operand::Name(name) if self.names[*name].0.tag().is_some());
+        let is_text = |operand: &Operand| matches!(operand, Operand::Literal(Literal::Text(_)));
+        let mut found = None;
+        self.expression.each_comparison(&mut |Comparison { left, operator, right, offset }| {
+            let is_order = !matches!(operator, Operator::Equal | Operator::NotEqual);
+            if is_order && (is_tag(left) && is_text(right) || is_text(left) && is_tag(right)) {
+                found = found.or(Some(*offset));
+            }
+        });
+        found
     }
 }
 
