@@ -13,7 +13,7 @@
 //!   a rule without a sample                             p = 1
 //!   sample 1/10, sample 1/100                           p = 1/10
 //!   sample 1/10, sample by user 1/4, sample by id 1/2   p = 1 - (1 - 1/10) (1 - 1/4) (1 - 1/2)
-//!   sample 50/s                                         p is not known
+//!   sample 50/s, or a tag that events do not have       p is not known
 //!   no rule                                             p = 1: the program recorded by earlier or later rules
 //! ```
 //! The sum of the weights of recorded events estimates the number of events for which a condition was true, without
@@ -30,7 +30,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use dormouse_abi::rule::{Name, Part, RULE_COUNT_MAX, Sample, hash, is_in_sample};
-use dormouse_filter::{Fields, RuleText, Test};
+use dormouse_filter::{Fields, Filter, RuleText, Test};
 
 use super::{ClassRef, Place, Values, Writer};
 use crate::hash::QuickMap;
@@ -170,6 +170,10 @@ impl SampledRules {
             };
             if rule.is_exclusion {
                 return Weigher::Same(Weight::ONE);
+            }
+            if !tells_tags(rule, class) {
+                asked.rules.push(Condition { test: Test::Always, places: Vec::new(), part: Taken::Some });
+                continue;
             }
             let part = match &rule.sample {
                 None => Taken::All,
@@ -327,6 +331,17 @@ impl Conditions {
         }
         if is_unknown { Weight::Unknown } else { weight_of(by_chance, least) }
     }
+}
+
+/// Whether the events of a class have the tags in a rule. As long as a trace is being written, they do not have their texts.
+fn tells_tags(rule: &RuleText, class: &ClassRef<'_>) -> bool {
+    let kinds = |name: &Name| class.find(name).map(|(_, kind)| kind).into_iter().collect();
+    let is_comparable = |filter: &Filter| {
+        let names: Vec<&Name> = filter.names().collect();
+        filter.mismatch(|name| kinds(names[name])).is_none()
+    };
+    rule.tags().next().is_none()
+        || rule.tags().all(|tag| class.has(tag)) && rule.filter.as_ref().is_none_or(is_comparable)
 }
 
 /// Notes a sample of one in `count` in the least number so far.
