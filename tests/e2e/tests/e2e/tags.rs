@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
+use dormouse_abi::rule::value::Value as RuleValue;
+use dormouse_abi::rule::{hash, is_in_sample};
 use dormouse_e2e::check::check;
 use dormouse_e2e::program::Program;
 use dormouse_e2e::run::{Record, babeltrace2_lines, dormouse};
@@ -86,6 +88,116 @@ fn rules_select_events_with_tags() {
     }
 }
 
+/// Returns the events of the program that a trace has and for which `--where` is true, without times and contexts.
+fn viewed(dir: &Path, condition: Option<&str>) -> Vec<(Value, Value)> {
+    let mut view = Command::new(dormouse());
+    view.arg("view").arg(dir).args(["--format", "json", "-e", "e2e:tagged*"]);
+    view.args(condition.iter().flat_map(|condition| ["--where", condition]));
+    let output = view.output().unwrap();
+    assert!(output.status.success(), "{condition:?}: {output:?}");
+    let event = |line: &str| {
+        let mut event: Value = serde_json::from_str(line).unwrap();
+        (event["event"].take(), event["fields"].take())
+    };
+    String::from_utf8(output.stdout).unwrap().lines().map(event).collect()
+}
+
+/// Context of a recording that is to tell all of the program's tags, and one that it never sets.
+const ALL_TAGS: &str = "tag.request,tag.user,tag.unused,tag.absent";
+
+/// The program selects by its tags as the reader does, in sessions that do not record them.
+#[test]
+fn rules_on_tags_select_what_view_selects() {
+    for (rseq, context) in [(true, "ids"), (false, "none")] {
+        let program = [TRACED, "tags", "1", "300"];
+        let all = Record::new().rseq(rseq).budget(AMPLE).context(ALL_TAGS).run(&program).succeeded();
+        // These tags are those that the fields repeat.
+        let events = tagged(&all.dir, &["request", "user", "unused", "absent"]).len();
+        for condition in [
+            "tag.user == \"alice\"",
+            "\"bob\" != tag.user",
+            "context.tag.user == \"zoë \\\"z\\\"\" and request > 100",
+            "not (tag.user == \"alice\")",
+            "tag.user == \"\"",
+            "tag.user == \"nobody\" or tag.user == \"x\"",
+            "not tag.user",
+            "tag.user ~ \"*o*\"",
+            "tag.user ~ \"z*\" or tag.user ~ \"*ice\" or tag.user ~ \"bob\"",
+            "not (tag.user ~ \"?\")",
+            "tag.user > 5 and tag.user == true",
+            "tag.request >= 200",
+            "tag.request == 7.0 or tag.request > 290.5",
+            "tag.request == request and second == 2",
+            "tag.user == user",
+            "tag.request == 0",
+            "tag.unused < 100 and tag.request != tag.unused",
+            "tag.absent == 0 and tag.request == 5",
+            "tag.absent",
+            "event == \"e2e:tagged_0\" and tag.user == \"bob\"",
+        ] {
+            let rule = format!("e2e:tagged* where {condition}");
+            let record = Record::new().rseq(rseq).budget(AMPLE).context(context).option("-e").option(&rule);
+            let recording = record.run(&program).succeeded();
+            let expected = viewed(&all.dir, Some(condition));
+            let is_any = condition != "tag.absent";
+            assert!((is_any == !expected.is_empty()) && expected.len() < events, "{condition}: {}", expected.len());
+            if is_any {
+                assert_eq!(viewed(&recording.dir, None), expected, "{condition}, {rseq}");
+            } else {
+                assert_eq!(check(&recording).1, 0);
+            }
+        }
+    }
+}
+
+/// All events of some values of a tag are recorded, the same ones everywhere; nobody who lacks the tag can scale them back.
+#[test]
+fn samples_by_tags_have_all_events_of_a_value() {
+    let program = [TRACED, "tags", "1", "600"];
+    let all = Record::new().budget(AMPLE).context(ALL_TAGS).run(&program).succeeded();
+    let all = tagged(&all.dir, &["request", "user", "unused", "absent"]);
+    let is_in = |event: &&Value| {
+        let request = event["context"]["tag"]["request"].as_u64().unwrap();
+        is_in_sample(hash(&RuleValue::Integer(request.into())), 10)
+    };
+    let expected: Vec<(Value, Value)> =
+        all.iter().filter(is_in).map(|event| (event["event"].clone(), event["fields"].clone())).collect();
+    assert!(expected.len() > 100 && expected.len() < all.len() / 4, "{} of {}", expected.len(), all.len());
+    for (rseq, context, is_known) in [(true, "ids", false), (false, "ids", false), (true, "tag.request", true)] {
+        let record = Record::new().rseq(rseq).budget(AMPLE).context(context);
+        let record = record.option("-e").option("e2e:tagged* sample by tag.request 1/10");
+        let recording = record.run(&program).succeeded();
+        assert_eq!(viewed(&recording.dir, None), expected);
+        let stats = Command::new(dormouse()).args(["stats", "--json"]).arg(&recording.dir).output().unwrap();
+        let stats: Value = serde_json::from_slice(&stats.stdout).unwrap();
+        let classes = stats["classes"].as_array().unwrap();
+        let class = classes.iter().find(|class| class["name"] == "e2e:tagged_1").unwrap();
+        assert_eq!(class["samples"], serde_json::json!(["by tag.request 1/10"]));
+        let estimated = class["count"].as_f64().filter(|_| is_known).map(|count| 10.0 * count);
+        assert_eq!(class["estimated"].as_f64(), estimated, "{class}");
+    }
+}
+
+/// Each of two sessions has the events that its own rule selects.
+#[test]
+fn each_session_has_its_own_rules_on_tags() {
+    let program = [TRACED, "tags", "1", "300"];
+    let all = Record::new().budget(AMPLE).context(ALL_TAGS).run(&program).succeeded();
+    let (alices, late) = ("tag.user == \"alice\"", "tag.request > 200 or tag.user ~ \"b*\"");
+    let [of_alice, of_late] = [alices, late].map(|condition| viewed(&all.dir, Some(condition)));
+    for rseq in [true, false] {
+        for (inner, outer, is_alice_inner) in [(alices, late, true), (late, alices, false)] {
+            let [rule, outer] = [inner, outer].map(|condition| format!("e2e:tagged* where {condition}"));
+            let record = Record::new().rseq(rseq).budget(AMPLE).option("-e").option(&rule);
+            let outer = ["--context", "tag.unused,tag.user", "--budget", AMPLE, "-e", &outer];
+            let recording = record.within_recording(&outer).run(&program).succeeded();
+            let found = [viewed(&recording.dir, None), viewed(&recording.place().join("outer"), None)];
+            let [in_inner, in_outer] = if is_alice_inner { [&of_alice, &of_late] } else { [&of_late, &of_alice] };
+            assert!(found[0] == *in_inner && found[1] == *in_outer, "{rule}, {rseq}");
+        }
+    }
+}
+
 /// Each of two sessions has the tags that it asks for, and no others.
 #[test]
 fn each_session_has_its_own_tags() {
@@ -140,6 +252,48 @@ fn running_programs_have_the_tags_that_they_had() {
             let emitted: u64 =
                 program.stdout().lines().find_map(|line| line.strip_prefix("emitted ")?.parse().ok()).unwrap();
             assert_eq!(found.len() as u64, 2 + 2 * emitted);
+        }
+        assert!(program.end().status.success());
+    }
+}
+
+/// A rule knows tags and texts that were set before its session began, in children too.
+#[test]
+fn rules_know_tags_of_running_programs() {
+    for rseq in ["0", "1"] {
+        let variables = [("DORMOUSE_LISTEN", "thread"), ("DORMOUSE_NO_RSEQ", rseq)];
+        let patience = dormouse_e2e::run::PATIENCE;
+        let mut program = Program::start_with(&[TRACED, "tags-by-steps", "2", "300"], &variables, patience);
+        program.wait_for_ready();
+        let (pid, run) = (program.pid().to_string(), program.place().join("run"));
+        program.step();
+        for (number, condition) in [
+            "tag.early ~ \"bef*\" and tag.user == \"everybody\"",
+            "tag.early == \"before\" and tag.user == user",
+            "tag.early != \"before\" and tag.user == \"alice\"",
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let dir = program.place().join(number.to_string());
+            let rule = format!("e2e:tagged* where {condition}");
+            let armed = program.dormouse(&["arm", &pid, &rule, "-o", dir.to_str().unwrap(), "--budget", AMPLE], &run);
+            assert!(armed.status.success(), "{armed:?}");
+            program.step();
+            let disarmed = program.dormouse(&["disarm", &pid, "*"], &run);
+            assert!(disarmed.status.success(), "{disarmed:?}");
+            let found = viewed(&dir, None);
+            let is_early = |(event, _): &&(Value, Value)| *event == "e2e:tagged_early";
+            let early = found.iter().filter(is_early).count();
+            if number < 2 {
+                // The program and its child have emitted one each.
+                assert_eq!((found.len(), early), (2, 2), "{condition}");
+            } else {
+                let is_alices =
+                    |(event, fields): &&(Value, Value)| *event == "e2e:tagged_text" && fields["user"] == "alice";
+                let alices = found.iter().filter(is_alices).count();
+                assert!(early == 0 && alices > 100 && found.len() == 5 * alices, "{alices} of {}", found.len());
+            }
         }
         assert!(program.end().status.success());
     }
@@ -201,5 +355,15 @@ fn tags_that_cannot_be_are_refused() {
     ] {
         let refused = Record::new().option("--context").option(context).run(&[TRACED, "idle"]);
         assert!(refused.code() == 2 && refused.stderr.contains(what), "{context}: {}", refused.stderr);
+    }
+    for (rule, what) in [
+        ("e2e:* where tag.user < \"bob\"", "the texts of tags have no order"),
+        ("e2e:* where tag.1 == 5", "the name of a tag consists of"),
+        ("e2e:* sample by tag.0a 1/10", "the name of a tag consists of"),
+        ("e2e:tagged_1 where tags.user == 5", "no event has tags.user"),
+    ] {
+        let refused = Record::new().option("-e").option(rule).run(&[TRACED, "idle"]);
+        let is_refused = refused.code() == 2 || rule.contains("tags.user");
+        assert!(is_refused && refused.stderr.contains(what) && refused.stderr.contains('^'), "{}", refused.stderr);
     }
 }
