@@ -67,6 +67,7 @@ const PRELUDE: &str = r#"
 #include <stdint.h>
 #include <stdio.h>
 #include <dormouse/event.h>
+#include <dormouse/tag.h>
 
 enum state { LOW, MIDDLE, HIGH };
 static uint64_t seed = 88172645463325252u;
@@ -97,6 +98,14 @@ static const char *text(void) {
 static const void *pointer(void) { return (const void *)(uintptr_t)(next() % 4 * 4096); }
 static enum state state(void) { return (enum state)(next() % 4); }
 static const uint16_t numbers[] = {0, 1, 65535};
+static const char *const users[] = {"", "a", "ab", "LOW", "/var/lib/shop/orders/1831", NULL, "x"};
+static const uint64_t groups[] = {0, 1, 2, 100, UINT64_MAX};
+
+static void tagged(void (*emit)(void)) {
+    DORMOUSE_TAG(user, users[number % 7]);
+    DORMOUSE_TAG(group, groups[number % 5]);
+    emit();
+}
 "#;
 
 /// Returns a program, and the kinds of its fields by their numbers.
@@ -114,13 +123,13 @@ fn program(rng: &mut SmallRng) -> (String, Vec<Vec<Kind>>) {
         let fields = fields.join(", ");
         writeln!(text, "static void emit_{class}(void) {{ DORMOUSE_EVENT(oracle, c{class}, {fields}); }}").unwrap();
     }
-    let calls: String = (0..CLASS_COUNT).map(|class| format!("begin(); emit_{class}(); ")).collect();
+    let calls: String = (0..CLASS_COUNT).map(|class| format!("begin(); tagged(emit_{class}); ")).collect();
     writeln!(text, "int main(void) {{ for (int round = 0; round < {ROUNDS}; round++) {{ {calls} }} return 0; }}")
         .unwrap();
     (text, kinds)
 }
 
-/// Returns a condition on fields, of which some do not exist, or not in all classes.
+/// Returns a condition on tags, and on fields, of which some do not exist, or not in all classes.
 fn condition(kinds: &[Vec<Kind>], depth: u32, rng: &mut SmallRng) -> String {
     match rng.random_range(0..if depth < 3 { 8 } else { 5 }) {
         5 => format!("not {}", condition(kinds, depth + 1, rng)),
@@ -128,7 +137,30 @@ fn condition(kinds: &[Vec<Kind>], depth: u32, rng: &mut SmallRng) -> String {
             let word = if join == 6 { "and" } else { "or" };
             format!("({} {word} {})", condition(kinds, depth + 1, rng), condition(kinds, depth + 1, rng))
         }
+        0 => comparison_of_tag(rng),
         _ => comparison(kinds, rng),
+    }
+}
+
+/// Returns a comparison of the tag `user`, which is a text, or `group`, a number. A rule refuses to put texts of tags in
+/// order.
+fn comparison_of_tag(rng: &mut SmallRng) -> String {
+    let equality = *["==", "!="].choose(rng).unwrap();
+    let operator = *["==", "!=", "<", "<=", ">", ">="].choose(rng).unwrap();
+    let text = *[r#""""#, r#""a""#, r#""ab""#, r#""LOW""#, r#""x""#, r#""nobody""#].choose(rng).unwrap();
+    let glob =
+        *[r#""*""#, r#""a*""#, r#""*b""#, r#""?""#, r#""/var/*""#, r#""*shop*""#, r#""ab""#].choose(rng).unwrap();
+    let number = *["0", "1", "2.5", "100", "-1", "true", "18446744073709551615", "tag.user"].choose(rng).unwrap();
+    let user = *["tag.user", "context.tag.user"].choose(rng).unwrap();
+    let field = format!("f{}", rng.random_range(0..CLASS_COUNT - 1));
+    match rng.random_range(0..9) {
+        0 | 1 => format!("{user} {equality} {text}"),
+        2 => format!("{text} {equality} {user}"),
+        3 => format!("{user} ~ {glob}"),
+        4 => format!("{user} {operator} {field}"),
+        5 => format!("{user} {operator} 7"),
+        6 => user.into(),
+        _ => format!("tag.group {operator} {number}"),
     }
 }
 
@@ -197,7 +229,11 @@ fn compare(language: &str, compiler: &str, name: &str) {
     let record = |sessions: &[(&Path, Option<&str>)]| {
         let words = sessions.iter().flat_map(|(trace, rule)| {
             let record = ["record".as_ref(), "--budget".as_ref(), "4M".as_ref(), "-o".as_ref(), trace.as_os_str()];
-            let rule = rule.iter().flat_map(|rule| ["-e".as_ref(), rule.as_ref()]);
+            // A session with a rule records no tags.
+            let rule = match rule {
+                Some(rule) => ["-e".as_ref(), rule.as_ref()],
+                None => ["--context".as_ref(), "tag.user,tag.group".as_ref()],
+            };
             iter::once(dormouse().as_os_str()).chain(record).chain(rule).chain(["--".as_ref()])
         });
         let words: Vec<&OsStr> = words.chain([program.as_os_str()]).collect();
