@@ -140,7 +140,7 @@ fn rules_on_tags_select_what_view_selects() {
             let recording = record.run(&program).succeeded();
             let expected = viewed(&all.dir, Some(condition));
             let is_any = condition != "tag.absent";
-            assert!((is_any == !expected.is_empty()) && expected.len() < events, "{condition}: {}", expected.len());
+            assert!(is_any != expected.is_empty() && expected.len() < events, "{condition}: {}", expected.len());
             if is_any {
                 assert_eq!(viewed(&recording.dir, None), expected, "{condition}, {rseq}");
             } else {
