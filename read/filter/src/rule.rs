@@ -252,6 +252,12 @@ fn other_part(text: &str, offset: usize, name: &Name) -> FilterError {
 }
 
 impl Filter {
+    /// Returns the error that a rule does not know the name with this index, which is no field.
+    pub fn not_in_rules(&self, name: usize) -> FilterError {
+        let (name, offset) = &self.names[name];
+        other_part(&self.text, *offset, name)
+    }
+
     /// Returns the condition that is true for the events that the filter selects, in any class. It has the filter's
     /// names, unless it is the same for all events.
     ///

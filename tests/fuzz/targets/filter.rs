@@ -37,6 +37,8 @@ const WORDS: [&str; 40] = [
     "time",
     "cpu",
     "process",
+    "user",
+    "context.uid",
     "fields.n",
     "context.vpid",
     "==",

@@ -186,6 +186,43 @@ fn a_trace_says_where_its_processes_run() {
     assert_eq!(fields["uid"].to_string(), id("-u"));
     assert!(fields["user"] == "" || fields["user"] == id("-un"), "{fields}");
     assert_eq!(fields["cgroup"], cgroup);
+    // They are names in conditions on events, and events are grouped by them.
+    let ask = |arguments: &[&str]| {
+        let mut command = Command::new(dormouse());
+        command.arg(arguments[0]).arg(&recording.dir).args(&arguments[1..]).args(["-e", "e2e:*"]);
+        let output = command.output().unwrap();
+        assert!(output.stderr.is_empty(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let mut conditions = vec![(format!("uid == {}", id("-u")), true), (format!("uid != {}", id("-u")), false)];
+    if fields["user"] != "" {
+        conditions.push((format!("user == \"{}\" and not user == \"x\"", id("-un")), true));
+    }
+    if !cgroup.is_empty() {
+        conditions.push((format!("context.cgroup == \"{cgroup}\""), true));
+    }
+    for (condition, is_it) in conditions {
+        let found = ask(&["view", "--where", &condition]);
+        assert_eq!(found.lines().count(), if is_it { 3 } else { 0 }, "{condition}: {found}");
+    }
+    let counted: Value = serde_json::from_str(&ask(&["stats", "--json", "--by", "uid"])).unwrap();
+    let rows = counted["rows"].as_array().unwrap();
+    assert_eq!((rows.len(), rows[0]["key"]["uid"].to_string(), &rows[0]["count"]), (1, id("-u"), &3.into()));
+}
+
+/// A field of an event goes before the user of its process, in rules too. A rule does not know the latter.
+#[test]
+fn a_field_called_user_is_no_user_of_a_process() {
+    let record = Record::new().budget(AMPLE).context(BOTH).option("-e").option("e2e:tagged_text where user == \"bob\"");
+    let recording = record.run(&[TRACED, "tags", "1", "1200"]).succeeded();
+    let found = tagged(&recording.dir, &["request", "user"]);
+    assert!(found.len() > 100 && count(&found, |event| event["fields"]["user"] == "bob") == found.len());
+    let view = ["--where", "user == \"bob\"", "-e", "e2e:*"];
+    let output = Command::new(dormouse()).arg("view").arg(&recording.dir).args(view).output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap().lines().count(), found.len());
+    let record = Record::new().option("-e").option("e2e:tagged_1 where user == \"bob\"");
+    let stderr = record.run(&[TRACED, "tags", "1", "3"]).stderr;
+    assert!(stderr.contains("it knows fields and `event`, but not user"), "{stderr}");
 }
 
 #[test]
