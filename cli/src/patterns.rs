@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use dormouse_abi::class::{self, ClassDecl, FieldType, Level, matches};
 use dormouse_abi::rule::Sample;
+use dormouse_ctf::processes::ProcessProperty;
 use dormouse_filter::{FilterError, Kind, Name, Part, RuleText};
 use dormouse_terminal::say;
 use dormouse_tools::{FileClass, classes_of_command, classes_of_file};
@@ -101,7 +102,11 @@ fn wrong_condition(rule: &RuleText, classes: &[KnownClass]) -> Option<FilterErro
     let filter = rule.filter.as_ref()?;
     let kinds: Vec<Vec<Kind>> = filter.names().map(|name| kinds_of(name, &matching)).collect();
     if let Some(unknown) = kinds.iter().position(Vec::is_empty) {
-        return Some(filter.unknown(unknown, field_names(&matching)));
+        let is_of_process = filter.names().nth(unknown).is_some_and(|name| ProcessProperty::of(name).is_some());
+        return Some(match is_of_process {
+            true => filter.not_in_rules(unknown),
+            false => filter.unknown(unknown, field_names(&matching)),
+        });
     }
     filter.mismatch(|name| kinds.get(name).cloned().unwrap_or_default())
 }

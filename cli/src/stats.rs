@@ -44,7 +44,7 @@ Examples:
   dormouse stats A B                                       two traces as one
 
 FIELD is a field of the payload or of a context (`fd`; `peer.port` in a structure, `a[2]` in an array; `fields.pid` and `context.pid` to name only one of them), `event` (the class), `cpu`, `pid`, `tid`, \
-`process` (name and pid) or `thread` (last name and tid). If payload and context have a field of the same name, the payload's is used. Enumerations are counted by label.
+`process` (name and pid), `thread` (last name and tid), or `user`, `uid`, `cgroup`, `container` of the process. If payload and context have a field of the same name, the payload's is used. Enumerations are counted by label.
 
 The options that select events are described in `dormouse view --help`. If they select a time range, losses are those in that range.
 

@@ -103,7 +103,7 @@ Examples:
 
 --where: == != < <= > >= compare, ~ matches a pattern with * and ?; and, or, not, parentheses. Values: 10, 0x1f, 64K (1024), 10ms \
 (durations are in nanoseconds), 1.5, \"text\", true, false; labels of enumerations are compared as text. Names: event, time, cpu, pid, tid, process; a \
-field or context by its name, or fields.NAME and context.NAME; the event's level, if nothing else is called level; a.b and a[2] are parts of a field. An event that lacks a field that is compared \
+field or context by its name, or fields.NAME and context.NAME; the event's level, and user, uid, cgroup, container of its process, if nothing else is called so; a.b and a[2] are parts of a field. An event that lacks a field that is compared \
 does not match, with or without `not`. docs/reading.md has the details.
 
 --during NAME takes the slices that the names of classes define (`X_begin` to `X_end`), BEGIN..END any two classes; they are paired as in `dormouse stats --latency`. Each slice has its \

@@ -315,3 +315,59 @@ EVENTS  ESTIMATED  ERROR  BYTES  ID  CLASS         SAMPLE
         assert_eq!(text.contains("; pairs are those of which both events were recorded"), other.is_none(), "{text}");
     }
 }
+
+/// Where a process runs is a name in all commands, and a field of an event goes before it.
+#[test]
+fn events_are_selected_by_where_their_processes_run() {
+    let mut builder = TraceBuilder::new();
+    let tick = builder.class("shop", "tick", &[]);
+    let login = builder.class("shop", "login", &[("user", FieldType::scalar(Kind::Str))]);
+    let cpu = builder.stream(0);
+    for (process, uid, user, container) in [(1, 33, "www", "c1"), (2, 70, "pg", "")] {
+        let [pid, vpid] = [process + 6; 2];
+        builder.state(1, &StateRecord::Process { process, pid, vpid, name: "x", program: "/x", command_line: "" });
+        builder.state(1, &StateRecord::ProcessContext { process, uid, user, cgroup: "/g", container });
+    }
+    for (time, vpid) in [(10, 7), (20, 8), (30, 8), (40, 9)] {
+        builder.event(cpu, time, vpid, vpid, tick, &[]);
+    }
+    builder.event(cpu, 50, 8, 8, login, &[Value::Str(b"www")]);
+    let dir = tempfile::tempdir().expect("a directory");
+    builder.finish().write(dir.path());
+    let run = |command: &[&str], condition: &str| {
+        let mut command_line = Command::new(DORMOUSE);
+        command_line.arg(command[0]).arg(dir.path()).args(&command[1..]).args(["-e", "shop:*", "--where", condition]);
+        let output = command_line.output().expect("dormouse runs");
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+        (text(output.stdout), text(output.stderr))
+    };
+    for (condition, times) in [
+        (r#"user == "pg""#, &[20, 30][..]),
+        (r#"user == "www""#, &[10, 50]),
+        (r#"not user == "www""#, &[20, 30]),
+        (r#"context.user == "pg""#, &[20, 30, 50]),
+        (r#"fields.user ~ "w*""#, &[50]),
+        ("uid < 50", &[10]),
+        (r#"container == """#, &[20, 30, 50]),
+        (r#"container == "c1" and cgroup == "/g""#, &[10]),
+    ] {
+        let found = |text: &str| -> Vec<u64> {
+            let time = |line: &str| {
+                let event: Json = serde_json::from_str(line).expect("JSON");
+                event["time_ns"].as_u64().expect("a time") - 1_700_000_000_000_000_000
+            };
+            text.lines().map(time).collect()
+        };
+        assert_eq!(found(&run(&["view", "--format", "json"], condition).0), times, "{condition}");
+        let exported = run(&["export", "--to", "json", "--output", "-"], condition).0;
+        assert_eq!(exported.lines().count(), times.len(), "{condition}: {exported}");
+        let counted: Json = serde_json::from_str(&run(&["stats", "--json"], condition).0).expect("JSON");
+        assert_eq!(counted["events"], times.len(), "{condition}");
+    }
+    let error = run(&["view"], r#"usr == "pg""#).1;
+    assert!(error.contains("no event has usr; user is the nearest"), "{error}");
+    let error = run(&["view"], "user == 7").1;
+    assert!(error.contains("the left side is text, the right side is a number"), "{error}");
+    let table = stats(&dir, &["-e", "shop:tick", "--by", "user,container"]).0;
+    assert!(table.contains("pg"), "{table}");
+}

@@ -20,7 +20,7 @@ use crate::group::{Counted, Groups};
 use crate::key::{self, Dimension, Who};
 use crate::pair::{Pair, Pairs, Slow, Slowest};
 use crate::pick::{Picker, Said};
-use crate::query::{self, Measure, Query};
+use crate::query::{Measure, Query};
 use crate::report::{self, ClassSamples, Report};
 use crate::schema::{Schema, environment_pid, is_matched};
 
@@ -115,15 +115,20 @@ impl<'q> Analysis<'q> {
     ) -> Result<Analysis<'q>, String> {
         query.check(traces)?;
         let mut picker = Picker::default();
-        let is_latency = matches!(query.measure, Measure::Latency(_));
-        let has_thread_field = Schema::of(traces).check_field("thread", &[], &[]).is_ok();
+        let schema = Schema::of(traces);
+        let has_thread_field = schema.check_field("thread", &[], &[]).is_ok();
         let dimensions: Vec<_> = query
             .dimensions()
             .iter()
             .map(|name| {
-                let (end, name) = if is_latency { query::split(name) } else { (None, name.as_str()) };
-                let is_thread = name == "thread" && !has_thread_field;
-                (end, if is_thread { Dimension::Thread } else { dimension(name, &mut picker) })
+                let (end, name) = query.split(name);
+                let property = schema.process_property(name, &query.patterns_of(end));
+                let of = match property.map(Dimension::Property) {
+                    Some(property) => property,
+                    None if name == "thread" && !has_thread_field => Dimension::Thread,
+                    None => dimension(name, &mut picker),
+                };
+                (end, of)
             })
             .collect();
         let measured = match &query.measure {
@@ -157,7 +162,7 @@ impl<'q> Analysis<'q> {
             measured,
             keys,
             is_key_of_process,
-            filters: query.pair_filters(&Schema::of(traces))?,
+            filters: query.pair_filters(&schema)?,
             writers: Writers::default(),
             // The events of a group have these values in common.
             weights: Weights::new(query.by.iter().map(|name| parse_name(name)).collect()),
@@ -399,6 +404,10 @@ impl<'q> Analysis<'q> {
                     Some(tid) => key::put_thread(row, tid, key),
                     None => key::put_id(None, key),
                 }
+            }
+            Dimension::Property(property) => {
+                let places = self.who(event, trace).pid.map(|pid| self.processes.places(trace, pid));
+                key::put_property(places.and_then(|places| places.get(property)), key);
             }
             Dimension::Field(index) => key::put_cell(self.picker.cell(index), key),
         }

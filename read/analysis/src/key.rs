@@ -3,6 +3,7 @@
 //! While events are read, a key is a sequence of bytes: a key that was seen before needs no allocation.
 
 use dormouse_abi::page::CPU_UNKNOWN;
+use dormouse_ctf::processes::{ProcessProperty, PropertyValue};
 use dormouse_ctf::{Event, Processes};
 use serde::{Serialize, Serializer};
 
@@ -24,6 +25,8 @@ pub(crate) enum Dimension {
     Tid,
     Process,
     Thread,
+    /// Where the process runs.
+    Property(ProcessProperty),
     /// Field, by its index in the picker.
     Field(usize),
 }
@@ -118,15 +121,25 @@ pub(crate) fn put_cell(cell: &Cell, out: &mut Vec<u8>) {
             out.push(REAL);
             out.extend(value.to_bits().to_le_bytes());
         }
-        Said::Text => {
-            out.push(TEXT);
-            let is_cut = cell.text.len() > TEXT_BYTES_MAX;
-            let text = &cell.text[..cell.text.len().min(TEXT_BYTES_MAX)];
-            let mark = if is_cut { "…" } else { "" };
-            out.extend((text.len() as u32 + mark.len() as u32).to_le_bytes());
-            out.extend(text);
-            out.extend(mark.as_bytes());
-        }
+        Said::Text => put_text(&cell.text, out),
+    }
+}
+
+fn put_text(text: &[u8], out: &mut Vec<u8>) {
+    out.push(TEXT);
+    let is_cut = text.len() > TEXT_BYTES_MAX;
+    let text = &text[..text.len().min(TEXT_BYTES_MAX)];
+    let mark = if is_cut { "…" } else { "" };
+    out.extend((text.len() as u32 + mark.len() as u32).to_le_bytes());
+    out.extend(text);
+    out.extend(mark.as_bytes());
+}
+
+pub(crate) fn put_property(value: Option<PropertyValue<'_>>, out: &mut Vec<u8>) {
+    match value {
+        None => out.push(UNKNOWN),
+        Some(PropertyValue::Number(number)) => put_integer(number.into(), out),
+        Some(PropertyValue::Text(text)) => put_text(text.as_bytes(), out),
     }
 }
 

@@ -11,8 +11,8 @@ use crate::schema::Schema;
 pub struct Query {
     /// Patterns of event classes; if empty, all classes.
     pub events: Vec<String>,
-    /// Properties by which events are grouped: `event`, `cpu`, `pid`, `tid`, `process`, a field, or `thread` if no event has a
-    /// field of this name. Of pairs also
+    /// Properties by which events are grouped: `event`, `cpu`, `pid`, `tid`, `process`, a field, or, if no event has a
+    /// field of this name, `thread`, `uid`, `user`, `cgroup` and `container`. Of pairs also
     /// `begin.NAME` and `end.NAME`; a plain name is that of the begin, or of the end if the begin has no such field.
     pub by: Vec<String>,
     /// The quantity that is measured.
@@ -66,7 +66,7 @@ impl Latency {
 }
 
 /// Properties other than fields by which events can be grouped.
-const WORDS: [&str; 6] = ["event", "cpu", "pid", "tid", "process", "thread"];
+const WORDS: [&str; 10] = ["event", "cpu", "pid", "tid", "process", "thread", "uid", "user", "cgroup", "container"];
 
 /// Default maximum number of groups that are counted.
 pub const GROUPS_MAX: usize = 10_000;
@@ -108,6 +108,22 @@ impl Query {
         latency.conditions.iter().map(filter).collect()
     }
 
+    /// Splits the name of a property by which events are grouped into the event of a pair, if there are pairs, and the
+    /// name.
+    pub(crate) fn split<'n>(&self, name: &'n str) -> (Option<PairEnd>, &'n str) {
+        if matches!(self.measure, Measure::Latency(_)) { split(name) } else { (None, name) }
+    }
+
+    /// Returns the patterns of the classes whose events are grouped. `end`: the event of a pair.
+    pub(crate) fn patterns_of(&self, end: Option<PairEnd>) -> Vec<String> {
+        match (&self.measure, end) {
+            (Measure::Latency(latency), Some(PairEnd::Begin)) => vec![latency.begin.clone()],
+            (Measure::Latency(latency), Some(PairEnd::End)) => vec![latency.end.clone()],
+            (Measure::Latency(latency), None) => vec![latency.begin.clone(), latency.end.clone()],
+            _ => self.events.clone(),
+        }
+    }
+
     /// Checks that the traces have what the query needs.
     ///
     /// # Errors
@@ -115,7 +131,6 @@ impl Query {
     pub fn check(&self, traces: &[&Trace]) -> Result<(), String> {
         let schema = Schema::of(traces);
         self.events.iter().try_for_each(|pattern| schema.check_pattern(pattern))?;
-        let measured = &self.events;
         if let Measure::Latency(latency) = &self.measure {
             schema.check_pattern(&latency.begin)?;
             schema.check_pattern(&latency.end)?;
@@ -133,16 +148,11 @@ impl Query {
             }
         }
         for name in &self.by {
-            let (patterns, name) = match (&self.measure, split(name)) {
-                (Measure::Latency(latency), (Some(PairEnd::Begin), name)) => (&vec![latency.begin.clone()], name),
-                (Measure::Latency(latency), (Some(PairEnd::End), name)) => (&vec![latency.end.clone()], name),
-                (Measure::Latency(latency), (None, name)) => (&vec![latency.begin.clone(), latency.end.clone()], name),
-                _ => (measured, name.as_str()),
-            };
-            check_named(&schema, name, patterns)?;
+            let (end, name) = self.split(name);
+            check_named(&schema, name, &self.patterns_of(end))?;
         }
         if let Measure::Field(name) = &self.measure
-            && schema.check_field(name, measured, &[])? == Kind::Text
+            && schema.check_field(name, &self.events, &[])? == Kind::Text
         {
             return Err(format!("the field `{name}` is text, which has no sum; --by {name} counts its values"));
         }
@@ -155,7 +165,7 @@ impl Query {
 }
 
 /// Splits `begin.NAME` and `end.NAME` into the event of a pair and the name.
-pub(crate) fn split(name: &str) -> (Option<PairEnd>, &str) {
+fn split(name: &str) -> (Option<PairEnd>, &str) {
     let of = |before: &str| name.strip_prefix(before).filter(|name| !name.is_empty());
     match (of("begin."), of("end.")) {
         (Some(name), _) => (Some(PairEnd::Begin), name),
@@ -171,6 +181,7 @@ fn check_named(schema: &Schema<'_>, name: &str, patterns: &[String]) -> Result<(
         "process" => (schema.has(&["process", "pid"]), "processes"),
         "tid" => (schema.has(&["tid"]), "threads"),
         "thread" if schema.check_field(name, &[], &[]).is_err() => (schema.has(&["tid"]), "threads"),
+        property if schema.process_property(property, patterns).is_some() => return Ok(()),
         field => return schema.check_field(field, patterns, &WORDS).map(drop),
     };
     if is_there { Ok(()) } else { Err(format!("the trace does not record the {what} of its events")) }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use dormouse_abi::class::matches;
+use dormouse_ctf::processes::ProcessProperty;
 use dormouse_ctf::{ClassRef, Trace, TraceRef};
 use dormouse_filter::{Kind, parse_name};
 
@@ -52,6 +53,16 @@ impl<'a> Schema<'a> {
         let names: BTreeSet<&str> = fields.iter().map(String::as_str).chain(words.iter().copied()).collect();
         let of = if patterns.is_empty() { "no event class" } else { "none of the event classes" };
         Err(format!("{of} has a field `{name}`; {}", instead(name, names.into_iter())))
+    }
+
+    /// Returns the property of processes that a name stands for: no class that matches has a field of this name, and the
+    /// processes of at least one are known.
+    pub(crate) fn process_property(&self, name: &str, patterns: &[String]) -> Option<ProcessProperty> {
+        let wanted = parse_name(name);
+        let property = ProcessProperty::of(&wanted)?;
+        let mut classes = self.classes.iter().filter(|class| is_matched(patterns, &class.class.full_name));
+        let is_field = classes.clone().any(|class| class.field(&wanted).is_some());
+        (!is_field && classes.any(|class| class.process_property(&wanted).is_some())).then_some(property)
     }
 
     pub(crate) fn has_clock(&self) -> bool {

@@ -652,3 +652,58 @@ fn contexts_enumerations_and_structures_of_other_tracers_are_read() {
     // Pairs of each event and the next of its thread.
     assert_eq!((report.rows[0].count, report.latency.unwrap().unpaired_begins), (2, 2));
 }
+
+#[test]
+fn events_are_grouped_by_where_their_processes_run() {
+    let mut builder = TraceBuilder::new();
+    let text = FieldType::scalar(Kind::Str);
+    let [begin, other] = ["begin", "other"].map(|name| builder.class("job", name, &[]));
+    let end = builder.class("job", "end", &[("user", text)]);
+    let stream = builder.stream(0);
+    for (process, uid, user, cgroup, container) in
+        [(1, 33, "www", "/a", "c1"), (2, 70, "pg", "/b", ""), (3, 1234, "", "", "")]
+    {
+        let [pid, vpid] = [process + 10; 2];
+        builder.state(1, &StateRecord::Process { process, pid, vpid, name: "x", program: "/x", command_line: "" });
+        builder.state(1, &StateRecord::ProcessContext { process, uid, user, cgroup, container });
+    }
+    // Process 14 has no record.
+    for (time, pid) in [(10, 11), (20, 12), (30, 12), (40, 13), (50, 14)] {
+        builder.event(stream, time, pid, pid, other, &[]);
+    }
+    builder.event(stream, 60, 12, 12, begin, &[]);
+    builder.event(stream, 67, 12, 12, end, &[Value::Str(b"alice")]);
+    let trace = builder.finish();
+    let ask_of_class = |class: &str, name: &str| {
+        let report = ask(&Query { events: vec![class.into()], ..by(&[name]) }, &trace).unwrap();
+        counts(&report).into_iter().collect::<BTreeMap<_, _>>()
+    };
+    let rows = |rows: &[(&str, u64)]| rows.iter().map(|(name, count)| (name.to_string(), *count)).collect();
+    let expected: BTreeMap<String, u64> = rows(&[("www", 1), ("pg", 2), ("null", 2)]);
+    assert_eq!(ask_of_class("job:other", "user"), expected);
+    assert_eq!(ask_of_class("job:other", "context.user"), expected);
+    assert_eq!(ask_of_class("job:other", "uid"), rows(&[("33", 1), ("70", 2), ("1234", 1), ("null", 1)]));
+    assert_eq!(ask_of_class("job:other", "cgroup"), rows(&[("/a", 1), ("/b", 2), ("null", 2)]));
+    assert_eq!(ask_of_class("job:other", "container"), rows(&[("c1", 1), ("", 2), ("null", 2)]));
+    // A field goes before the process.
+    assert_eq!(ask_of_class("job:*", "user"), rows(&[("alice", 1), ("null", 6)]));
+    assert_eq!(ask_of_class("job:end", "context.user"), rows(&[("pg", 1)]));
+    let error = ask(&by(&["usr"]), &trace).unwrap_err();
+    assert!(error.ends_with("the nearest is `user`"), "{error}");
+    let error = ask(&by(&["fields.container"]), &trace).unwrap_err();
+    assert!(error.contains("has a field `fields.container`"), "{error}");
+
+    // A field of the end goes before the process of the begin.
+    let pairs = |by: &[&str], condition: &str| {
+        let mut query = latency("job:begin", "job:end", &[]);
+        query.by = by.iter().map(|name| name.to_string()).collect();
+        if let Measure::Latency(latency) = &mut query.measure {
+            latency.conditions = vec![("--where".into(), Filter::parse(condition).unwrap())];
+        }
+        counts(&ask(&query, &trace).unwrap())
+    };
+    assert_eq!(pairs(&["user"], r#"user == "alice""#), [("alice".to_string(), 1)]);
+    assert_eq!(pairs(&["user"], r#"user == "pg""#), []);
+    let condition = r#"begin.user == "pg" and end.context.user == "pg" and end.user == "alice" and uid == 70"#;
+    assert_eq!(pairs(&["begin.user", "end.user", "cgroup"], condition), [("pg alice /b".to_string(), 1)]);
+}

@@ -327,6 +327,8 @@ fn conditions_select_processes() {
     for (process, vpid, name) in [(1, 12, "web"), (2, 13, "cache")] {
         let program = "/bin/x";
         builder.state(0, &StateRecord::Process { process, pid: vpid, vpid, name, program, command_line: "" });
+        let (user, cgroup, container) = (&*format!("{name}_user"), "/group", "");
+        builder.state(0, &StateRecord::ProcessContext { process, uid: vpid, user, cgroup, container });
     }
     let stream = builder.stream(0);
     for n in 0..10 {
@@ -334,8 +336,9 @@ fn conditions_select_processes() {
     }
     let trace = builder.finish();
     let metadata = trace.parse();
-    for events in [&[][..], &["p:e"]] {
-        let conditions = vec!["process == \"cache\"".into(), "n > 3".into()];
+    let conditions = ["process == \"cache\"", "user == \"cache_user\" and uid == 13"];
+    for (events, condition) in [&[][..], &["p:e"]].into_iter().flat_map(|events| conditions.map(|it| (events, it))) {
+        let conditions = vec![condition.into(), "n > 3".into()];
         let since_ns = Some(BEGIN_NS + 12);
         let request = Request { conditions, since_ns, ..request(events, Some(&["n"])) };
         let (batches, _) = read(TraceRef::from(&metadata), &trace.streams, &request);

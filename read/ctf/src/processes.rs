@@ -15,6 +15,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use dormouse_filter::{Kind, Name, Part};
 use dormouse_format::StateRecord;
 
 use crate::hash::QuickMap;
@@ -52,6 +53,95 @@ pub struct Program {
     name: Option<Box<str>>,
     /// Path of the executable; empty if it is unknown, or if replaced programs are not kept.
     path: Box<str>,
+    /// Where the processes with this id run, each with its number in the session: one for each container.
+    places: Vec<(u32, ProcessPlace)>,
+}
+
+/// Where a process runs. What is not known is empty.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct ProcessPlace {
+    uid: u32,
+    user: Box<str>,
+    cgroup: Box<str>,
+    container: Box<str>,
+}
+
+/// User id of a process of which nothing is known.
+const UID_UNKNOWN: u32 = u32::MAX;
+
+/// A property of where a process runs, which has a name in filters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProcessProperty {
+    /// Effective user id.
+    Uid,
+    /// Name of that user.
+    User,
+    /// Path of the control group.
+    Cgroup,
+    /// Id of the container; empty if the control group is not one of a container.
+    Container,
+}
+
+impl ProcessProperty {
+    /// Names of the properties.
+    pub const NAMES: [&str; 4] = ["uid", "user", "cgroup", "container"];
+
+    /// Returns the property that a name stands for: `user`, or `context.user`.
+    pub fn of(name: &Name) -> Option<ProcessProperty> {
+        let word = match name.parts.as_slice() {
+            [Part::Member(word)] => word,
+            [Part::Member(scope), Part::Member(word)] if scope == "context" => word,
+            _ => return None,
+        };
+        use ProcessProperty::{Cgroup, Container, Uid, User};
+        let at = ProcessProperty::NAMES.iter().position(|name| name == word)?;
+        Some([Uid, User, Cgroup, Container][at])
+    }
+
+    /// Returns the kind of its values.
+    pub fn kind(self) -> Kind {
+        if self == ProcessProperty::Uid { Kind::Number } else { Kind::Text }
+    }
+}
+
+/// Value of a property.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum PropertyValue<'a> {
+    Number(u32),
+    Text(&'a str),
+}
+
+impl ProcessPlace {
+    fn get(&self, property: ProcessProperty) -> Option<PropertyValue<'_>> {
+        let ProcessPlace { uid, user, cgroup, container } = self;
+        let (is_known, value) = match property {
+            ProcessProperty::Uid => (*uid != UID_UNKNOWN, PropertyValue::Number(*uid)),
+            ProcessProperty::User => (!user.is_empty(), PropertyValue::Text(user)),
+            ProcessProperty::Cgroup => (!cgroup.is_empty(), PropertyValue::Text(cgroup)),
+            // It is found in the control group.
+            ProcessProperty::Container => (!cgroup.is_empty(), PropertyValue::Text(container)),
+        };
+        is_known.then_some(value)
+    }
+
+    fn size_bytes(&self) -> usize {
+        PLACE_BYTES + self.user.len() + self.cgroup.len() + self.container.len()
+    }
+}
+
+/// Where a process runs, as far as its id tells it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ProcessPlaces<'a>(&'a [(u32, ProcessPlace)]);
+
+impl<'a> ProcessPlaces<'a> {
+    /// Returns a property; `None` if it is not known, or if processes in several containers have this id and differ
+    /// in it.
+    pub fn get(&self, property: ProcessProperty) -> Option<PropertyValue<'a>> {
+        let mut values = self.0.iter().map(|(_, place)| place.get(property));
+        let value = values.next()??;
+        values.all(|other| other == Some(value)).then_some(value)
+    }
 }
 
 impl Program {
@@ -80,6 +170,8 @@ impl Program {
 const PROGRAM_BYTES: usize = 128;
 /// Memory that is counted for a thread that has a name, in bytes. A name has at most 15 bytes.
 const THREAD_BYTES: usize = 64;
+/// Memory that is counted for a place besides its texts, in bytes.
+const PLACE_BYTES: usize = 64;
 
 /// A process or thread that a record names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,6 +221,7 @@ impl Processes {
     pub fn note<'r>(&mut self, trace: usize, ticks: u64, record: &StateRecord<'r>) -> Option<Named<'r>> {
         match *record {
             StateRecord::Process { process, vpid, name, program, .. } => {
+                self.forget_place(trace, process);
                 match self.join(trace, vpid, ticks, name) {
                     Some(row) => {
                         self.numbers.insert((trace, process), row);
@@ -157,8 +250,50 @@ impl Processes {
                 self.name_thread((trace, pid), vtid, name);
                 Some(Named { pid, tid: Some(vtid), name })
             }
+            StateRecord::ProcessContext { process, uid, user, cgroup, container } => {
+                let place = ProcessPlace { uid, user: user.into(), cgroup: cgroup.into(), container: container.into() };
+                self.put_place(trace, process, place);
+                None
+            }
             _ => None,
         }
+    }
+
+    /// Returns the current program of the process with a number in the session.
+    fn current_of(&mut self, trace: usize, process: u32) -> Option<&mut Program> {
+        let pid = self.programs[*self.numbers.get(&(trace, process))? as usize].pid;
+        let row = *self.current.get(&(trace, pid))?;
+        self.programs.get_mut(row as usize)
+    }
+
+    fn forget_place(&mut self, trace: usize, process: u32) {
+        self.retain_places(trace, process, |number, _| number != process);
+    }
+
+    fn put_place(&mut self, trace: usize, process: u32, place: ProcessPlace) {
+        // In one container, a process that has the id of an earlier one has replaced it.
+        self.retain_places(trace, process, |number, known| number != process && known.container != place.container);
+        let size_bytes = place.size_bytes();
+        let has_room = self.room_bytes.is_none_or(|room| room >= size_bytes);
+        let Some(program) = self.current_of(trace, process) else { return };
+        if has_room {
+            program.places.push((process, place));
+            self.room_bytes = self.room_bytes.map(|room| room - size_bytes);
+        } else {
+            // A missing value is better than that of another process.
+            program.places.clear();
+            self.names_not_kept += 1;
+        }
+    }
+
+    /// Keeps those places of the processes which share an id with this one for which `is_kept` is true.
+    fn retain_places(&mut self, trace: usize, process: u32, is_kept: impl Fn(u32, &ProcessPlace) -> bool) {
+        let Some(program) = self.current_of(trace, process) else { return };
+        let sum = |program: &Program| program.places.iter().map(|(_, place)| place.size_bytes()).sum::<usize>();
+        let before = sum(program);
+        program.places.retain(|(number, place)| is_kept(*number, place));
+        let freed = before - sum(program);
+        self.room_bytes = self.room_bytes.map(|room| room + freed);
     }
 
     /// Returns the index of a program that joins; `None` if there is no memory for it.
@@ -189,7 +324,11 @@ impl Processes {
     /// Adds a program, which becomes the current one of its process.
     fn add(&mut self, trace: usize, pid: Option<u32>, since: u64, name: Option<Box<str>>) -> u32 {
         if self.past_max.is_none_or(|max| self.programs.len() < max) {
-            self.programs.push(Program { trace, pid, since, name, path: Box::default() });
+            let places = match self.current.get(&(trace, pid)) {
+                Some(before) => std::mem::take(&mut self.programs[*before as usize].places),
+                None => Vec::new(),
+            };
+            self.programs.push(Program { trace, pid, since, name, path: Box::default(), places });
         }
         let row = self.programs.len() as u32 - 1;
         self.current.insert((trace, pid), row);
@@ -236,6 +375,12 @@ impl Processes {
     pub fn name(&self, trace: usize, pid: u32) -> Option<&str> {
         let row = self.current.get(&(trace, Some(pid)))?;
         self.programs[*row as usize].name.as_deref()
+    }
+
+    /// Returns where a process runs.
+    pub fn places(&self, trace: usize, pid: u32) -> ProcessPlaces<'_> {
+        let row = self.current.get(&(trace, Some(pid)));
+        row.map_or(ProcessPlaces::default(), |row| ProcessPlaces(&self.programs[*row as usize].places))
     }
 
     /// Returns the index of the program that wrote an event. `name`: the name of the process in the event.
@@ -372,6 +517,72 @@ mod tests {
         assert_eq!(names(&processes), [None, None, None]);
         processes.note(0, 6, &StateRecord::ThreadName { process: 4, vtid: 11, name: "room" });
         assert_eq!(processes.thread_name(0, 7, 11), Some("room"));
+    }
+
+    fn runs<'a>(process: u32, user: &'a str, container: &'a str) -> StateRecord<'a> {
+        let uid = if user.is_empty() { UID_UNKNOWN } else { user.len() as u32 };
+        let cgroup = if user.is_empty() { "" } else { "/group" };
+        StateRecord::ProcessContext { process, uid, user, cgroup, container }
+    }
+
+    #[test]
+    fn where_a_process_runs_is_known_until_its_program_ends() {
+        use ProcessProperty::{Cgroup, Container, Uid, User};
+        use PropertyValue::{Number, Text};
+        for mut processes in [Processes::default(), Processes::with_past(10)] {
+            let get = |processes: &Processes, property| match processes.places(0, 7).get(property) {
+                Some(Text(text)) => Some(Err(text.to_string())),
+                Some(Number(number)) => Some(Ok(number)),
+                None => None,
+            };
+            let text = |text: &str| Some(Err(text.to_string()));
+            processes.of_event(0, Some(7), None);
+            processes.note(0, 1, &process(1, 7, "sh", "/bin/sh"));
+            assert_eq!(get(&processes, User), None);
+            processes.note(0, 1, &runs(1, "bob", ""));
+            let found = [Uid, User, Cgroup, Container].map(|property| get(&processes, property));
+            assert_eq!(found, [Some(Ok(3)), text("bob"), text("/group"), text("")]);
+            assert_eq!(processes.places(1, 7).get(User), None);
+            // `exec` by a program that another user owns, then one of which nothing is known.
+            processes.note(0, 2, &process(1, 7, "su", "/bin/su"));
+            assert_eq!(get(&processes, User), None);
+            processes.note(0, 2, &runs(1, "alice", ""));
+            assert_eq!(get(&processes, User), text("alice"));
+            processes.note(0, 3, &runs(1, "", ""));
+            assert_eq!([Uid, User, Cgroup, Container].map(|property| get(&processes, property)), [const { None }; 4]);
+            // The id goes to another process, whose number differs.
+            processes.note(0, 4, &process(2, 7, "ls", "/bin/ls"));
+            processes.note(0, 4, &runs(2, "eve", ""));
+            assert_eq!(get(&processes, User), text("eve"));
+            // In a container, a process has the same id at the same time.
+            processes.note(0, 5, &process(3, 7, "db", "/bin/db"));
+            processes.note(0, 5, &runs(3, "bob", "c1"));
+            let found = [Uid, User, Cgroup, Container].map(|property| get(&processes, property));
+            assert_eq!(found, [Some(Ok(3)), None, text("/group"), None]);
+            // The number of the first is given to a process with another id.
+            processes.note(0, 6, &process(2, 8, "cat", "/bin/cat"));
+            assert_eq!((get(&processes, User), get(&processes, Container)), (text("bob"), text("c1")));
+        }
+    }
+
+    #[test]
+    fn memory_for_places_is_bounded() {
+        let mut processes = Processes::default();
+        processes.limit(PROGRAM_BYTES + 2 + PLACE_BYTES + "bob/group".len());
+        processes.note(0, 0, &process(1, 7, "sh", ""));
+        let user = |processes: &Processes| match processes.places(0, 7).get(ProcessProperty::User) {
+            Some(PropertyValue::Text(user)) => user.to_string(),
+            _ => String::new(),
+        };
+        for _ in 0..10 {
+            processes.note(0, 0, &process(1, 7, "sh", ""));
+            processes.note(0, 1, &runs(1, "bob", ""));
+            assert_eq!((user(&processes).as_str(), processes.names_not_kept()), ("bob", 0));
+        }
+        processes.note(0, 1, &runs(1, "carol", ""));
+        assert_eq!((user(&processes).as_str(), processes.names_not_kept()), ("", 1));
+        processes.note(0, 1, &runs(1, "bob", ""));
+        assert_eq!(user(&processes), "bob");
     }
 
     #[test]

@@ -270,6 +270,12 @@ fn check_name(text: &str, offset: usize, name: &Name) -> Result<(), FilterError>
 }
 
 impl Filter {
+    /// Returns the error that a rule does not know the name with this index, which is no field.
+    pub fn not_in_rules(&self, name: usize) -> FilterError {
+        let (name, offset) = &self.names[name];
+        other_part(&self.text, *offset, name)
+    }
+
     /// Returns the condition that is true for the events that the filter selects, in any class. It has the filter's
     /// names, unless it is the same for all events.
     ///

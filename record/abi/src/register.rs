@@ -520,6 +520,11 @@ impl Register {
         self.tag_texts.number(process, &entry);
     }
 
+    /// Returns the number of texts of tags that were added. The last ones need not be there yet.
+    pub fn tag_text_count(&self) -> usize {
+        self.tag_texts.count()
+    }
+
     /// Returns the texts that tags have had, with the tags' names, in the order in which they were added.
     pub fn tag_texts(&self) -> Vec<(String, Vec<u8>)> {
         let entry = |number: usize| {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use dormouse_abi::class::{Announcement, ClassDecl, Label};
-use dormouse_abi::register::Register;
+use dormouse_abi::register::{Register, TAG_TEXT_COUNT};
 use dormouse_abi::tag::{TAG_TEXT_SIZE_BYTES_MAX, text_value};
 use dormouse_abi::text::{printable, shown};
 use dormouse_format::{Refusal, Tag};
@@ -29,19 +29,32 @@ pub(crate) fn class_of(
     })
 }
 
-/// Adds the texts that programs have given tags.
-pub(crate) fn name_texts(tags: &mut [Tag], register: &Register) {
+/// Adds the texts that programs have given tags. Returns how many there are in the register.
+pub(crate) fn name_texts(tags: &mut [Tag], register: &Register) -> usize {
+    let number_of = |label: &Label| format!("\0{}", label.bits);
     let mut known = BTreeSet::new();
-    for (name, text) in register.tag_texts() {
-        let Some(index) = tags.iter().position(|tag| tag.name == name) else { continue };
+    let mut label_count = 0;
+    for (index, label) in
+        tags.iter().enumerate().flat_map(|(index, tag)| tag.texts.iter().map(move |text| (index, text)))
+    {
+        known.extend([(index, label.name.clone()), (index, number_of(label))]);
+        label_count += 1;
+    }
+    let texts = register.tag_texts();
+    for (name, text) in &texts {
+        // Programs may have overwritten texts that are known.
+        if label_count > TAG_TEXT_COUNT {
+            break;
+        }
+        let Some(index) = tags.iter().position(|tag| tag.name == *name) else { continue };
         let label = Label {
             name: printable(&String::from_utf8_lossy(&text[..text.len().min(TAG_TEXT_SIZE_BYTES_MAX)])),
-            bits: text_value(&text).cast_signed(),
+            bits: text_value(text).cast_signed(),
         };
         // A metadata text has a number once, and a text once.
         let is_new = !label.name.is_empty()
             && known.insert((index, label.name.clone()))
-            && known.insert((index, format!("\0{}", label.bits)));
+            && known.insert((index, number_of(&label)));
         if is_new {
             let texts = &mut tags[index].texts;
             if texts.is_empty() {
@@ -49,8 +62,10 @@ pub(crate) fn name_texts(tags: &mut [Tag], register: &Register) {
                 texts.push(Label { name: String::new(), bits: 0 });
             }
             texts.push(label);
+            label_count += 1;
         }
     }
+    texts.len()
 }
 
 /// Returns the program that a process says it is.

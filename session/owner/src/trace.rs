@@ -6,6 +6,7 @@ use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use dormouse_abi::class::ClassDecl;
 use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
@@ -45,6 +46,14 @@ fn identity_of_refusal(Refusal { name, program, reason }: &Refusal) -> [String; 
     [name, program, reason].map(String::clone)
 }
 
+/// Number of bytes of metadata that are written again in a second for new texts of tags, after those of the first
+/// [`TEXTS_BURST`].
+const METADATA_BYTES_PER_S: u64 = 1 << 20;
+/// Time whose bytes may be written at once.
+const TEXTS_BURST: Duration = Duration::from_secs(1);
+/// Time that a look at the texts counts for.
+const TEXTS_LOOK: Duration = Duration::from_millis(1);
+
 /// Maximum number of refusals that are reported one by one: programs may announce any number of classes.
 pub(crate) const REFUSAL_COUNT_MAX: usize = 1_000;
 
@@ -77,6 +86,8 @@ struct Inner {
     changes: Option<u32>,
     classes: Classes,
     metadata: GrowingFile,
+    /// Number of texts of tags in the register at the last look, and the time that the looks so far count up to.
+    texts_seen: (usize, Option<Instant>),
     state: GrowingFile,
     state_totals: StreamTotals,
     state_writer: PacketWriter,
@@ -178,6 +189,8 @@ impl Trace {
             return Err(format!("{} was written over", trace.dir.path_of("state").display()).into());
         };
         (inner.state_writer, inner.state_last) = (PacketWriter::behind(&last), last.timestamp_end);
+        // The owner before may have replaced the file.
+        inner.commit_metadata(&trace.ledger);
         drop(inner);
         Ok(trace)
     }
@@ -201,6 +214,7 @@ impl Trace {
             programs: BTreeMap::new(),
             changes: None,
             metadata,
+            texts_seen: (0, None),
             state,
             state_totals: StreamTotals { stream_id: STREAM_STATE, ..StreamTotals::default() },
             state_writer: PacketWriter::state(uuid),
@@ -259,11 +273,12 @@ impl Trace {
         self.lock().programs.insert(number, program.into());
     }
 
-    /// Declares the classes that programs have entered since the last look.
+    /// Declares the classes and the texts of tags that programs have entered since the last look.
     pub(crate) fn take_in(&self) {
         let Some(register) = self.register() else { return };
         let (mut fresh, mut refused) = (Vec::new(), Vec::new());
         let mut inner = self.lock();
+        inner.name_texts(register, self);
         let changes = register.changes();
         if inner.changes.replace(changes) == Some(changes) {
             return;
@@ -451,7 +466,7 @@ impl Trace {
         drop(inner);
         point();
         // If this fails, the existing metadata are valid; their clock is a little less exact.
-        told.and(write_metadata(&self.dir, &metadata))
+        told.and(write_metadata(&self.dir, &metadata).map(drop))
     }
 
     /// Makes another directory a trace of the same session, with the current state stream and one more record. The
@@ -540,6 +555,49 @@ impl Inner {
         Ok(())
     }
 
+    /// Replaces the metadata by metadata with the texts of tags that programs have entered since the last look, for those
+    /// who read the trace before it is finished. If there is no space, they get the texts at the end.
+    fn name_texts(&mut self, register: &Register, trace: &Trace) {
+        let (seen, counted) = self.texts_seen;
+        if self.is_finished || register.tag_text_count() == seen {
+            return;
+        }
+        let now = Instant::now();
+        let counted = counted.map_or(now, |counted| counted.max(now));
+        if counted > now + TEXTS_BURST {
+            return;
+        }
+        let mut options = self.options.clone();
+        let count = name_texts(&mut options.tags, register);
+        let mut took = TEXTS_LOOK;
+        if options.tags != self.options.tags {
+            let metadata = Metadata { options, classes: self.classes.clone(), totals: Totals::default() };
+            if let Some(file) = self.replace_metadata(&metadata, trace) {
+                (self.metadata, self.options) = (file, metadata.options);
+                self.commit_metadata(&trace.ledger);
+            }
+            took += Duration::from_millis(self.metadata.len * 1000 / METADATA_BYTES_PER_S);
+        }
+        self.texts_seen = (count, Some(counted + took));
+    }
+
+    /// Replaces the metadata on disk, if there is space.
+    fn replace_metadata(&self, metadata: &Metadata, trace: &Trace) -> Option<GrowingFile> {
+        let more_bytes = (metadata.text().len() as u64).saturating_sub(self.metadata.len);
+        if !trace.quota().take(more_bytes, KEPT_FOR_END_BYTES) {
+            return None;
+        }
+        write_metadata(&trace.dir, metadata).inspect_err(|_| trace.quota().give_back(more_bytes)).ok()
+    }
+
+    /// Notes the file with the metadata and its length. If the owner is killed between the two, the next one takes all
+    /// of the file, which is whole.
+    fn commit_metadata(&self, ledger: &Ledger) {
+        ledger.commit_written(TraceContents { metadata_len: self.metadata.len, ..ledger.written() });
+        point();
+        ledger.set_metadata_inode(self.metadata.inode());
+    }
+
     /// Adds a refusal if it is new. At the limit, adds the last one, which stands for all others. Returns what was
     /// added.
     fn note_refusal(&mut self, refusal: Refusal) -> Option<Refusal> {
@@ -557,7 +615,9 @@ impl Inner {
     /// Returns all classes, the latest calibration of the clock, the texts of tags in `register`, and the totals.
     fn metadata_with(&self, clock: &Clock, register: Option<&Register>, totals: Totals) -> Metadata {
         let mut options = MetadataOptions { clock: clock.last_calibration(), ..self.options.clone() };
-        register.into_iter().for_each(|register| name_texts(&mut options.tags, register));
+        if let Some(register) = register {
+            name_texts(&mut options.tags, register);
+        }
         Metadata { options, classes: self.classes.clone(), totals }
     }
 }
@@ -565,10 +625,15 @@ impl Inner {
 const SESSION_OVER: &str = "the session has ended";
 
 /// Replaces the existing metadata, if any, atomically: no reader sees a part of them.
-fn write_metadata(dir: &Dir, metadata: &Metadata) -> Result<(), Error> {
+fn write_metadata(dir: &Dir, metadata: &Metadata) -> Result<GrowingFile, Error> {
     let fresh = ".metadata.new";
-    let written = dir.create(fresh, metadata.text().as_bytes()).and_then(|_| dir.rename(fresh, "metadata"));
-    written.inspect_err(|_| dir.remove(fresh))
+    // An owner that was killed meanwhile has left it.
+    dir.remove(fresh);
+    let file = GrowingFile::create(dir, fresh, metadata.text().as_bytes())?;
+    point();
+    dir.rename(fresh, "metadata").inspect_err(|_| dir.remove(fresh))?;
+    point();
+    Ok(file)
 }
 
 /// Removes the files that make a directory a trace.
@@ -673,6 +738,12 @@ fn metadata_options(clock: &Clock, uuid: [u8; 16], options: &Options) -> Metadat
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dormouse_abi::register::TAG_TEXT_COUNT;
+    use dormouse_abi::tag::TagNames;
+
+    use crate::memory::{SessionMemory, create_pool};
+    use crate::options::Cpus;
+    use crate::points::killed_at;
     use crate::quota::DISK_BYTES_MIN;
 
     fn trace(place: &std::path::Path, disk_bytes_max: Option<u64>) -> Trace {
@@ -711,6 +782,113 @@ mod tests {
         trace.refuse([refusal_of("p:e", "program", "reason")]);
         assert_eq!([read(&trace.dir, "metadata"), read(&trace.dir, "state")], before);
         assert_eq!(branch.names().unwrap().len(), 0);
+    }
+
+    /// A session whose events have the tag `user`, and its memory, which has a register.
+    fn tagged(place: &std::path::Path, disk_bytes_max: Option<u64>) -> (Trace, SessionMemory) {
+        let (tags, cpus) = (TagNames::new(["user"]).unwrap(), Cpus::pretended(0, 0));
+        let plan = Options { tags, cpus, disk_bytes_max, ..Options::new(place.join("trace")) }.plan().unwrap();
+        let ledger = crate::testing::ledger(&plan);
+        let trace = Trace::create(&plan, Clock::new(), [7; 16], Arc::clone(&ledger)).unwrap();
+        let memory = SessionMemory::new(create_pool(&plan).unwrap(), &plan, ledger).unwrap();
+        trace.follow(memory.view());
+        (trace, memory)
+    }
+
+    fn users(metadata: &Metadata) -> Vec<&str> {
+        metadata.options.tags[0].texts.iter().map(|label| label.name.as_str()).collect()
+    }
+
+    #[test]
+    fn texts_of_tags_are_in_the_metadata_wherever_an_owner_is_killed() {
+        for at in 0.. {
+            let place = tempfile::tempdir().unwrap();
+            let (trace, memory) = tagged(place.path(), None);
+            let view = memory.view();
+            let register = view.register().unwrap();
+            let on_disk = || Metadata::decode(&read(&trace.dir, "metadata"));
+            let take_up = || {
+                let ledger = Ledger::inherited(trace.ledger.file().try_clone_to_owned().unwrap()).unwrap();
+                let next = Trace::take_up(Dir::open(&place.path().join("trace")).unwrap(), Arc::new(ledger)).unwrap();
+                next.follow(memory.view());
+                next
+            };
+            let work = |trace: &Trace| {
+                trace.take_in();
+                if trace.lock().classes.get(STREAM_EVENTS, 0).is_none() {
+                    trace.declare(&[(0, crate::testing::class())]).unwrap();
+                }
+            };
+            register.add_tag_text(1, "user", b"alice");
+            register.add_tag_text(1, "other", b"carol");
+            let first = killed_at(at, || work(&trace));
+            register.add_tag_text(1, "user", b"bob");
+            let _ = killed_at(at / 2, || work(&take_up()));
+            let last = take_up();
+            work(&last);
+            let metadata = on_disk().unwrap();
+            assert_eq!(users(&metadata), ["", "alice", "bob"], "killed at {at}");
+            assert_eq!(metadata.classes.events().filter(|class| class.id == 0).count(), 1, "killed at {at}");
+            assert_eq!(metadata.options.clock, trace.lock().options.clock);
+            // Nothing is new, so nothing is written.
+            let inode = last.lock().metadata.inode();
+            last.lock().texts_seen = (0, None);
+            work(&last);
+            assert_eq!(last.lock().metadata.inode(), inode);
+            last.finish(&[], &[], Some(Totals::default())).unwrap();
+            let metadata = on_disk().unwrap();
+            assert_eq!((users(&metadata), metadata.totals.is_closed()), (vec!["", "alice", "bob"], true));
+            if first.is_some() {
+                assert!(at > 4, "{at}");
+                return;
+            }
+        }
+    }
+
+    /// Programs may write anything, and a file system may be full.
+    #[test]
+    fn what_is_written_for_texts_of_tags_is_bounded() {
+        let place = tempfile::tempdir().unwrap();
+        let (trace, memory) = tagged(place.path(), Some(DISK_BYTES_MIN));
+        let view = memory.view();
+        let register = view.register().unwrap();
+        let on_disk = || Metadata::decode(&read(&trace.dir, "metadata")).unwrap();
+        register.add_tag_text(1, "user", b"alice");
+        trace.take_in();
+        assert_eq!(users(&on_disk()), ["", "alice"]);
+        register.add_tag_text(1, "user", b"bob");
+        trace.lock().texts_seen.1 = Some(Instant::now() + 1000 * TEXTS_BURST);
+        trace.take_in();
+        assert_eq!(users(&on_disk()), ["", "alice"], "as much was written as may be for now");
+        trace.lock().texts_seen.1 = None;
+        trace.take_in();
+        assert_eq!(users(&on_disk()), ["", "alice", "bob"]);
+        let counted = trace.lock().texts_seen.1.unwrap().saturating_duration_since(Instant::now());
+        assert!(counted <= Duration::from_millis(1 + read(&trace.dir, "metadata").len() as u64 * 1000 / (1 << 20)));
+        let mut count = 2;
+        while register.tag_texts_refused() == 0 {
+            register.add_tag_text(1, "user", format!("{count:0200}").as_bytes());
+            count += 1;
+            trace.lock().texts_seen.1 = None;
+            trace.take_in();
+        }
+        let len = read(&trace.dir, "metadata").len() as u64;
+        assert!(len + read(&trace.dir, "state").len() as u64 <= DISK_BYTES_MIN, "{len} bytes");
+        assert!((3..count).contains(&users(&on_disk()).len()));
+        // The trace's end has them.
+        trace.finish(&[], &[], Some(Totals::default())).unwrap();
+        assert_eq!(users(&on_disk()).len(), count);
+
+        // Other texts in place of known ones.
+        let mut tags = Tag::all(&TagNames::new(["user"]).unwrap());
+        for turn in 0..10 {
+            let (_trace, memory) = tagged(&place.path().join(turn.to_string()), None);
+            let view = memory.view();
+            let register = view.register().unwrap();
+            (0..1000).for_each(|n| register.add_tag_text(1, "user", format!("{turn} {n}").as_bytes()));
+            name_texts(&mut tags, register);
+        }
+        assert_eq!(tags[0].texts.len(), TAG_TEXT_COUNT + 1);
     }
 
     /// However many records there are, a session can report at its end what it has lost. What rules have left out is

@@ -18,7 +18,7 @@ event { name = b; id = 1; fields := struct { u8 n; enum : u8 { NUMBER, TEXT } ta
 ";
 
 /// Names and operators, so that random texts are filters more often.
-const WORDS: [&str; 40] = [
+const WORDS: [&str; 42] = [
     "n",
     "color",
     "bits",
@@ -37,6 +37,8 @@ const WORDS: [&str; 40] = [
     "time",
     "cpu",
     "process",
+    "user",
+    "context.uid",
     "fields.n",
     "context.vpid",
     "==",

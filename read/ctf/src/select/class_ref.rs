@@ -2,8 +2,9 @@
 //!
 //! A name is looked up in this order: `event`, `time`, `cpu`, `pid`, `tid`, `process` (or `comm`); the event's fields;
 //! its contexts; then `vpid`, `vtid`, `procname` and `cpu_id`, which are synonyms of `pid`, `tid`, `process` and `cpu`
-//! if the trace has no fields with these names, and `level`, if the class has one. `fields.x` and `context.x` are
-//! looked up only there.
+//! if the trace has no fields with these names, and `level`, if the class has one; then `uid`, `user`, `cgroup` and
+//! `container`, which the state stream tells of the process. `fields.x` and `context.x` are looked up only there, but
+//! `context.user` and so on are also those of the process.
 
 use dormouse_abi::class::CLASS_ID_MAX;
 use dormouse_filter::{Kind, Name, Part};

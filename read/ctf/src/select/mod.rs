@@ -22,11 +22,12 @@ use std::borrow::Cow;
 
 use dormouse_abi::class::Level;
 use dormouse_abi::page::CPU_UNKNOWN;
-use dormouse_filter::{Binding, Fields, Filter, FilterError, Kind, Labels, Name, Test, Value};
+use dormouse_filter::{Binding, Fields, Filter, FilterError, Kind, Labels, Name, Part, Test, Value};
 
 use crate::hash::QuickMap;
 use crate::model::Meaning;
 use crate::plan::{IntegerNode, Pick, Picked};
+use crate::processes::{ProcessProperty, PropertyValue};
 use crate::stream::{Event, EventFields, Scratch, TraceRef};
 
 /// Names that are known even if no field has them.
@@ -43,7 +44,18 @@ enum Place {
     Process,
     /// Level of the class.
     Level(Level),
+    /// Where the process runs.
+    Property(ProcessProperty),
     Field(Pick),
+}
+
+/// Returns the names of properties of processes that events of these classes have.
+fn properties_of<'n>(classes: &'n [ClassRef<'_>]) -> impl Iterator<Item = &'n str> {
+    let is_there = |name: &&str| {
+        let name = Name { parts: vec![Part::Member((*name).into())] };
+        classes.iter().any(|class| class.process_property(&name).is_some())
+    };
+    ProcessProperty::NAMES.into_iter().filter(is_there)
 }
 
 /// A selection of events.
@@ -76,7 +88,21 @@ impl ClassRef<'_> {
         self.find(name).is_some()
     }
 
+    /// Returns the property of the process that a name stands for: the events of the class have no field of this name,
+    /// and the trace can say where their processes run.
+    pub fn process_property(&self, name: &Name) -> Option<ProcessProperty> {
+        let property = ProcessProperty::of(name)?;
+        let is_there = self.find_as_rule(name).is_none() && writers::Places::of(self).has_places();
+        is_there.then_some(property)
+    }
+
     fn find(&self, name: &Name) -> Option<(Place, Kind)> {
+        let of_process = || self.process_property(name).map(|property| (Place::Property(property), property.kind()));
+        self.find_as_rule(name).or_else(of_process)
+    }
+
+    /// Finds a name as programs do for a rule: they do not know where they run.
+    fn find_as_rule(&self, name: &Name) -> Option<(Place, Kind)> {
         let known = |word: &str| {
             let writer = writers::Places::of(self);
             let (is_there, place, kind) = match word {
@@ -104,20 +130,25 @@ impl ClassRef<'_> {
         }
         let mut tests = Vec::new();
         for filter in filters {
-            match self.bind_filter(filter) {
+            match self.bind_filter(filter, |name| self.find(name)) {
                 (Test::Always, _) => {}
                 (Test::Never, _) => return Bound::None,
                 test => tests.push(test),
             }
         }
-        let is_of_writer = |place: &Place| matches!(place, Place::Pid | Place::Tid | Place::Process);
+        let is_of_writer =
+            |place: &Place| matches!(place, Place::Pid | Place::Tid | Place::Process | Place::Property(_));
         let is_of_writer = tests.iter().flat_map(|(_, places)| places).flatten().any(is_of_writer);
         if tests.is_empty() { Bound::All } else { Bound::Ask { tests, is_of_writer } }
     }
 
-    /// Compiles a filter for the class. Returns the places of its names too.
-    fn bind_filter(&self, filter: &Filter) -> (Test, Vec<Option<Place>>) {
-        let places: Vec<_> = filter.names().map(|name| self.find(name)).collect();
+    /// Compiles a filter for the class. Returns the places of its names too, which `find` finds.
+    fn bind_filter(
+        &self,
+        filter: &Filter,
+        find: impl Fn(&Name) -> Option<(Place, Kind)>,
+    ) -> (Test, Vec<Option<Place>>) {
+        let places: Vec<_> = filter.names().map(find).collect();
         let binding = |place: &Option<(Place, Kind)>| match place {
             Some((_, kind)) => self.constant(place).map_or(Binding::Field(*kind), Binding::Constant),
             None => Binding::Missing,
@@ -162,7 +193,8 @@ impl Selection {
                 let found: Vec<Kind> = classes.iter().filter_map(|class| Some(class.find(name)?.1)).collect();
                 if found.is_empty() {
                     let names: Vec<String> = classes.iter().flat_map(|class| class.class.names()).collect();
-                    return Err(filter.unknown(index, WELL_KNOWN.into_iter().chain(names.iter().map(String::as_str))));
+                    let own = WELL_KNOWN.into_iter().chain(properties_of(&classes));
+                    return Err(filter.unknown(index, own.chain(names.iter().map(String::as_str))));
                 }
                 kinds.push(found);
             }
@@ -253,6 +285,10 @@ impl<'a> Fields<'a> for Values<'a, '_> {
             Place::Tid => self.writer.tid.map(number),
             Place::Process => self.writer.name.clone().map(Value::Text),
             Place::Level(level) => Some((*level).into()),
+            Place::Property(property) => self.writer.places.get(*property).map(|value| match value {
+                PropertyValue::Number(value) => number(value.into()),
+                PropertyValue::Text(text) => Value::Text(Cow::Borrowed(text.as_bytes())),
+            }),
             Place::Field(pick) => Some(match self.event.pick(pick, self.scratch)? {
                 Picked::Integer(value, class) if class.meaning == Meaning::Boolean => Value::Boolean(value != 0),
                 Picked::Integer(value, class) => {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use dormouse_filter::{Binding, Fields, Filter, FilterError, Kind, Labels, Name, Part, Test, Value};
 
-use super::{ClassRef, Place, Values, WELL_KNOWN, Writer, Writers};
+use super::{ClassRef, Place, Values, WELL_KNOWN, Writer, Writers, properties_of};
 use crate::hash::QuickMap;
 use crate::stream::{Event, EventFields, Scratch};
 
@@ -48,6 +48,8 @@ pub struct PairFilter {
 enum Wanted {
     Latency,
     Value(Option<PairEnd>, Name),
+    /// The begin's or the end's, of which at least one does not have it from its process alone.
+    OfEither(Name),
 }
 
 /// Values of a begin that conditions name, kept until its end.
@@ -136,10 +138,14 @@ impl PairFilter {
                     Some(PairEnd::Begin) => fields(begins, "begin."),
                     Some(PairEnd::End) => fields(ends, "end."),
                 };
-                let own = WELL_KNOWN.into_iter().chain(["latency"]);
+                let classes = [begins, ends].concat();
+                let own = WELL_KNOWN.into_iter().chain(properties_of(&classes)).chain(["latency"]);
                 return Err(filter.unknown(index, own.chain(all.iter().map(String::as_str))));
             }
-            names.push(Wanted::Value(end, inner));
+            // A field of the end goes before a property of the begin's process.
+            let has_own = |class: &ClassRef<'_>| class.find_as_rule(&inner).is_some();
+            let is_own = end.is_none() && begins.iter().chain(ends).any(has_own);
+            names.push(if is_own { Wanted::OfEither(inner) } else { Wanted::Value(end, inner) });
             kinds.push(found);
         }
         if let Some(error) = filter.mismatch(|name| kinds[name].clone()) {
@@ -155,7 +161,9 @@ impl PairFilter {
         let body = event.body();
         let mut values = values_of(names, places, scratch, event, &body, writers.of(event));
         let keep = |(index, name): (usize, &Wanted)| match name {
-            Wanted::Value(None | Some(PairEnd::Begin), _) => values.value(index).map(KeptValue::of),
+            Wanted::Value(None | Some(PairEnd::Begin), _) | Wanted::OfEither(_) => {
+                values.value(index).map(KeptValue::of)
+            }
             _ => None,
         };
         KeptValues(names.iter().enumerate().map(keep).collect())
@@ -212,6 +220,7 @@ fn values_of<'v>(
     let place = |name: &Wanted| match name {
         Wanted::Latency => None,
         Wanted::Value(_, name) => Some(class.find(name)?.0),
+        Wanted::OfEither(name) => Some(class.find_as_rule(name)?.0),
     };
     let places = places.entry(class.key()).or_insert_with(|| names.iter().map(place).collect());
     Values { event: body, name: event.class.full_name.as_bytes(), writer, places, scratch }
@@ -232,7 +241,9 @@ impl<'a> Fields<'a> for PairValues<'a> {
             Wanted::Latency => Some(Value::Integer(self.latency_ns?.into())),
             Wanted::Value(Some(PairEnd::Begin), _) => begin(self.begin),
             Wanted::Value(Some(PairEnd::End), _) => self.end.as_mut()?.value(name),
-            Wanted::Value(None, _) => begin(self.begin).or_else(|| self.end.as_mut()?.value(name)),
+            Wanted::Value(None, _) | Wanted::OfEither(_) => {
+                begin(self.begin).or_else(|| self.end.as_mut()?.value(name))
+            }
         }
     }
 }

@@ -180,7 +180,7 @@ impl SampledRules {
                 Some(Sample::OneIn(count)) => Taken::ByChance(*count),
                 Some(Sample::PerSecond(_)) => Taken::Some,
                 Some(Sample::By(name, count)) => {
-                    let place = class.find(name);
+                    let place = class.find_as_rule(name);
                     match (class.constant(&place), place) {
                         (Some(value), _) if is_in_sample(hash(&value), *count) => Taken::All,
                         (Some(_), _) | (None, None) => continue,
@@ -189,7 +189,7 @@ impl SampledRules {
                 }
             };
             let (test, places) = match &rule.filter {
-                Some(filter) => class.bind_filter(filter),
+                Some(filter) => class.bind_filter(filter, |name| class.find_as_rule(name)),
                 None => (Test::Always, Vec::new()),
             };
             match (&test, &part) {
@@ -272,7 +272,7 @@ impl Conditions {
     fn field(&mut self, class: &ClassRef<'_>, name: &Name, place: Place, given: &[Name]) -> usize {
         let place = [Some(place)];
         self.fields.iter().position(|field| field.place == place).unwrap_or_else(|| {
-            let is_given = given.iter().any(|given| class.find(given).map(|(place, _)| place) == place[0]);
+            let is_given = given.iter().any(|given| class.find_as_rule(given).map(|(place, _)| place) == place[0]);
             let can_be_missing = name.parts.iter().any(|part| matches!(part, Part::Index(_)));
             self.fields.push(SampledField { place, is_given, can_be_missing });
             self.least.push(0);

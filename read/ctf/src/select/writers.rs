@@ -1,4 +1,4 @@
-//! Writers of events: process, thread, and the name that the process gave itself.
+//! Writers of events: process, thread, the name that the process gave itself, and where it runs.
 //!
 //! The writer is found in contexts (`vpid`, `vtid`, `procname`; in kernel traces `pid`, `tid`), in the environment of a
 //! trace of one process, or in the state stream of a Dormouse trace.
@@ -13,7 +13,7 @@ use super::ClassRef;
 use crate::hash::QuickMap;
 use crate::model::EnvValue;
 use crate::plan::{Pick, Picked};
-use crate::processes::{Named, Processes};
+use crate::processes::{Named, ProcessPlaces, Processes};
 use crate::stream::{Event, EventFields, Scratch, TraceRef};
 
 /// Writer of an event.
@@ -27,6 +27,8 @@ pub struct Writer<'a> {
     pub name: Option<Cow<'a, [u8]>>,
     /// Name of the thread, if it has one of its own.
     pub thread: Option<&'a str>,
+    /// Where the process runs.
+    pub places: ProcessPlaces<'a>,
 }
 
 /// Writers of events, as known from the events so far.
@@ -92,7 +94,12 @@ impl Places {
     }
 
     pub(super) fn has_name(&self) -> bool {
-        self.name.is_some() || self.env_name.is_some() || (self.is_own && self.pid.is_some())
+        self.name.is_some() || self.env_name.is_some() || self.has_places()
+    }
+
+    /// Whether the state stream can say where the process runs.
+    pub(super) fn has_places(&self) -> bool {
+        self.is_own && self.pid.is_some()
     }
 }
 
@@ -150,6 +157,10 @@ impl Writers {
             (Some(Ok(pid)), Some(Ok(tid))) if places.is_own => self.processes.thread_name(key(class.trace), pid, tid),
             _ => None,
         };
-        Writer { pid, tid, name, thread }
+        let places = match pid.map(u32::try_from) {
+            Some(Ok(pid)) if places.is_own => self.processes.places(key(class.trace), pid),
+            _ => ProcessPlaces::default(),
+        };
+        Writer { pid, tid, name, thread, places }
     }
 }

@@ -73,7 +73,7 @@ impl Format {
 pub struct Tag {
     /// Name, for which [`dormouse_abi::tag::is_tag_name`] holds.
     pub name: String,
-    /// Texts and their numbers; empty until the trace is closed.
+    /// Texts and their numbers; of a trace that is being written, those that its owner has seen.
     pub texts: Vec<Label>,
 }
 

@@ -2,15 +2,17 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use dormouse_abi::rule::value::Value as RuleValue;
 use dormouse_abi::rule::{hash, is_in_sample};
+use dormouse_ctf::Metadata;
 use dormouse_e2e::check::check;
 use dormouse_e2e::program::Program;
-use dormouse_e2e::run::{Record, babeltrace2_lines, dormouse};
+use dormouse_e2e::run::{Record, babeltrace2_lines, dormouse, owner_of};
 use dormouse_e2e::trace::has_joined;
 use rustix::fs::{FileType, Mode};
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::{AMPLE, TINY, TRACED};
@@ -313,6 +315,63 @@ fn a_session_without_room_has_whole_events() {
     }
 }
 
+/// A trace shows the texts to a reader that follows it, and after its owner was killed.
+#[test]
+fn texts_are_in_a_trace_that_is_being_written() {
+    for (mode, format) in [("discard", "ctf1.8"), ("overwrite", "ctf2")] {
+        let record = Record::new().mode(mode).budget(AMPLE).context(BOTH).option("--format").option(format);
+        let gates = ["first", "second"].map(|name| record.place().join(name));
+        for gate in &gates {
+            rustix::fs::mknodat(rustix::fs::CWD, gate, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        }
+        let [first, second] = gates.each_ref().map(|gate| gate.to_str().unwrap());
+        let script = "echo begun; cat \"$1\"; \"$0\" tags 2 1200; echo ended; cat \"$2\"";
+        let mut running = record.start(&["sh", "-c", script, TRACED, first, second]);
+        running.wait_for("begun");
+        let dir = running.dir().to_path_buf();
+        let view = ["--follow", "--format", "json", "-e", "e2e:tagged_text"];
+        let mut follow = Command::new(dormouse());
+        let followed = running.place().join("followed");
+        follow.arg("view").arg(&dir).args(view).stdout(std::fs::File::create(&followed).unwrap()).stderr(Stdio::null());
+        let mut follow = follow.spawn().unwrap();
+        std::fs::write(first, "").unwrap();
+        running.wait_for("ended");
+        let texts = || {
+            let metadata = std::fs::read(dir.join("metadata")).unwrap();
+            let tags = Metadata::decode(&metadata).map(|metadata| metadata.options.tags);
+            tags.map_or(0, |tags| tags.iter().map(|tag| tag.texts.len()).sum())
+        };
+        // Four users, and nobody.
+        running.wait_until("the texts", || texts() == 5);
+        // The next owner goes on with the trace.
+        let owner = running.owner();
+        assert!(running.kill_owner_alone(Signal::KILL));
+        let pid = running.pid();
+        running.wait_until("the next owner", || owner_of(pid).is_some_and(|next| Some(next) != owner));
+        running.kill_owner();
+        running.wait_until("the end of what follows", || follow.try_wait().unwrap().is_some());
+        let text = std::fs::read_to_string(followed).unwrap();
+        let followed: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        for event in &followed {
+            assert_eq!(event["context"]["tag"]["user"], event["fields"]["user"], "{event}");
+        }
+        let metadata = Metadata::decode(&std::fs::read(dir.join("metadata")).unwrap()).unwrap();
+        assert!(!metadata.totals.is_closed());
+        if mode == "overwrite" {
+            assert!(texts() == 5 && followed.is_empty());
+            continue;
+        }
+        let found = tagged(&dir, &["request", "user"]);
+        let texts = count(&found, |event| event["event"] == "e2e:tagged_text");
+        assert!(texts > 1000 && texts == followed.len(), "{texts}, {}", followed.len());
+        if let Some(lines) = babeltrace2_lines(&dir) {
+            let alices = count(&found, |event| event["context"]["tag"]["user"] == "alice");
+            assert!(alices > 100);
+            assert_eq!(lines.lines().filter(|line| line.contains("user = ( \"alice\" : ")).count(), alices);
+        }
+    }
+}
+
 /// `id` and the kernel say the same.
 #[test]
 fn a_trace_says_where_its_processes_run() {
@@ -340,6 +399,43 @@ fn a_trace_says_where_its_processes_run() {
     assert_eq!(fields["uid"].to_string(), id("-u"));
     assert!(fields["user"] == "" || fields["user"] == id("-un"), "{fields}");
     assert_eq!(fields["cgroup"], cgroup);
+    // They are names in conditions on events, and events are grouped by them.
+    let ask = |arguments: &[&str]| {
+        let mut command = Command::new(dormouse());
+        command.arg(arguments[0]).arg(&recording.dir).args(&arguments[1..]).args(["-e", "e2e:*"]);
+        let output = command.output().unwrap();
+        assert!(output.stderr.is_empty(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let mut conditions = vec![(format!("uid == {}", id("-u")), true), (format!("uid != {}", id("-u")), false)];
+    if fields["user"] != "" {
+        conditions.push((format!("user == \"{}\" and not user == \"x\"", id("-un")), true));
+    }
+    if !cgroup.is_empty() {
+        conditions.push((format!("context.cgroup == \"{cgroup}\""), true));
+    }
+    for (condition, is_it) in conditions {
+        let found = ask(&["view", "--where", &condition]);
+        assert_eq!(found.lines().count(), if is_it { 3 } else { 0 }, "{condition}: {found}");
+    }
+    let counted: Value = serde_json::from_str(&ask(&["stats", "--json", "--by", "uid"])).unwrap();
+    let rows = counted["rows"].as_array().unwrap();
+    assert_eq!((rows.len(), rows[0]["key"]["uid"].to_string(), &rows[0]["count"]), (1, id("-u"), &3.into()));
+}
+
+/// A field of an event goes before the user of its process, in rules too. A rule does not know the latter.
+#[test]
+fn a_field_called_user_is_no_user_of_a_process() {
+    let record = Record::new().budget(AMPLE).context(BOTH).option("-e").option("e2e:tagged_text where user == \"bob\"");
+    let recording = record.run(&[TRACED, "tags", "1", "1200"]).succeeded();
+    let found = tagged(&recording.dir, &["request", "user"]);
+    assert!(found.len() > 100 && count(&found, |event| event["fields"]["user"] == "bob") == found.len());
+    let view = ["--where", "user == \"bob\"", "-e", "e2e:*"];
+    let output = Command::new(dormouse()).arg("view").arg(&recording.dir).args(view).output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap().lines().count(), found.len());
+    let record = Record::new().option("-e").option("e2e:tagged_1 where user == \"bob\"");
+    let stderr = record.run(&[TRACED, "tags", "1", "3"]).stderr;
+    assert!(stderr.contains("it knows fields and `event`, but not user"), "{stderr}");
 }
 
 #[test]
