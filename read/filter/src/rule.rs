@@ -253,20 +253,25 @@ fn is_other_part(name: &Name) -> bool {
     }
 }
 
+/// Returns the error that a rule does not know such a part.
+fn other_part(text: &str, offset: usize, name: &Name) -> FilterError {
+    let what = format!(
+        "a rule is asked before there is a record, so it knows fields, tags and `event`, but not {name}; \
+         a field of that name is fields.{name}"
+    );
+    FilterError::at(text, offset, what)
+}
+
 /// Checks a name in a rule, which is at `offset` of the text.
 ///
 /// # Errors
 /// A rule does not know such a part of a record, or no tag may have that name.
 fn check_name(text: &str, offset: usize, name: &Name) -> Result<(), FilterError> {
-    let what = match name.tag() {
-        Some(tag) if !is_tag_name(tag) => NO_TAG_NAME.to_string(),
-        None if is_other_part(name) => format!(
-            "a rule is asked before there is a record, so it knows fields, tags and `event`, but not {name}; \
-             a field of that name is fields.{name}"
-        ),
-        _ => return Ok(()),
-    };
-    Err(FilterError::at(text, offset, what))
+    match name.tag() {
+        Some(tag) if !is_tag_name(tag) => Err(FilterError::at(text, offset, NO_TAG_NAME)),
+        None if is_other_part(name) => Err(other_part(text, offset, name)),
+        _ => Ok(()),
+    }
 }
 
 impl Filter {
