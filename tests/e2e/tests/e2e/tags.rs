@@ -435,7 +435,7 @@ fn a_field_called_user_is_no_user_of_a_process() {
     assert_eq!(String::from_utf8(output.stdout).unwrap().lines().count(), found.len());
     let record = Record::new().option("-e").option("e2e:tagged_1 where user == \"bob\"");
     let stderr = record.run(&[TRACED, "tags", "1", "3"]).stderr;
-    assert!(stderr.contains("it knows fields and `event`, but not user"), "{stderr}");
+    assert!(stderr.contains("it knows fields, tags and `event`, but not user"), "{stderr}");
 }
 
 #[test]
