@@ -487,7 +487,7 @@ fn a_level_is_a_name_in_conditions() {
     assert!(matches!(bound(&at_most, &ClassDecl { fields, ..error }), Bound::If(_)));
 }
 
-/// What tags have decides for each event: also texts that the process has not had, and tags that it may set later.
+/// Conditions on tags are decided for each event, by the tags and texts that the thread has then.
 #[test]
 fn tags_are_values_of_the_thread() {
     let ask = |question: Question, wanted, name: &[&str], tags: &[u64]| {
