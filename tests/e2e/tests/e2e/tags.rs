@@ -325,7 +325,7 @@ fn texts_are_in_a_trace_that_is_being_written() {
             rustix::fs::mknodat(rustix::fs::CWD, gate, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
         }
         let [first, second] = gates.each_ref().map(|gate| gate.to_str().unwrap());
-        let script = "echo begun; cat \"$1\"; \"$0\" tags 2 1200; echo ended; cat \"$2\"";
+        let script = "echo begun; cat \"$1\"; \"$0\" tags 2 12000; echo ended; cat \"$2\"";
         let mut running = record.start(&["sh", "-c", script, TRACED, first, second]);
         running.wait_for("begun");
         let dir = running.dir().to_path_buf();
@@ -341,7 +341,7 @@ fn texts_are_in_a_trace_that_is_being_written() {
             let tags = Metadata::decode(&metadata).map(|metadata| metadata.options.tags);
             tags.map_or(0, |tags| tags.iter().map(|tag| tag.texts.len()).sum())
         };
-        // Four users, and nobody.
+        // Four users, and nobody. The last page of each CPU is not on disk.
         running.wait_until("the texts", || texts() == 5);
         // The next owner goes on with the trace.
         let owner = running.owner();
