@@ -112,6 +112,11 @@ pub(crate) fn is_word_char(c: char) -> bool {
     c.is_alphanumeric() || c == '_' || c == '$'
 }
 
+/// Returns the rest of a text that begins with a word.
+pub(crate) fn after_word<'t>(text: &'t str, word: &str) -> Option<&'t str> {
+    text.strip_prefix(word).filter(|rest| !rest.starts_with(is_word_char))
+}
+
 /// Parses a symbol and the blanks after it, if it is next.
 fn sign(input: &mut Input<'_>, sign: &'static str) -> Parsed<bool> {
     let found = opt(literal(sign)).parse_next(input)?.is_some();
@@ -123,8 +128,7 @@ fn sign(input: &mut Input<'_>, sign: &'static str) -> Parsed<bool> {
 
 /// Parses a keyword, if it is next.
 fn keyword(input: &mut Input<'_>, word: &'static str) -> Parsed<bool> {
-    let rest = input.input.as_ref();
-    if rest.strip_prefix(word).is_none_or(|rest| rest.starts_with(is_word_char)) {
+    if after_word(input.input.as_ref(), word).is_none() {
         return Ok(false);
     }
     sign(input, word)
@@ -215,9 +219,7 @@ fn operand(input: &mut Input<'_>) -> Parsed<Operand> {
         }
     }
     let rest = input.input.as_ref();
-    let is_keyword = ["and", "or", "not"]
-        .iter()
-        .any(|word| rest.strip_prefix(word).is_some_and(|rest| !rest.starts_with(is_word_char)));
+    let is_keyword = ["and", "or", "not"].iter().any(|word| after_word(rest, word).is_some());
     match rest.chars().next() {
         Some('"') => Ok(Operand::Literal(Literal::Text(text(input)?))),
         Some(c) if c.is_ascii_digit() || c == '-' || c == '.' => Ok(Operand::Literal(number(input)?)),
@@ -341,6 +343,21 @@ fn number(input: &mut Input<'_>) -> Parsed<Literal> {
             Ok(Literal::Integer((float * scale as f64).round() as i128))
         }
         _ => too_large(),
+    }
+}
+
+/// Parses the whole number, with or without a unit, that begins at a byte of a text. Returns the position of what
+/// follows it and its blanks too.
+pub(crate) fn parse_integer(text: &str, start: usize) -> Result<(i128, usize), FilterError> {
+    let mut input = Input { input: LocatingSlice::new(text), state: State::default() };
+    input.next_slice(start);
+    match number(&mut input) {
+        Ok(Literal::Integer(number)) => Ok((number, input.current_token_start())),
+        Ok(_) => Err(FilterError::at(text, start, "expected a whole number")),
+        Err(error) => {
+            let Wrong { offset, what } = error.into_inner().unwrap_or_default();
+            Err(FilterError::at(text, offset, what))
+        }
     }
 }
 

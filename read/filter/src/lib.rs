@@ -36,7 +36,7 @@
 //! A rule selects what a session records: `shop:* where bytes > 4K`, `shop:* level<=WARNING` by the level of classes,
 //! or `!shop:internal_*` for classes that are left out ([`RuleText`]). Programs that record have no parser. They get
 //! the filter as a [`Condition`](dormouse_abi::rule::Condition): a list of tests, of which each answer decides the
-//! event, or what is tested next.
+//! event, or what is tested next. With a [`Tail`], the session owner decides later which of the recorded events are kept.
 //!
 //! # Cost
 //! Evaluation allocates nothing. A comparison costs reading the two values and comparing them. Whole numbers are
@@ -53,6 +53,7 @@ mod grammar;
 mod program;
 mod rule;
 mod syntax;
+mod tail;
 
 pub use dormouse_abi::rule::value::{Fields, Labels, Value, matches};
 pub use dormouse_abi::rule::{Name, Part};
@@ -61,3 +62,4 @@ pub use error::FilterError;
 pub use grammar::parse_name;
 pub use program::{Binding, Filter, Kind, Test};
 pub use rule::RuleText;
+pub use tail::{TAIL_NS_MAX, TAIL_NS_MIN, Tail};

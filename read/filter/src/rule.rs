@@ -26,16 +26,18 @@ use dormouse_abi::rule::{
 use dormouse_abi::tag::{NO_TAG_NAME, is_tag_name};
 
 use crate::error::FilterError;
-use crate::grammar::{is_word_char, parse_name};
+use crate::grammar::{after_word, is_word_char, parse_name};
 use crate::program::{Binding, Filter, Kind, simplify};
 use crate::syntax::{Comparison, Expression, Operand};
+use crate::tail::{Tail, take_tail};
 
 /// Names of the parts of a record other than its fields and tags.
 const OTHER_PARTS: [&str; 10] = ["time", "cpu", "pid", "tid", "process", "comm", "cpu_id", "vpid", "vtid", "procname"];
 
 /// Text of a rule, taken apart: `PATTERN`, or `!PATTERN` for an exclusion, and clauses in any order, each at most once:
 /// `level<=LEVEL` (`level==LEVEL` is that level only), `where EXPR`, and `sample 1/N`, `sample N/s` or
-/// `sample by FIELD 1/N`, where a tag may be in the place of a field. An exclusion has the first one only.
+/// `sample by FIELD 1/N`, where a tag may be in the place of a field, and `tail TIME by FIELD keep EXPR`, beside which
+/// there is no sample by chance. An exclusion has the first one only.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RuleText {
     /// The whole text.
@@ -44,6 +46,8 @@ pub struct RuleText {
     levels_at: usize,
     /// Position of the sample.
     sample_at: usize,
+    /// Position of the tail.
+    tail_at: usize,
     /// Pattern of the names of event classes; see [`matches`](dormouse_abi::class::matches).
     pub pattern: String,
     /// Levels of the event classes; `None`: any, or no level.
@@ -54,19 +58,16 @@ pub struct RuleText {
     pub filter: Option<Filter>,
     /// Sample of the events that the condition selects; an exclusion has none.
     pub sample: Option<Sample>,
+    /// Which of the selected events are kept; an exclusion has none.
+    pub tail: Option<Tail>,
 }
 
 /// The clauses of a rule.
-const CLAUSES: &str = "`where CONDITION`, `level<=LEVEL` or `sample 1/N`";
-
-/// Returns the rest of a text that begins with a word.
-fn after_word<'t>(text: &'t str, word: &str) -> Option<&'t str> {
-    text.strip_prefix(word).filter(|rest| !rest.starts_with(is_word_char))
-}
+const CLAUSES: &str = "`where CONDITION`, `level<=LEVEL`, `sample 1/N` or `tail 10s by FIELD keep CONDITION`";
 
 /// Whether a text behind a complete condition begins another clause.
 fn begins_clause(text: &str) -> bool {
-    ["level", "sample", "where"].iter().any(|word| after_word(text, word).is_some())
+    ["level", "sample", "tail", "where"].iter().any(|word| after_word(text, word).is_some())
 }
 
 impl RuleText {
@@ -93,11 +94,13 @@ impl RuleText {
             text: text.to_string(),
             levels_at: 0,
             sample_at: 0,
+            tail_at: 0,
             pattern: pattern.to_string(),
             levels: None,
             is_exclusion,
             filter: None,
             sample: None,
+            tail: None,
         };
         while !rest.is_empty() {
             let at = text.len() - rest.len();
@@ -107,8 +110,8 @@ impl RuleText {
                 rest = behind;
                 rule.levels.replace(levels).is_some()
             } else if is_exclusion {
-                let what = "an exclusion has no condition and no sample; write the condition with the pattern that it \
-                            excludes from, and `not`";
+                let what = "an exclusion has no condition, no sample and no tail; write the condition with the pattern \
+                            that it excludes from, and `not`";
                 return wrong(rest, what);
             } else if let Some(behind) = after_word(rest, "where") {
                 let (filter, end) = Filter::parse_from(text, text.len() - behind.len(), begins_clause)?;
@@ -119,6 +122,11 @@ impl RuleText {
                 let (sample, behind) = take_sample(text, behind.trim_start())?;
                 rest = behind;
                 rule.sample.replace(sample).is_some()
+            } else if let Some(behind) = after_word(rest, "tail") {
+                rule.tail_at = at;
+                let (tail, behind) = take_tail(text, behind.trim_start(), begins_clause)?;
+                rest = behind;
+                rule.tail.replace(tail).is_some()
             } else {
                 return wrong(rest, &format!("expected {CLAUSES}"));
             };
@@ -126,11 +134,41 @@ impl RuleText {
                 return Err(FilterError::at(text, at, "a rule has at most one clause of this kind"));
             }
         }
+        if rule.tail.is_some() && matches!(rule.sample, Some(Sample::OneIn(_) | Sample::PerSecond(_))) {
+            let what = "a sample by chance would take events away from the requests that the tail keeps; \
+                        `sample by FIELD 1/N` takes whole ones";
+            return Err(FilterError::at(text, rule.sample_at, what));
+        }
         Ok(rule)
     }
 
     /// Returns the error that the events have no field by which the rule samples. `known`: the fields that they have.
     pub fn no_key<'k>(&self, known: impl IntoIterator<Item = &'k str>) -> FilterError {
+        self.lacks("the field of this sample", self.sample_at, known)
+    }
+
+    /// Returns the error that the events have no field by which the tail finds those that belong together.
+    pub fn no_tail_key<'k>(&self, known: impl IntoIterator<Item = &'k str>) -> FilterError {
+        self.lacks("the field of this tail", self.tail_at, known)
+    }
+
+    /// Returns the error that a session owner does not see this tag, because the session does not record it.
+    pub fn tag_not_recorded(&self, tag: &str) -> FilterError {
+        let what = format!(
+            "where a rule has a tail, the session decides by what it has recorded, and it does not record tag.{tag}; \
+             add --context tag.{tag}"
+        );
+        FilterError::at(&self.text, self.text.find(tag).unwrap_or(0), what)
+    }
+
+    /// Returns the error that another rule has a tail, beside which this one has no rate.
+    pub fn rate_beside_tail(&self) -> FilterError {
+        let what = "a sample of N/s is drawn in each process, and cannot be told from the events of a tail in another \
+                    rule; `sample 1/N` can";
+        FilterError::at(&self.text, self.sample_at, what)
+    }
+
+    fn lacks<'k>(&self, field: &str, at: usize, known: impl IntoIterator<Item = &'k str>) -> FilterError {
         let mut known: Vec<&str> = known.into_iter().collect();
         known.sort_unstable();
         known.dedup();
@@ -138,17 +176,19 @@ impl RuleText {
             [] => "they have none".to_string(),
             names => format!("there are {}", names.join(", ")),
         };
-        let what = format!("no event that {} matches has the field of this sample; {there}", self.pattern);
-        FilterError::at(&self.text, self.sample_at, what)
+        let what = format!("no event that {} matches has {field}; {there}", self.pattern);
+        FilterError::at(&self.text, at, what)
     }
 
-    /// Returns the names of tags in the condition and the sample.
+    /// Returns the names of tags in the condition, the sample and the tail.
     pub fn tags(&self) -> impl Iterator<Item = &Name> {
         let by = match &self.sample {
             Some(Sample::By(name, _)) => Some(name),
             _ => None,
         };
-        self.filter.iter().flat_map(Filter::names).chain(by).filter(|name| name.tag().is_some())
+        let of_tail = self.tail.iter().flat_map(|tail| tail.keep.names().chain([&tail.key]));
+        let all = self.filter.iter().flat_map(Filter::names).chain(by).chain(of_tail);
+        all.filter(|name| name.tag().is_some())
     }
 
     /// Returns the error that no class that the pattern matches has a level within the bound. `known`: the levels that
@@ -166,15 +206,19 @@ impl RuleText {
         FilterError::at(&self.text, self.levels_at, what)
     }
 
-    /// Returns the rule that programs evaluate.
+    /// Returns the rule that programs evaluate. They do not know of tails.
     ///
     /// # Errors
-    /// The filter cannot be the condition of a rule; see [`Filter::condition`]. Or the sample is by a part of the record
-    /// that is no field and no tag.
+    /// The filter cannot be the condition of a rule, nor can that of the tail; see [`Filter::condition`]. Or sample or
+    /// tail are by a part of the record that is no field and no tag.
     pub fn to_rule(&self) -> Result<Rule, FilterError> {
         let condition = self.filter.as_ref().map(Filter::condition).transpose()?.unwrap_or_default();
         if let Some(Sample::By(name, _)) = &self.sample {
             check_name(&self.text, self.sample_at, name)?;
+        }
+        if let Some(Tail { key, keep, .. }) = &self.tail {
+            check_name(&self.text, self.tail_at, key)?;
+            keep.condition()?;
         }
         let (pattern, sample) = (self.pattern.clone(), self.sample.clone());
         Ok(Rule { pattern, levels: self.levels, is_exclusion: self.is_exclusion, condition, sample })

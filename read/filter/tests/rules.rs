@@ -66,7 +66,8 @@ fn rules_may_have_a_bound_on_levels() {
 fn wrong_bounds_on_levels_have_their_position() {
     let relation = "expected `<=` or `==`, such as `level<=WARNING`".to_string();
     let pattern = "expected a pattern of event classes, such as `shop:*`".to_string();
-    let condition = "expected `where CONDITION`, `level<=LEVEL` or `sample 1/N`".to_string();
+    let condition =
+        "expected `where CONDITION`, `level<=LEVEL`, `sample 1/N` or `tail 10s by FIELD keep CONDITION`".to_string();
     let again = "a rule has at most one clause of this kind".to_string();
     for (text, column, what) in [
         ("shop:* level<=LOUD", 15, format!("there is no level LOUD; there are {}", Level::LIST)),
@@ -143,6 +144,74 @@ fn rules_may_have_a_sample() {
 }
 
 #[test]
+fn rules_may_have_a_tail() {
+    for (text, window_ns, key, kept) in [
+        ("shop:* tail 10s by id keep status >= 500", 10_000_000_000, "id", "status >= 500"),
+        (" shop:*\ttail  1ms  by  order.id  keep  failed", 1_000_000, "order.id", "failed"),
+        (
+            "shop:* tail 10m by tag.request keep not ok or a == b where n",
+            600_000_000_000,
+            "tag.request",
+            "not ok or a == b",
+        ),
+        ("shop:* where tail > 1 tail 1.5s by id keep keep level<=INFO", 1_500_000_000, "id", "keep"),
+        ("tail tail 2s by tail keep tail sample by tail 1/2", 2_000_000_000, "tail", "tail"),
+    ] {
+        let parsed = RuleText::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        let tail = parsed.tail.clone().unwrap();
+        assert_eq!((tail.window_ns, tail.key.to_string().as_str()), (window_ns, key), "{text}");
+        assert_eq!(tail.keep.condition(), Filter::parse(kept).unwrap().condition(), "{text}");
+        // Programs record what the rest of the rule selects.
+        let rest = text.replace(&text[text.rfind("tail ").unwrap()..], "");
+        if let Ok(rest) = RuleText::parse(&rest)
+            && rest.tail.is_none()
+            && parsed.filter.is_none()
+            && parsed.sample.is_none()
+            && parsed.levels.is_none()
+        {
+            assert_eq!(parsed.to_rule(), rest.to_rule(), "{text}");
+        }
+        parsed.to_rule().unwrap();
+    }
+    let time = "expected a time, such as `tail 10s by id keep status >= 500`";
+    let range = "the time of a tail is from 1ms to 10m";
+    let by = "expected `by` and a field or a tag, such as `by id`";
+    let keep = "expected `keep` and a condition, such as `keep status >= 500`";
+    let chance = "a sample by chance would take events away from the requests that the tail keeps; \
+                  `sample by FIELD 1/N` takes whole ones";
+    for (text, column, what) in [
+        ("shop:* tail", 12, time),
+        ("shop:* tail by id keep x", 13, time),
+        ("shop:* tail -5s by id keep x", 13, time),
+        ("shop:* tail 999us by id keep x", 13, range),
+        ("shop:* tail 11m by id keep x", 13, range),
+        ("shop:* tail 10 by id keep x", 13, range),
+        ("shop:* tail 10s", 16, by),
+        ("shop:* tail 10s keep x", 17, by),
+        ("shop:* tail 10s by", 19, "expected a field or a tag, such as `by id`"),
+        ("shop:* tail 10s by /", 20, "expected a field or a tag, such as `by id`"),
+        ("shop:* tail 10s by id", 22, keep),
+        ("shop:* tail 10s by id where x", 23, keep),
+        ("shop:* tail 10s by id keep", 27, "expected a field or a value, the filter ends"),
+        ("shop:* tail 10s by id keep x tail 1s by id keep x", 30, "a rule has at most one clause of this kind"),
+        ("shop:* sample 1/10 tail 10s by id keep x", 8, chance),
+        ("shop:* tail 10s by id keep x sample 5/s", 30, chance),
+        ("shop:* tail 5x by id keep x", 14, "`x` is no unit; there are K M G T ns us µs ms s m h d"),
+    ] {
+        let error = RuleText::parse(text).expect_err(text);
+        assert_eq!((error.column, error.what.as_str()), (column, what), "{text}");
+    }
+    for (text, column) in [("shop:* tail 1s by pid keep x", 8), ("shop:* tail 1s by id keep comm == \"x\"", 27)] {
+        let error = RuleText::parse(text).unwrap().to_rule().expect_err(text);
+        assert!(error.column == column && error.what.starts_with("a rule is asked before"), "{text}: {error}");
+    }
+    let rule = RuleText::parse("shop:* tail 1s by tag.request keep tag.user == \"x\" or n").unwrap();
+    assert_eq!(rule.tags().map(ToString::to_string).collect::<Vec<_>>(), ["tag.user", "tag.request"]);
+    assert!(rule.no_tail_key(["n", "id"]).what.ends_with("has the field of this tail; there are id, n"));
+    assert!(RuleText::parse("!shop:* tail 1s by id keep x").is_err());
+}
+
+#[test]
 fn rules_know_tags_and_no_other_part_of_a_record() {
     for text in [
         "shop:* where tag.user == \"alice\" and bytes > 4K",
@@ -196,9 +265,10 @@ fn clauses_have_no_order() {
 #[test]
 fn errors_in_rules_have_their_position_in_the_whole_text() {
     let pattern = "expected a pattern of event classes, such as `shop:*`";
-    let exclusion = "an exclusion has no condition and no sample; write the condition with the pattern that it excludes \
+    let exclusion = "an exclusion has no condition, no sample and no tail; write the condition with the pattern that it excludes \
                      from, and `not`";
-    let clause = || "expected `where CONDITION`, `level<=LEVEL` or `sample 1/N`".to_string();
+    let clause =
+        || "expected `where CONDITION`, `level<=LEVEL`, `sample 1/N` or `tail 10s by FIELD keep CONDITION`".to_string();
     let comparison = "expected a comparison (`==` `!=` `<` `<=` `>` `>=` `~`)";
     for (text, line, column, what) in [
         ("", 1, 1, pattern.to_string()),
@@ -226,7 +296,7 @@ fn errors_in_rules_have_their_position_in_the_whole_text() {
     let shown = |text: &str| RuleText::parse(text).unwrap_err().to_string();
     assert_eq!(
         shown("shop:* when n > 3"),
-        "line 1, column 8: expected `where CONDITION`, `level<=LEVEL` or `sample 1/N`\n  shop:* when n > 3\n         ^"
+        "line 1, column 8: expected `where CONDITION`, `level<=LEVEL`, `sample 1/N` or `tail 10s by FIELD keep CONDITION`\n  shop:* when n > 3\n         ^"
     );
     assert_eq!(shown("!"), format!("line 1, column 2: {pattern}\n  !\n   ^"));
     assert_eq!(
