@@ -38,10 +38,12 @@ pub enum Cause {
     OwnerKilled,
     /// The session owner could not complete its work.
     Unfinished,
+    /// It was decided which events a tail keeps before that could be known.
+    TailEarly,
 }
 
 /// The table of causes: the cause, its machine-readable name, whether it counts events, and the text for people.
-const CAUSES: [(Cause, &str, bool, &str); 12] = [
+const CAUSES: [(Cause, &str, bool, &str); 13] = [
     (Cause::NoPage, "no_page", true, "no page was free, nor could a packet be written that says so"),
     (Cause::WriteFailed, "write_failed", true, "the trace could not be written"),
     (Cause::DiskMax, "disk_max", true, "the trace has reached --disk-max, or all sessions --disk-max-user"),
@@ -59,6 +61,12 @@ const CAUSES: [(Cause, &str, bool, &str); 12] = [
     ),
     (Cause::OwnerKilled, "owner_killed", false, "the owner was killed and not all was found"),
     (Cause::Unfinished, "unfinished", false, "the trace ends where its owner failed"),
+    (
+        Cause::TailEarly,
+        "tail_early",
+        false,
+        "pages were written before it was known which events their tails keep; give a larger --budget or shorter tails",
+    ),
 ];
 
 impl Cause {

@@ -217,6 +217,14 @@ records! {
         /// Id of the container that the control group's name tells.
         container: &'a str,
     },
+    /// Number of events of one class that programs recorded, and that no tail of the session's rules kept. They are not
+    /// lost. Older traces do not have this class.
+    14 => NotKept "not_kept" {
+        /// `provider:name`, or `(other classes)` for classes without a count of their own.
+        class: &'a str,
+        /// Number of events.
+        count: u64,
+    },
 }
 
 /// Number of classes that the state stream of every trace has. Those after them are newer.

@@ -3,7 +3,7 @@
 use core::fmt;
 
 /// Version of all messages. It changes when any message changes.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// First bytes of a conversation, in either direction.
 pub const MAGIC: [u8; 8] = *b"dormouse";

@@ -110,7 +110,7 @@ fn owner_to_tool() -> impl Strategy<Value = OwnerToTool> {
         let [bytes, bytes_max, room, free, drawn, queued, beyond] = numbers;
         BudgetState { page_size_bytes, streams, bytes, bytes_max, room, free, drawn, queued, beyond, is_overwrite }
     });
-    let status = (line(4096), any::<([u32; 8], [u64; 14])>()).prop_map(|(dir, (counts, numbers))| {
+    let status = (line(4096), any::<([u32; 8], [u64; 15])>()).prop_map(|(dir, (counts, numbers))| {
         let [owner, processes, processes_max, clients, clients_max, classes, classes_max, classes_refused] = counts;
         let [
             owner_restarts,
@@ -127,6 +127,7 @@ fn owner_to_tool() -> impl Strategy<Value = OwnerToTool> {
             disk_user_max,
             events_rejected,
             events_sampled_out,
+            events_not_kept,
         ] = numbers;
         Status {
             owner,
@@ -152,6 +153,7 @@ fn owner_to_tool() -> impl Strategy<Value = OwnerToTool> {
             disk_bytes_user_max: disk_user_max,
             events_rejected,
             events_sampled_out,
+            events_not_kept,
         }
     });
     let rules = (list(line(300), 0..4), list(any::<(u32, bool)>(), 0..4))

@@ -83,6 +83,8 @@ pub struct Status {
     pub events_rejected: u64,
     /// Number of events that sampling has left out so far.
     pub events_sampled_out: u64,
+    /// Number of events that programs have recorded and no tail has kept so far.
+    pub events_not_kept: u64,
 }
 
 /// Rules of a session, and which processes follow them.
@@ -108,7 +110,7 @@ structures! {
         owner: u32, owner_restarts: u64, dir: Line<4096>, descriptors: u64, descriptors_max: u64, processes: u32, processes_max: u32, processes_joined: u64,
         programs_refused: u64, clients: u32, clients_max: u32, clients_dropped: u64, classes: u32, classes_max: u32, classes_refused: u32,
         snapshots_taken: u64, snapshots_refused: u64, disk_bytes: u64, disk_bytes_max: u64, disk_bytes_user: u64,
-        disk_bytes_user_max: u64, events_rejected: u64, events_sampled_out: u64,
+        disk_bytes_user_max: u64, events_rejected: u64, events_sampled_out: u64, events_not_kept: u64,
     }
     BudgetState {
         page_size_bytes: u32, streams: u32, bytes: u64, bytes_max: u64, room: u64, free: u64, drawn: u64, queued: u64, beyond: u64,
