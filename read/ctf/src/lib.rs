@@ -90,11 +90,11 @@ pub use merge::Merge;
 pub use metadata::{Metadata, MetadataError};
 pub use own_classes::{Class, Classes};
 pub use processes::Processes;
-pub use select::{ClassRef, KeptValues, PairEnd, PairFilter, Selection, Weights, Writer, Writers};
+pub use select::{ClassRef, KeptValues, PairEnd, PairFilter, Selection, TailSampler, Weights, Writer, Writers};
 pub use stats::Stats;
 pub use stream::{
-    ClassCounts, Event, FirstPacket, IntervalCounts, Notice, PacketSpan, Position, Problem, RecordError, Scratch,
-    Source, StreamReader, TraceRef, count_records, first_record_since,
+    ClassCounts, Event, FirstPacket, IntervalCounts, Notice, PacketSpan, PageCopy, PagePlace, PageRecord, PageRecords,
+    Position, Problem, RecordError, Scratch, Source, StreamReader, TraceRef, count_records, first_record_since,
 };
 pub use time::Correction;
 pub use trace::Trace;

@@ -39,11 +39,11 @@ impl fmt::Display for StatsTable<'_> {
         if !stats.unrecorded.is_empty() {
             f.write_str("\nnot recorded, by the session's rules")?;
         }
-        let rows = stats
-            .unrecorded
-            .iter()
-            .map(|class| vec![class.rejected.to_string(), class.sampled_out.to_string(), printable(&class.name)]);
-        table(f, &["REJECTED", "SAMPLED OUT", "CLASS"], rows.collect())?;
+        let rows = stats.unrecorded.iter().map(|class| {
+            let counts = [class.rejected, class.sampled_out, class.not_kept].map(|count| count.to_string());
+            counts.into_iter().chain([printable(&class.name)]).collect()
+        });
+        table(f, &["REJECTED", "SAMPLED OUT", "NOT KEPT", "CLASS"], rows.collect())?;
         table(f, &loss::HEADS, loss::rows(&stats.loss_places))?;
         if stats.loss_places.more > 0 {
             writeln!(f, "… and {} more", stats.loss_places.more)?;
@@ -155,8 +155,8 @@ mod tests {
             loss_possible: vec![cause("a \x1b[2Jword", 2), cause("another", 0)],
             lost_by_class: vec![lost("http:request", 13), lost("(other classes)", 2)],
             unrecorded: vec![
-                UnrecordedStats { name: "http:request".into(), rejected: 1234, sampled_out: 0 },
-                UnrecordedStats { name: "a\x1b:b".into(), rejected: 0, sampled_out: 7 },
+                UnrecordedStats { name: "http:request".into(), rejected: 1234, sampled_out: 0, not_kept: 0 },
+                UnrecordedStats { name: "a\x1b:b".into(), rejected: 0, sampled_out: 7, not_kept: 40 },
             ],
             classes_refused: vec![Refusal {
                 name: "größe:a".into(),
@@ -203,9 +203,9 @@ LOST  CLASS
    2  (other classes)
 
 not recorded, by the session's rules
-REJECTED  SAMPLED OUT  CLASS
-    1234            0  http:request
-       0            7  a\u{fffd}:b
+REJECTED  SAMPLED OUT  NOT KEPT  CLASS
+    1234            0         0  http:request
+       0            7        40  a\u{fffd}:b
 
 LOST  PACKETS                  FROM                    TO  STREAM
    5        0  1700000000.000000020  1700000000.000000020  cpu3

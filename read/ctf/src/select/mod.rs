@@ -10,11 +10,13 @@
 
 mod class_ref;
 mod pair;
+mod tail;
 mod weights;
 mod writers;
 
 pub use class_ref::ClassRef;
 pub use pair::{KeptValues, PairEnd, PairFilter};
+pub use tail::TailSampler;
 pub use weights::{Estimate, RuleTimes, SampledRules, Weigher, Weight, WeightCounts, Weights};
 pub use writers::{Writer, Writers};
 

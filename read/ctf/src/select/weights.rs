@@ -13,7 +13,7 @@
 //!   a rule without a sample                             p = 1
 //!   sample 1/10, sample 1/100                           p = 1/10
 //!   sample 1/10, sample by user 1/4, sample by id 1/2   p = 1 - (1 - 1/10) (1 - 1/4) (1 - 1/2)
-//!   sample 50/s, or a tag that events do not have       p is not known
+//!   sample 50/s, a tail, or a tag that events lack      p is not known
 //!   no rule                                             p = 1: the program recorded by earlier or later rules
 //! ```
 //! The sum of the weights of recorded events estimates the number of events for which a condition was true, without
@@ -133,9 +133,10 @@ impl SampledRules {
         SampledRules { rules: text.lines().enumerate().take(RULE_COUNT_MAX + 1).map(parsed).collect() }
     }
 
-    /// Whether a rule has a sample. Without one, all events have the weight 1.
+    /// Whether a rule has a sample or a tail. Without them, all events have the weight 1.
     pub fn has_samples(&self) -> bool {
-        self.rules.iter().any(|rule| rule.as_ref().is_none_or(|rule| rule.sample.is_some()))
+        let is_sample = |rule: &RuleText| rule.sample.is_some() || rule.tail.is_some();
+        self.rules.iter().any(|rule| rule.as_ref().is_none_or(is_sample))
     }
 
     fn of_class<'s>(&'s self, class: &ClassRef<'_>) -> impl Iterator<Item = Option<&'s RuleText>> {
@@ -146,9 +147,11 @@ impl SampledRules {
         self.rules.iter().map(Option::as_ref).filter(move |rule| rule.is_none_or(matches))
     }
 
-    /// Returns the samples in the rules that match a class, as rules have them: `1/100`, `50/s`, `by user 1/4`.
+    /// Returns the samples in the rules that match a class, as rules have them: `1/100`, `50/s`, `by user 1/4`; and
+    /// tails, by what keeps an event: `tail by id`.
     pub fn samples(&self, class: &ClassRef<'_>) -> BTreeSet<String> {
         let text = |rule: Option<&RuleText>| match rule {
+            Some(RuleText { tail: Some(tail), .. }) => Some(format!("tail by {}", tail.key)),
             Some(rule) => Some(match rule.sample.as_ref()? {
                 Sample::OneIn(count) => format!("1/{count}"),
                 Sample::PerSecond(count) => format!("{count}/s"),
@@ -176,6 +179,7 @@ impl SampledRules {
                 continue;
             }
             let part = match &rule.sample {
+                _ if rule.tail.is_some() => Taken::Some,
                 None => Taken::All,
                 Some(Sample::OneIn(count)) => Taken::ByChance(*count),
                 Some(Sample::PerSecond(_)) => Taken::Some,

@@ -29,7 +29,7 @@ pub struct Collector<'a> {
     places: LossPlaces,
     lost: BTreeMap<String, u64>,
     /// Numbers of events that rules rejected, and that sampling left out.
-    unrecorded: BTreeMap<String, (u64, u64)>,
+    unrecorded: BTreeMap<String, [u64; 3]>,
     classes_refused: Vec<Refusal>,
     processes: Processes,
     history: History,
@@ -250,7 +250,12 @@ impl<'a> Collector<'a> {
             }
             StateRecord::Unrecorded { class, rejected, sampled_out } => {
                 let sums = self.unrecorded.entry(class.into()).or_default();
-                *sums = (sums.0.saturating_add(rejected), sums.1.saturating_add(sampled_out));
+                sums[0] = sums[0].saturating_add(rejected);
+                sums[1] = sums[1].saturating_add(sampled_out);
+            }
+            StateRecord::NotKept { class, count } => {
+                let sums = self.unrecorded.entry(class.into()).or_default();
+                sums[2] = sums[2].saturating_add(count);
             }
             StateRecord::Rules { rules } => self.rules[trace].note(ticks, rules),
             StateRecord::ClassRefused { class, program, reason } => self.classes_refused.push(Refusal {
@@ -306,10 +311,13 @@ impl<'a> Collector<'a> {
         let mut lost_by_class: Vec<_> = self.lost.into_iter().map(|(name, count)| LostStats { name, count }).collect();
         // The sort is stable: classes with equal counts stay in the order of their names.
         lost_by_class.sort_by_key(|lost| std::cmp::Reverse(lost.count));
-        let row = |(name, (rejected, sampled_out))| UnrecordedStats { name, rejected, sampled_out };
+        let row = |(name, counts): (String, [u64; 3])| {
+            let [rejected, sampled_out, not_kept] = counts;
+            UnrecordedStats { name, rejected, sampled_out, not_kept }
+        };
         let mut unrecorded: Vec<_> = self.unrecorded.into_iter().map(row).collect();
         // Stable too.
-        unrecorded.sort_by_key(|class| std::cmp::Reverse(class.rejected.saturating_add(class.sampled_out)));
+        unrecorded.sort_by_key(|class| std::cmp::Reverse(class.count()));
         let mut processes = programs::rows(&self.processes, &tally.rows, &tally.nameless, self.has_processes);
         if self.has_processes {
             processes.sort_by(|a, b| b.count.cmp(&a.count).then(a.vpid.cmp(&b.vpid)));

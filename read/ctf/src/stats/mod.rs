@@ -116,6 +116,15 @@ pub struct UnrecordedStats {
     pub rejected: u64,
     /// Number of events that sampling left out.
     pub sampled_out: u64,
+    /// Number of events that programs recorded and no tail kept.
+    pub not_kept: u64,
+}
+
+impl UnrecordedStats {
+    /// Number of all of them.
+    fn count(&self) -> u64 {
+        self.rejected.saturating_add(self.sampled_out).saturating_add(self.not_kept)
+    }
 }
 
 /// Events of one CPU.

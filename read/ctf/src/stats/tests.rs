@@ -28,6 +28,7 @@ fn the_figures_of_a_trace_are_exact() {
     for (class, rejected, sampled_out) in [("http:request", 4, 0), ("sched:idle", 1, 5), ("http:request", 0, 1)] {
         trace.state(50, &StateRecord::Unrecorded { class, rejected, sampled_out });
     }
+    trace.state(50, &StateRecord::NotKept { class: "http:request", count: 9 });
     trace.event(cpu3, 20, 7, 7, request, &[Value::U32(1)]);
     trace.packet(cpu3, 256, 5);
     trace.event(cpu3, 35, 7, 70, request, &[Value::U32(1)]);
@@ -47,7 +48,7 @@ fn the_figures_of_a_trace_are_exact() {
     assert_eq!(
         serde_json::to_value(&stats).unwrap(),
         serde_json::json!({
-            "events": 5, "state_events": 15, "events_lost": 108, "packets": 4, "bytes": bytes, "threads": 4,
+            "events": 5, "state_events": 16, "events_lost": 108, "packets": 4, "bytes": bytes, "threads": 4,
             "events_per_s": 5.0,
             "loss_places": {
                 "places": [
@@ -77,8 +78,8 @@ fn the_figures_of_a_trace_are_exact() {
                 {"name": "(other classes)", "count": 2},
             ],
             "unrecorded": [
-                {"name": "sched:idle", "rejected": 1, "sampled_out": 5},
-                {"name": "http:request", "rejected": 4, "sampled_out": 1},
+                {"name": "http:request", "rejected": 4, "sampled_out": 1, "not_kept": 9},
+                {"name": "sched:idle", "rejected": 1, "sampled_out": 5, "not_kept": 0},
             ],
             "classes_refused": [{"name": "größe:a", "program": "/bin/\x1b[ls", "reason": "no name"}],
             "span": {

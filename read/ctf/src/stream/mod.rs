@@ -43,7 +43,7 @@ pub use counts::{ClassCounts, IntervalCounts};
 pub use event::{Event, EventFields, Scratch};
 pub use growing::Position;
 pub use notice::{ClockSaid, Foreign, Notice, Problem, RecordError};
-pub use pages::{count_records, first_record_since};
+pub use pages::{PageCopy, PagePlace, PageRecord, PageRecords, count_records, first_record_since};
 pub use range::PacketSpan;
 pub(crate) use records::Passed;
 pub use select::{Choice, Chosen, ChosenOf, Viewer};
