@@ -19,6 +19,7 @@ use crate::pages::{Page, Pages};
 use crate::points::point;
 use crate::streams::StreamFiles;
 use crate::summary::Summary;
+use crate::tail::{SeenPage, Tails, Thinned};
 use crate::trace::Trace;
 
 /// Writers wake nobody, so the drain thread sleeps no longer than it takes for a burst to fill this part of the budget, at
@@ -116,6 +117,7 @@ pub(crate) struct Drainer<'a> {
     trace: &'a Trace,
     streams: Vec<Stream>,
     files: StreamFiles<'a>,
+    tails: Tails<'a>,
     /// The copy of a page, followed by zeroes.
     copy: Vec<u8>,
 }
@@ -136,7 +138,8 @@ impl<'a> Drainer<'a> {
         let refused = streams.iter().position(|stream| stream.is_refused);
         files.tally.ring_violation =
             refused.map(|stream| format!("stream {stream}: an owner before this one has found it"));
-        Ok(Drainer { memory, pages, trace, streams, files, copy: vec![0; geometry.page_size_bytes as usize] })
+        let (tails, copy) = (Tails::new(pages, trace), vec![0; geometry.page_size_bytes as usize]);
+        Ok(Drainer { memory, pages, trace, streams, files, tails, copy })
     }
 
     fn refuse(&mut self) {
@@ -149,15 +152,20 @@ impl<'a> Drainer<'a> {
         if memory.is_overwrite() {
             return false;
         }
+        self.tails.look(|stream| self.streams[stream as usize].taken);
         let mut any = false;
         // Takes no more pages at once than a ring holds: a ring that never runs dry must not delay the others, or the
         // end.
         let count_max = memory.geometry().ring_size();
         for stream in memory.used_streams() {
             for _ in 0..count_max {
+                if !self.tails.is_ready(stream) {
+                    break;
+                }
                 let Some((id, Segment { addr, len })) = self.pop(stream) else { break };
                 any = true;
-                self.write_offered(stream, addr, len);
+                let seen = self.tails.take(stream);
+                self.write_offered(stream, addr, len, &seen);
                 let Stream { device, is_refused, taken } = &mut self.streams[stream as usize];
                 if let Some(device) = device {
                     device.push_used_id(id, 0);
@@ -206,16 +214,19 @@ impl<'a> Drainer<'a> {
         if self.memory.is_overwrite() {
             return NAP_MAX;
         }
-        nap(u64::from(self.memory.page_count_limit()) * u64::from(self.memory.geometry().page_size_bytes), has_come)
+        let budget_bytes =
+            u64::from(self.memory.page_count_limit()) * u64::from(self.memory.geometry().page_size_bytes);
+        // While pages wait, writers have half of the budget.
+        nap(if self.tails.is_active() { budget_bytes / 2 } else { budget_bytes }, has_come)
     }
 
-    fn write_offered(&mut self, stream: u32, address: u64, len: u32) {
+    fn write_offered(&mut self, stream: u32, address: u64, len: u32, seen: &SeenPage) {
         let unit = (address / UNIT_BYTES as u64).min(u32::MAX as u64) as u32;
         if !address.is_multiple_of(UNIT_BYTES as u64) || !self.copy(unit, len as usize) {
             return self.refuse();
         }
         let header = self.pages.check_closed(stream, &self.copy, len.into());
-        self.write(stream, header);
+        self.write(stream, header, seen);
     }
 
     /// Copies `len` bytes of a page. Returns false if the page does not exist or is shorter.
@@ -226,16 +237,24 @@ impl<'a> Drainer<'a> {
     }
 
     /// Writes the copied packet, if the check has found a header for it.
-    fn write(&mut self, stream: u32, header: Option<PacketHeader>) {
+    fn write(&mut self, stream: u32, header: Option<PacketHeader>, seen: &SeenPage) {
         let Some(header) = header else { return self.refuse() };
         // A concurrent reader must find the classes of its records declared; their programs have entered them before.
         self.trace.take_in();
-        self.files.write(stream, &header, &mut self.copy[..header.packet_size_bytes as usize]);
+        let packet = &mut self.copy[..header.packet_size_bytes as usize];
+        match self.tails.thin(seen, &header, packet, &mut self.files.not_kept) {
+            Some(Thinned { header, mut bytes, is_early }) => {
+                self.files.write(stream, &header, &mut bytes);
+                self.files.tally.losses.add(Cause::TailEarly, is_early.into());
+            }
+            None => self.files.write(stream, &header, packet),
+        }
     }
 
     /// Finishes after the stop: writes offered pages, pages that are closed but not offered, and the current page of
     /// every stream.
     fn finish(mut self) -> DrainResult {
+        self.tails.finish(|stream| self.streams[stream as usize].taken);
         self.drain();
         let memory = self.memory;
         let mut lost_unstated = 0u64;
@@ -254,7 +273,7 @@ impl<'a> Drainer<'a> {
         self.files.finish();
         let classes = self.trace.classes();
         self.files.tally.lost_by_class = losses::by_class(&memory, &classes);
-        self.files.tally.unrecorded = losses::unrecorded_by_class(&memory, &classes);
+        self.files.tally.unrecorded = losses::unrecorded_by_class(&memory, &classes, &self.files.not_kept);
         DrainResult { totals: Some(self.files.totals()), summary: self.files.tally, lost_unstated }
     }
 
@@ -273,7 +292,7 @@ impl<'a> Drainer<'a> {
                 let discarded = self.memory.discarded(stream);
                 let header = self.pages.empty_header(stream, self.trace.clock.now(), discarded);
                 if discarded > 0 {
-                    self.write(stream, Some(header));
+                    self.write(stream, Some(header), &SeenPage::default());
                 }
             }
         }
@@ -281,6 +300,7 @@ impl<'a> Drainer<'a> {
 
     fn write_page(&mut self, page: Page) {
         let Page { stream, seq, len, .. } = page;
+        let seen = self.tails.take(stream);
         if let Some(current) = page.current {
             // The page's number shows that there was more: the earlier pages were overwritten.
             let is_first = self.memory.is_overwrite() && seq > 0 && self.files.so_far(stream).packets == 0;
@@ -295,7 +315,7 @@ impl<'a> Drainer<'a> {
         // A live writer may have overwritten the page: it is then no longer retained, and not part of the trace.
         if !self.pages.is_overwritten(stream, seq) {
             let header = self.pages.check(&page, &self.copy, self.trace.clock.now());
-            self.write(stream, header);
+            self.write(stream, header, &seen);
         }
     }
 }
@@ -307,7 +327,7 @@ mod tests {
     use std::sync::atomic::AtomicU32;
 
     use dormouse_abi::record::RecordKind;
-    use dormouse_abi::session::{MODE_DISCARD, MODE_OVERWRITE, SessionLayout};
+    use dormouse_abi::session::{Geometry, MODE_DISCARD, MODE_OVERWRITE, SessionLayout};
     use dormouse_reader::TraceFiles;
 
     use super::*;
@@ -315,6 +335,7 @@ mod tests {
     use crate::fuzzing::Owner;
     use crate::ledger::Ledger;
     use crate::points::killed_at;
+    use crate::rules::RuleSet;
     use crate::testing::{GEOMETRY, Writer, class, numbers};
 
     #[test]
@@ -411,6 +432,44 @@ mod tests {
     fn each_event_is_written_once_wherever_an_owner_is_killed() {
         each_event_is_there_once(MODE_DISCARD);
         each_event_is_there_once(MODE_OVERWRITE);
+    }
+
+    /// Events that no tail keeps are counted once, and pages that wait are not given back.
+    #[test]
+    fn each_event_is_kept_or_counted_wherever_an_owner_is_killed() {
+        for at in 0.. {
+            let place = tempfile::tempdir().unwrap();
+            let dir = place.path().join("trace");
+            let owner = Owner::new(&dir, Geometry { has_register: true, ..GEOMETRY }, RecordKind::Compact);
+            let class_id = owner.declare(&class());
+            owner.reset(MODE_DISCARD);
+            let memory = owner.memory();
+            let rules = RuleSet::parse(&["p:e tail 10m by n keep n < 100".to_string()]).unwrap();
+            assert!(memory.register().unwrap().set_rules(rules.rules(), rules.text()));
+            let mut writer = Writer::new(memory, class_id as u16);
+            [0, 1].into_iter().for_each(|stream| writer.write(stream, 600));
+            [0, 1].into_iter().for_each(|stream| writer.offer(stream));
+            let take_up = || {
+                let ledger = Ledger::inherited(owner.trace.ledger.file().try_clone_to_owned().unwrap()).unwrap();
+                Trace::take_up(Dir::open(&dir).unwrap(), Arc::new(ledger)).unwrap()
+            };
+            let waits = |trace: &Trace| {
+                let mut drainer = Drainer::new(memory, trace).unwrap();
+                assert!(!drainer.drain(), "a page was written before it could be decided");
+            };
+            waits(&owner.trace);
+            let first = killed_at(at, || own(memory, &owner.trace));
+            killed_at(at / 2, || own(memory, &take_up()));
+            let drained = own(memory, &take_up());
+            assert_eq!(numbers(&dir), (0..100).collect::<Vec<u64>>(), "killed at {at}");
+            let counts: Vec<u64> = drained.summary.unrecorded.iter().map(|class| class.not_kept).collect();
+            assert_eq!((drained.summary.events, counts), (100, vec![1_100]), "killed at {at}");
+            assert!(!drained.summary.losses.is_any(), "killed at {at}: {drained:?}");
+            if first.is_some() {
+                assert!(at > 5, "{at}");
+                return;
+            }
+        }
     }
 
     #[test]

@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use dormouse_abi::page::STREAM_EVENTS;
 use dormouse_abi::register::PROCESS_COUNT;
-use dormouse_abi::session::{Geometry, STREAM_COUNT_MAX, SessionHeader, SessionLayout};
+use dormouse_abi::session::{Geometry, LOST_CLASS_COUNT, STREAM_COUNT_MAX, SessionHeader, SessionLayout};
 use dormouse_control::Counts;
 use dormouse_format::{Cause, Losses, StreamTotals};
 use memmap2::{MmapOptions, MmapRaw};
@@ -103,10 +103,29 @@ pub(crate) struct Tally {
     pub(crate) bytes: u64,
     pub(crate) is_full: bool,
     pub(crate) losses: Losses,
+    pub(crate) not_kept: NotKept,
+}
+
+/// Numbers of events that no tail has kept, by the index of the class ([`dormouse_abi::session::lost_class_index`]).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NotKept(pub(crate) [u64; LOST_CLASS_COUNT]);
+
+impl Default for NotKept {
+    fn default() -> NotKept {
+        NotKept([0; LOST_CLASS_COUNT])
+    }
+}
+
+impl NotKept {
+    /// Returns the number of all of them.
+    pub(crate) fn sum(&self) -> u64 {
+        self.0.iter().sum()
+    }
 }
 
 /// Words of the stream's number, its entry, and the tally.
-const DRAINED_WORDS: usize = 1 + ENTRY_WORDS + 3 + Cause::COUNT;
+const DRAINED_WORDS: usize = 1 + ENTRY_WORDS + TALLY_WORDS;
+const TALLY_WORDS: usize = 3 + Cause::COUNT + LOST_CLASS_COUNT;
 
 /// Contents of the trace beside its streams of events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -417,10 +436,11 @@ impl Ledger {
     /// Returns the result of draining.
     pub(crate) fn tally(&self) -> Tally {
         let words = self.head().drained.load();
-        let [events, bytes, is_full, causes @ ..] = words.last_chunk::<{ 3 + Cause::COUNT }>().unwrap_or(&[0; _]);
+        let [events, bytes, is_full, rest @ ..] = words.last_chunk::<TALLY_WORDS>().unwrap_or(&[0; _]);
         let mut losses = Losses::default();
-        Cause::all().into_iter().zip(causes).for_each(|(cause, count)| losses.add(cause, *count));
-        Tally { events: *events, bytes: *bytes, is_full: *is_full != 0, losses }
+        Cause::all().into_iter().zip(rest).for_each(|(cause, count)| losses.add(cause, *count));
+        let not_kept = NotKept(*rest.last_chunk().unwrap_or(&[0; _]));
+        Tally { events: *events, bytes: *bytes, is_full: *is_full != 0, losses, not_kept }
     }
 
     /// Commits the result for a stream's page. Only one thread at a time may call it.
@@ -428,7 +448,8 @@ impl Ledger {
         let mut words = [0; DRAINED_WORDS];
         let causes = Cause::all().map(|cause| tally.losses.of(cause));
         let counts = [tally.events, tally.bytes, tally.is_full.into()];
-        let all = [u64::from(stream)].into_iter().chain(entry.to_words()).chain(counts).chain(causes);
+        let tally = counts.into_iter().chain(causes).chain(tally.not_kept.0);
+        let all = [u64::from(stream)].into_iter().chain(entry.to_words()).chain(tally);
         words.iter_mut().zip(all).for_each(|(place, word)| *place = word);
         self.head().drained.store(words);
         self.apply(stream, entry);
@@ -455,8 +476,9 @@ mod tests {
     #[test]
     fn the_next_owner_finds_the_last_commit_after_a_kill_at_any_store() {
         let ledger = ledger();
-        let mut tally = Tally { events: 1, bytes: 2, is_full: true, losses: Losses::default() };
+        let mut tally = Tally { events: 1, bytes: 2, is_full: true, ..Tally::default() };
         tally.losses.add(Cause::MemoryGone, 7);
+        (tally.not_kept.0[0], tally.not_kept.0[LOST_CLASS_COUNT - 1]) = (8, 9);
         let entry =
             |len| Entry { len, begin: 1, packets: 2, events: 3, events_discarded: 4, taken: 5, is_refused: true };
         ledger.commit_drained(1, entry(10), &tally);

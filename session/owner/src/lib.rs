@@ -116,6 +116,7 @@ mod streams;
 mod summary;
 mod supervised;
 mod supervisor;
+mod tail;
 #[cfg(test)]
 mod testing;
 mod trace;

@@ -6,6 +6,7 @@ use dormouse_ctf::Classes;
 use dormouse_format::{Cause, Losses, StateRecord};
 use dormouse_relay::Memory;
 
+use crate::ledger::NotKept;
 use crate::summary::UnrecordedClass;
 
 /// Returns the number of lost events for each class, the greatest first. Programs write the counts: those of an unknown
@@ -28,13 +29,14 @@ fn name_of(index: usize, classes: &Classes) -> String {
 }
 
 /// Returns the numbers of events that the session's rules left out, for each class, the greatest first. Programs write
-/// the counts: those of an unknown id are shown as other classes'.
-pub(crate) fn unrecorded_by_class(memory: &Memory, classes: &Classes) -> Vec<UnrecordedClass> {
+/// most of the counts: those of an unknown id are shown as other classes'.
+pub(crate) fn unrecorded_by_class(memory: &Memory, classes: &Classes, not_kept: &NotKept) -> Vec<UnrecordedClass> {
     let Some(counts) = memory.unrecorded_by_class() else { return Vec::new() };
     let of = |index: usize| UnrecordedClass {
         class: name_of(index, classes),
         rejected: counts[Reason::Rejected as usize][index],
         sampled_out: counts[Reason::SampledOut as usize][index],
+        not_kept: not_kept.0[index],
     };
     let mut all: Vec<UnrecordedClass> = (0..LOST_CLASS_COUNT).map(of).filter(|class| class.count() > 0).collect();
     all.sort_by(|a, b| b.count().cmp(&a.count()).then_with(|| a.class.cmp(&b.class)));
@@ -52,11 +54,14 @@ pub(crate) fn unrecorded(memory: &Memory) -> (u64, u64) {
 
 /// Returns the state stream's records about events that the session's rules left out.
 pub(crate) fn unrecorded_records(all: &[UnrecordedClass]) -> impl Iterator<Item = StateRecord<'_>> {
-    all.iter().map(|UnrecordedClass { class, rejected, sampled_out }| StateRecord::Unrecorded {
+    let in_programs = all.iter().filter(|class| (class.rejected, class.sampled_out) != (0, 0));
+    let in_programs = in_programs.map(|UnrecordedClass { class, rejected, sampled_out, .. }| StateRecord::Unrecorded {
         class,
         rejected: *rejected,
         sampled_out: *sampled_out,
-    })
+    });
+    let by_tails = all.iter().filter(|class| class.not_kept != 0);
+    in_programs.chain(by_tails.map(|class| StateRecord::NotKept { class: &class.class, count: class.not_kept }))
 }
 
 /// Returns the state stream's records about losses: the number that no packet could state, losses that packets do not

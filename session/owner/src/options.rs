@@ -158,6 +158,7 @@ impl Options {
     /// Makes the plan of these options on this machine.
     pub(crate) fn plan(&self) -> Result<Plan, Error> {
         let rules = RuleSet::parse(&self.rules)?;
+        rules.check_tails(self.mode == Mode::Overwrite, &self.tags)?;
         let (geometry, page_count_limit) = geometry(self)?;
         for (bytes, name) in [(self.disk_bytes_max, "--disk-max"), (self.disk_bytes_user_max, "--disk-max-user")] {
             if let Some(bytes) = bytes.filter(|bytes| *bytes < DISK_BYTES_MIN) {

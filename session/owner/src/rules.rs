@@ -6,7 +6,8 @@
 //!                                      └─▶ a line that says what is wrong, and nothing has changed
 //! ```
 
-use dormouse_abi::rule::{ALL, RULE_COUNT_MAX, RULES_SIZE_BYTES_MAX, Rule, to_bytes};
+use dormouse_abi::rule::{ALL, RULE_COUNT_MAX, RULES_SIZE_BYTES_MAX, Rule, Sample, to_bytes};
+use dormouse_abi::tag::TagNames;
 use dormouse_abi::text::is_printable;
 use dormouse_filter::RuleText;
 
@@ -16,6 +17,7 @@ use crate::error::Error;
 #[derive(Debug, Clone)]
 pub struct RuleSet {
     rules: Vec<Rule>,
+    parsed: Vec<RuleText>,
     /// The texts of the rules, one a line.
     text: String,
 }
@@ -28,7 +30,8 @@ impl RuleSet {
     /// room for.
     pub fn parse(texts: &[String]) -> Result<RuleSet, Error> {
         let mut texts: Vec<&str> = texts.iter().map(|text| text.trim()).collect();
-        let mut rules = texts.iter().map(|text| parse_one(text)).collect::<Result<Vec<Rule>, Error>>()?;
+        let parsed = texts.iter().map(|text| parse_one(text)).collect::<Result<Vec<(RuleText, Rule)>, Error>>()?;
+        let (parsed, mut rules): (Vec<RuleText>, Vec<Rule>) = parsed.into_iter().unzip();
         if rules.iter().all(|rule| rule.is_exclusion) {
             texts.insert(0, ALL);
             rules.insert(0, Rule::all(ALL));
@@ -48,7 +51,7 @@ impl RuleSet {
             );
             return Err(text.into());
         }
-        Ok(RuleSet { rules, text })
+        Ok(RuleSet { rules, parsed, text })
     }
 
     /// Returns the rules.
@@ -61,13 +64,39 @@ impl RuleSet {
         &self.text
     }
 
+    /// Checks the tails of rules against the session, whose owner decides by what has been recorded.
+    ///
+    /// # Errors
+    /// The session has tails, and is in overwrite mode, where its owner does not see events before they are overwritten.
+    /// Or a rule asks for a tag that the session does not record, or has a rate, which is one for each process.
+    pub(crate) fn check_tails(&self, is_overwrite: bool, tags: &TagNames) -> Result<(), Error> {
+        if self.parsed.iter().all(|rule| rule.tail.is_none()) {
+            return Ok(());
+        }
+        if is_overwrite {
+            let text = "a rule with a tail needs --mode discard: in overwrite mode, events are overwritten before it is \
+                        known which ones the tail keeps";
+            return Err(text.to_string().into());
+        }
+        for rule in &self.parsed {
+            let is_recorded = |tag: &str| tags.iter().any(|recorded| recorded == tag);
+            if let Some(tag) = rule.tags().filter_map(|name| name.tag()).find(|tag| !is_recorded(tag)) {
+                return Err(rule.tag_not_recorded(tag).to_string().into());
+            }
+            if matches!(rule.sample, Some(Sample::PerSecond(_))) {
+                return Err(rule.rate_beside_tail().to_string().into());
+            }
+        }
+        Ok(())
+    }
+
     /// Whether all events of all classes are recorded.
     pub fn is_all(&self) -> bool {
         self.text == ALL
     }
 }
 
-fn parse_one(text: &str) -> Result<Rule, Error> {
+fn parse_one(text: &str) -> Result<(RuleText, Rule), Error> {
     if !text.chars().all(is_printable) {
         let text = format!(
             "the rule `{}` has characters that cannot be printed; write a rule in one line, with \\n, \\t or \\x1b in quoted text",
@@ -76,7 +105,8 @@ fn parse_one(text: &str) -> Result<Rule, Error> {
         return Err(text.into());
     }
     let parsed = RuleText::parse(text).map_err(|error| error.to_string())?;
-    parsed.to_rule().map_err(|error| error.to_string().into())
+    let rule = parsed.to_rule().map_err(|error| error.to_string())?;
+    Ok((parsed, rule))
 }
 
 #[cfg(test)]

@@ -77,9 +77,11 @@ impl Shared {
     /// Replaces the rules, and notes them in the trace.
     fn set_rules(&self, register: &Register, new: &[String]) -> Result<(), String> {
         // An answer has one line.
-        let rules = RuleSet::parse(new).map_err(|error| error.to_string().replace('\n', " "))?;
+        let memory = self.memory.view();
+        let check = |rules: RuleSet| rules.check_tails(memory.is_overwrite(), memory.tags()).map(|()| rules);
+        let rules = RuleSet::parse(new).and_then(check).map_err(|error| error.to_string().replace('\n', " "))?;
         let _turn = self.rules_turn.lock().unwrap_or_else(PoisonError::into_inner);
-        if !register.set_rules(rules.rules(), rules.text()) {
+        if !self.trace.replace_rules(|| register.set_rules(rules.rules(), rules.text())) {
             return Err("the session has no room for these rules; join some by `*`, or leave some out".into());
         }
         // Records have the time of the last look. Readers weigh events by the rules at their time, so the record must not
@@ -192,5 +194,6 @@ impl Service for Shared {
             self.memory.view().register().map_or(0, |register| register.refused().0) + self.unheard.count();
         status.classes_refused = self.trace.refusals().0.len() as u32;
         (status.events_rejected, status.events_sampled_out) = losses::unrecorded(&self.memory.view());
+        status.events_not_kept = self.trace.ledger.tally().not_kept.sum();
     }
 }

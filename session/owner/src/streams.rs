@@ -6,7 +6,7 @@ use dormouse_format::{Cause, PacketHeader, StreamTotals, Totals};
 
 use crate::dir::{Dir, not_written};
 use crate::error::Error;
-use crate::ledger::{Entry, Tally};
+use crate::ledger::{Entry, NotKept, Tally};
 use crate::pages::Pages;
 use crate::quota::KEPT_FOR_STATE_BYTES;
 use crate::summary::Summary;
@@ -110,6 +110,8 @@ pub(crate) struct StreamFiles<'a> {
     is_full: bool,
     /// Counts of written events and of losses.
     pub(crate) tally: Summary,
+    /// Counts of events that were not to be written.
+    pub(crate) not_kept: NotKept,
 }
 
 impl<'a> StreamFiles<'a> {
@@ -117,7 +119,8 @@ impl<'a> StreamFiles<'a> {
     pub(crate) fn new(pages: Pages, trace: &'a Trace, dir: &'a Dir) -> StreamFiles<'a> {
         let streams = 0..pages.memory.geometry().stream_count;
         let files = streams.map(|stream| StreamFile::new(pages.name_of(stream))).collect();
-        StreamFiles { trace, dir, files, classes: trace.classes(), is_full: false, tally: Summary::default() }
+        let (tally, not_kept) = (Summary::default(), NotKept::default());
+        StreamFiles { trace, dir, files, classes: trace.classes(), is_full: false, tally, not_kept }
     }
 
     /// Takes up the files of the session's trace, as far as its ledger goes.
@@ -125,11 +128,11 @@ impl<'a> StreamFiles<'a> {
         let (dir, ledger) = (&trace.dir, &trace.ledger);
         let take_up = |stream| StreamFile::take_up(dir, pages.name_of(stream), stream, &ledger.entry(stream));
         let files = (0..pages.memory.geometry().stream_count).map(take_up).collect::<Result<_, _>>()?;
-        let Tally { events, bytes, is_full, losses } = ledger.tally();
+        let Tally { events, bytes, is_full, losses, not_kept } = ledger.tally();
         let text = "the owner before this one has ended since then, with the reason";
         let write_error = (losses.of(Cause::WriteFailed) > 0).then(|| text.to_string());
         let tally = Summary { events, bytes, losses, write_error, ..Summary::default() };
-        Ok(StreamFiles { trace, dir, files, classes: trace.classes(), is_full, tally })
+        Ok(StreamFiles { trace, dir, files, classes: trace.classes(), is_full, tally, not_kept })
     }
 
     /// Commits the result for a page of a stream, of which `taken` pages have been taken.
@@ -139,7 +142,8 @@ impl<'a> StreamFiles<'a> {
         let len = file.as_ref().map_or(0, |file| file.len);
         let entry = Entry { len, begin: *begin, packets, events, events_discarded, taken, is_refused };
         let Summary { events, bytes, losses, .. } = &self.tally;
-        let tally = Tally { events: *events, bytes: *bytes, is_full: self.is_full, losses: losses.clone() };
+        let (losses, not_kept) = (losses.clone(), self.not_kept.clone());
+        let tally = Tally { events: *events, bytes: *bytes, is_full: self.is_full, losses, not_kept };
         self.trace.ledger.commit_drained(stream, entry, &tally);
     }
 

@@ -53,12 +53,14 @@ pub struct UnrecordedClass {
     pub rejected: u64,
     /// Number of events that sampling left out.
     pub sampled_out: u64,
+    /// Number of events that programs recorded and no tail kept.
+    pub not_kept: u64,
 }
 
 impl UnrecordedClass {
     /// Returns the number of all of them. Programs write the counts, so it saturates.
     pub(crate) fn count(&self) -> u64 {
-        self.rejected.saturating_add(self.sampled_out)
+        self.rejected.saturating_add(self.sampled_out).saturating_add(self.not_kept)
     }
 }
 
@@ -148,12 +150,18 @@ impl Summary {
         let sum = |count: fn(&UnrecordedClass) -> u64| {
             self.unrecorded.iter().fold(0, |sum: u64, class| sum.saturating_add(count(class)))
         };
-        match (sum(|class| class.rejected), sum(|class| class.sampled_out)) {
-            (0, 0) => Ok(()),
-            (rejected, 0) => write!(f, "; {rejected} events rejected by rules"),
-            (0, sampled_out) => write!(f, "; {sampled_out} events sampled out"),
-            (rejected, sampled_out) => write!(f, "; {rejected} events rejected by rules, {sampled_out} sampled out"),
+        let told = [
+            (sum(|class| class.rejected), "rejected by rules"),
+            (sum(|class| class.sampled_out), "sampled out"),
+            (sum(|class| class.not_kept), "kept by no tail"),
+        ];
+        let mut events = "events ";
+        for (index, (count, how)) in told.iter().filter(|(count, _)| *count > 0).enumerate() {
+            let separator = if index == 0 { ";" } else { "," };
+            write!(f, "{separator} {count} {events}{how}")?;
+            events = "";
         }
+        Ok(())
     }
 
     fn still_running_line(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -195,12 +203,15 @@ mod tests {
 
     #[test]
     fn a_summary_counts_events_that_rules_left_out() {
-        let class = |rejected, sampled_out| UnrecordedClass { class: "shop:order".into(), rejected, sampled_out };
+        let class =
+            |rejected, sampled_out| UnrecordedClass { class: "shop:order".into(), rejected, sampled_out, not_kept: 0 };
         let told = |unrecorded: Vec<UnrecordedClass>| Summary { unrecorded, ..Summary::default() }.to_string();
         let nothing = "0 events, 0 lost, 0 processes, 0 bytes";
         assert_eq!(told(vec![]), nothing);
         assert_eq!(told(vec![class(3, 0), class(2, 0)]), format!("{nothing}; 5 events rejected by rules"));
         assert_eq!(told(vec![class(0, 7)]), format!("{nothing}; 7 events sampled out"));
+        let tailed = UnrecordedClass { not_kept: 4, ..class(1, 0) };
+        assert_eq!(told(vec![tailed]), format!("{nothing}; 1 events rejected by rules, 4 kept by no tail"));
         // Any value that a program has written there is reported, and sums saturate.
         let max = u64::MAX;
         let expected = format!("{nothing}; {max} events rejected by rules, 9 sampled out");

@@ -72,6 +72,8 @@ pub(crate) struct Trace {
     pub(crate) user_disk: Option<UserDisk>,
     /// See [`Trace::know_processes_until`]. Relaxed: independent of other data.
     known_until: AtomicU64,
+    /// See [`Trace::rules_since`].
+    rules_since: AtomicU64,
     inner: Mutex<Inner>,
 }
 
@@ -233,6 +235,7 @@ impl Trace {
             memory: OnceLock::new(),
             user_disk,
             known_until: AtomicU64::new(u64::MAX),
+            rules_since: AtomicU64::new(0),
             inner,
         }
     }
@@ -266,6 +269,44 @@ impl Trace {
     pub(crate) fn classes(&self) -> Classes {
         self.take_in();
         self.lock().classes.clone()
+    }
+
+    /// Returns classes and tags with all names that programs have entered by now.
+    pub(crate) fn metadata_by_now(&self) -> Metadata {
+        self.take_in();
+        let inner = self.lock();
+        let mut metadata = inner.metadata_with(&self.clock, self.register(), Totals::default());
+        if metadata.options.tags.iter().any(|tag| !tag.texts.is_empty()) {
+            let declared = std::mem::replace(
+                &mut metadata.classes,
+                Classes::of_records(inner.options.record_kind, &metadata.options.tags),
+            );
+            for class in declared.events() {
+                if let Some(decl) = &class.decl {
+                    metadata.classes.insert(class.id as u16, (**decl).clone());
+                }
+            }
+        }
+        metadata
+    }
+
+    /// Replaces the session's rules by `replace`, and notes the time since which no event is recorded by the rules before
+    /// unless its program does not follow yet.
+    pub(crate) fn replace_rules(&self, replace: impl FnOnce() -> bool) -> bool {
+        let before = self.rules_since.swap(u64::MAX, Ordering::SeqCst);
+        let is_replaced = replace();
+        self.rules_since.store(if is_replaced { self.clock.now() } else { before }, Ordering::SeqCst);
+        is_replaced
+    }
+
+    /// Returns the time since which the present rules are in force; `None` while they are being replaced.
+    pub(crate) fn rules_since(&self) -> Option<u64> {
+        Some(self.rules_since.load(Ordering::SeqCst)).filter(|since| *since != u64::MAX)
+    }
+
+    /// Returns a number that changes when programs enter classes or texts of tags.
+    pub(crate) fn names_version(&self) -> u64 {
+        self.register().map_or(0, |register| u64::from(register.changes()) << 32 | register.tag_text_count() as u64)
     }
 
     /// Notes the program of the process with this number.

@@ -17,6 +17,7 @@ use super::find::SearchResult;
 use super::packets::{Packets, Stop, content, is_whole, may_follow};
 use crate::dir::{Dir, remove_opened};
 use crate::error::Error;
+use crate::ledger::NotKept;
 use crate::losses;
 use crate::pages::DISCARDED_MAX;
 use crate::streams::{StreamFile, totals_of};
@@ -182,7 +183,9 @@ impl Merge<'_> {
             .unwrap_or_default();
         records.extend(losses::records(unstated, losses, &by_class));
         let unrecorded = copied
-            .map(|copied| losses::unrecorded_by_class(&copied.pages.memory, &directory.metadata.classes))
+            .map(|copied| {
+                losses::unrecorded_by_class(&copied.pages.memory, &directory.metadata.classes, &NotKept::default())
+            })
             .unwrap_or_default();
         records.extend(losses::unrecorded_records(&unrecorded));
         // The salvage's own record already has this.
