@@ -121,7 +121,7 @@ impl List {
                 let states = if states.is_empty() { state(false).into() } else { states.join("  ") };
                 let mut row = Row::new(states, &class.decl, class.site_count, |of| Some(*of));
                 for (index, session) in class.sessions.iter().enumerate() {
-                    let Some(text) = unrecorded_text(session.rejected, session.sampled_out) else { continue };
+                    let Some(text) = unrecorded_text(session.rejected, session.sampled_out, 0) else { continue };
                     row.note +=
                         &if is_single { format!("; {text}") } else { format!("; session {}: {text}", index + 1) };
                 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use dormouse_abi::class::{self, ClassDecl, FieldType, Level, matches};
 use dormouse_abi::rule::Sample;
 use dormouse_ctf::processes::ProcessProperty;
-use dormouse_filter::{FilterError, Kind, Name, Part, RuleText};
+use dormouse_filter::{Filter, FilterError, Kind, Name, Part, RuleText};
 use dormouse_terminal::say;
 use dormouse_tools::{FileClass, classes_of_command, classes_of_file};
 
@@ -59,7 +59,9 @@ impl GivenRules {
 
     /// Whether the rules are only patterns, without levels, conditions, samples and exclusions.
     pub(crate) fn is_plain(&self) -> bool {
-        let is_plain = |rule: &RuleText| rule.levels.is_none() && rule.filter.is_none() && rule.sample.is_none();
+        let is_plain = |rule: &RuleText| {
+            rule.levels.is_none() && rule.filter.is_none() && rule.sample.is_none() && rule.tail.is_none()
+        };
         self.0.iter().all(|rule| !rule.is_exclusion && is_plain(rule))
     }
 
@@ -99,13 +101,23 @@ fn wrong_condition(rule: &RuleText, classes: &[KnownClass]) -> Option<FilterErro
     {
         return Some(rule.no_key(field_names(&matching)));
     }
-    let filter = rule.filter.as_ref()?;
-    let kinds: Vec<Vec<Kind>> = filter.names().map(|name| kinds_of(name, &matching)).collect();
+    if let Some(tail) = &rule.tail
+        && kinds_of(&tail.key, &matching).is_empty()
+    {
+        return Some(rule.no_tail_key(field_names(&matching)));
+    }
+    let filters = rule.filter.iter().chain(rule.tail.iter().map(|tail| &tail.keep));
+    filters.into_iter().find_map(|filter| wrong_filter(filter, &matching))
+}
+
+/// Returns the error of a condition that is true for no event of these classes.
+fn wrong_filter(filter: &Filter, matching: &[&KnownClass]) -> Option<FilterError> {
+    let kinds: Vec<Vec<Kind>> = filter.names().map(|name| kinds_of(name, matching)).collect();
     if let Some(unknown) = kinds.iter().position(Vec::is_empty) {
         let is_of_process = filter.names().nth(unknown).is_some_and(|name| ProcessProperty::of(name).is_some());
         return Some(match is_of_process {
             true => filter.not_in_rules(unknown),
-            false => filter.unknown(unknown, field_names(&matching)),
+            false => filter.unknown(unknown, field_names(matching)),
         });
     }
     filter.mismatch(|name| kinds.get(name).cloned().unwrap_or_default())
@@ -280,6 +292,8 @@ mod tests {
             "http:* where bytes > 5 and tag.user == \"alice\"",
             "http:end where context.tag.user ~ \"a*\" and tag.request == status",
             "http:* sample by tag.request 1/100",
+            "http:* tail 10s by bytes keep status >= 500",
+            "http:* tail 10s by tag.request keep status >= 500 or tag.user == \"root\"",
             "http:* sample by sizes[0] 1/100 where sizes[1] > 5 and _sizes_length > 1",
             "db:* sample by rows 1/100",
             "db:* level==DEBUG",
@@ -301,6 +315,12 @@ mod tests {
             ("http:begin where path > 5", "text"),
             ("http:* sample by user 1/100", "has the field of this sample; there are bytes, path, sizes, status"),
             ("http:* sample by sizes 1/100", "has the field of this sample"),
+            (
+                "http:* tail 10s by id keep status >= 500",
+                "has the field of this tail; there are bytes, path, sizes, status",
+            ),
+            ("http:* tail 10s by bytes keep stats >= 500", "no event has stats; status is the nearest"),
+            ("http:begin tail 10s by bytes keep path > 5", "text"),
             ("http:* where sizes > 5", "sizes has parts"),
             ("http:end sample by bytes 1/100", "has the field of this sample; there are status"),
         ] {
@@ -315,7 +335,7 @@ mod tests {
         assert_eq!(rules.patterns(), ["a:*", "a:b", "c:d"]);
         assert!(rules.included().eq(["a:*", "c:d"]) && rules.excluded().eq(["a:b"]) && !rules.is_plain());
         assert!(GivenRules::parse(&texts[2..]).unwrap().is_plain());
-        for text in ["c:d level<=ERR", "c:d where x", "c:d sample 1/10", "!c:d"] {
+        for text in ["c:d level<=ERR", "c:d where x", "c:d sample 1/10", "c:d tail 1s by x keep y", "!c:d"] {
             assert!(!GivenRules::parse(&[text.into()]).unwrap().is_plain(), "{text}");
         }
         assert!(GivenRules::parse(&["a:* where".into()]).is_err());

@@ -46,6 +46,8 @@ Examples:
   dormouse record -e 'http:* where bytes > 4K and tag.user == \"alice\"' -- ./server
   dormouse record -e 'http:* where status >= 500' -e 'http:* sample 1/100' -- ./server
                                                   all failed requests, and one in a hundred of the others
+  dormouse record -e 'http:* tail 10s by id keep status >= 500' -- ./server
+                                                  all events of the requests that failed
   dormouse record --libc -o trace -- make -j2     malloc, open, read, … in a whole build
   dormouse record --context none -- ./server      smaller events, without process and thread id
   dormouse record --mode overwrite --snapshot-on crash,USR2 -- ./server
@@ -53,13 +55,16 @@ Examples:
   dormouse record --attach 1234 -e 'http:*'       a running program; Ctrl-C ends the recording
   dormouse record --attach server                 all running programs called server, into one trace
 
-A rule (-e) is a PATTERN, and after it `where EXPR`, `level<=LEVEL` or `sample 1/N`, each of them or none; or `!PATTERN`. An event is recorded if a PATTERN matches its name, EXPR is true, and \
+A rule (-e) is a PATTERN, and after it `where EXPR`, `level<=LEVEL`, `sample 1/N` or `tail TIME by FIELD keep EXPR`, each of them or none; or `!PATTERN`. An event is recorded if a PATTERN matches its name, EXPR is true, and \
 no `!PATTERN` matches its name. If all rules are `!PATTERN`, all other events are recorded. EXPR compares the event's fields and its thread's tags, in the language of \
 `dormouse view --where`; the program evaluates it before it writes anything. `level<=LEVEL` limits the rule to events of this level and \
 more important ones, `level==LEVEL` to those of this level; an event without a level does not match. `sample` records a part of these events:
   sample 1/100                                    one in a hundred, by chance
   sample by user 1/100                            all events of one in a hundred users, the same ones in all programs and on all machines
   sample 50/s                                     at most 50 a second of each event class in each process, and 50 at the start
+`tail` keeps these events only where something happens to what they belong to:
+  tail 10s by id keep status >= 500               those with status >= 500, and all with the same id up to 10 s before or after
+Until that is known, events wait in the session's memory, at most half of --budget. If it is too little, the last line says so.
 `dormouse rule` changes the rules of a live session.
 
 An event can trigger a snapshot (--snapshot-on):

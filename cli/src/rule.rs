@@ -35,6 +35,8 @@ rules are `!PATTERN`, all other events are recorded. After a PATTERN, in any ord
   sample 1/100                    one event in a hundred, by chance
   sample by user 1/100            all events of one in a hundred users, the same ones in all programs and on all machines
   sample 50/s                     at most 50 a second of each event class in each process, and 50 at the start
+  tail 10s by id keep status >= 500
+                                  events with status >= 500, and all with the same id up to 10 s before or after; not in overwrite mode
 A condition compares the event's fields:
   bytes > 64K and not ok          == != < <= > >=, and, or, not, parentheses
   path ~ \"/tmp/*\"                 a pattern; `*` and `?` are wildcards
@@ -49,7 +51,7 @@ pub(crate) struct Rule {
     /// [default: the only live session]
     #[arg(value_name = "PID|NAME|SESSION")]
     target: Option<String>,
-    /// The new rules: PATTERN, `PATTERN where EXPR`, `PATTERN sample 1/N` or `!PATTERN`; none: show the present ones
+    /// The new rules: PATTERN, and `where EXPR`, `level<=LEVEL`, `sample 1/N` or `tail …` after it, or `!PATTERN`; none: show the present ones
     #[arg(value_name = "RULE")]
     rules: Vec<String>,
     /// Print JSON

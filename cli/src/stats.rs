@@ -67,7 +67,7 @@ two programs: another recording of the same program can differ by more, so recor
 A trace whose rules have samples (`record -e 'PATTERN sample 1/N'`) is told: ESTIMATED is about how many events of a class happened for which a rule's condition was true: \
 the sum of 1 / the probability that each was recorded (Horvitz, Thompson, 1952), by the rules at its time. ERROR is its standard error; it is not known (-) for samples by a field. \
 Counts by class, of --by and --interval and of --field, and sums of --field are estimated; in a group of --by FIELD, all events of which a sample by FIELD has, they are not scaled by it. \
-`sample N/s` has no known probability, so classes that it decided are not scaled. Not scaled either: rates, bytes, CPUs, processes, means, percentiles, pairs of --latency, --diff.
+`sample N/s` and `tail` have no known probability, so classes that they decided are not scaled. Not scaled either: rates, bytes, CPUs, processes, means, percentiles, pairs of --latency, --diff.
 
 Memory is bounded: at most --groups-max groups are kept, and the events of all others are counted together as (other).
 

@@ -99,6 +99,7 @@ fn status_json(session: &SessionSocket, status: &Counts, rules: &[String]) -> Va
         "disk_bytes_user_max": user_max,
         "events_rejected": status.events_rejected,
         "events_sampled_out": status.events_sampled_out,
+        "events_not_kept": status.events_not_kept,
     })
 }
 
@@ -120,20 +121,19 @@ fn print_status(session: &SessionSocket, status: &Counts, rules: &[String], out:
     for rule in rules.iter().filter(|_| !records_all(rules)) {
         writeln!(out, "  {:<26} {rule}", "rule")?;
     }
-    if let Some(text) = unrecorded_text(status.events_rejected, status.events_sampled_out) {
+    let unrecorded = unrecorded_text(status.events_rejected, status.events_sampled_out, status.events_not_kept);
+    if let Some(text) = unrecorded {
         writeln!(out, "  {:<26} {text}", "events not recorded")?;
     }
     Ok(())
 }
 
 /// Returns the numbers of events that a session's rules have left out, as text; `None` if there are none.
-pub(crate) fn unrecorded_text(rejected: u64, sampled_out: u64) -> Option<String> {
-    match (rejected, sampled_out) {
-        (0, 0) => None,
-        (rejected, 0) => Some(format!("{rejected} rejected by rules")),
-        (0, sampled_out) => Some(format!("{sampled_out} sampled out")),
-        (rejected, sampled_out) => Some(format!("{rejected} rejected by rules, {sampled_out} sampled out")),
-    }
+pub(crate) fn unrecorded_text(rejected: u64, sampled_out: u64, not_kept: u64) -> Option<String> {
+    let all = [(rejected, "rejected by rules"), (sampled_out, "sampled out"), (not_kept, "kept by no tail")];
+    let told: Vec<String> =
+        all.iter().filter(|(count, _)| *count > 0).map(|(count, how)| format!("{count} {how}")).collect();
+    (!told.is_empty()).then(|| told.join(", "))
 }
 
 /// Whether a session with these rules records all events.
