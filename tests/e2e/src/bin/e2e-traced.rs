@@ -23,6 +23,7 @@ fn main() {
         "numbers" => numbers(number(1) as u32, number(2)),
         "words" => words_of_one_field(number(1)),
         "requests" => requests(Path::new(&arguments[1])),
+        "served" => served(number(1), number(2), Duration::from_millis(number(3))),
         "tags" => tags(number(1) as u32, number(2)),
         "tags-by-steps" => tags_by_steps(number(1) as u32, number(2)),
         "faults" => faults(&arguments[1], number(2)),
@@ -101,6 +102,28 @@ fn requests(lines: &Path) {
         print!("{ledger}");
         println!("done {round}");
     }
+}
+
+/// Serves requests in several threads, each of which is in several threads, and some of which fail. Pauses between them.
+fn served(threads: u64, requests: u64, pause: Duration) {
+    println!("process {}", std::process::id());
+    let serve = |thread: u64| {
+        for id in 0..requests {
+            // Each thread does a part of each request, and another thread ends each.
+            dormouse::event!(e2e.begun, id, thread);
+            dormouse::event!(e2e.step, thread, id, path = format!("/{}/{id}", thread % 3).as_str());
+            let status = if id % 17 == 3 { 503u16 } else { 200 };
+            if id % threads == thread {
+                dormouse::event!(e2e.ended, id, status);
+            }
+            dormouse::event!(e2e.apart, thread);
+            if id % 64 == 63 {
+                std::thread::sleep(pause);
+            }
+        }
+    };
+    std::thread::scope(|scope| (0..threads).for_each(|thread| drop(scope.spawn(move || serve(thread)))));
+    println!("served {threads} {requests}");
 }
 
 /// Emits events of each number of words, and of runs, from several threads. Their fields repeat the tags that the thread

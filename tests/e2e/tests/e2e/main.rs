@@ -23,6 +23,7 @@ mod sessions;
 mod signals;
 mod snapshots;
 mod tags;
+mod tails;
 mod threads;
 mod values;
 

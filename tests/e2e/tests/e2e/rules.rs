@@ -21,7 +21,7 @@ use crate::{AMPLE, TRACED, VALUES};
 /// A request in the program's ledger.
 #[derive(Debug)]
 pub(crate) struct Request<'a> {
-    round: u32,
+    pub(crate) round: u32,
     pub(crate) bytes: u32,
     pub(crate) path: &'a str,
 }
@@ -71,7 +71,7 @@ pub(crate) fn unrecorded(trace: &Trace) -> Vec<(String, u64, u64)> {
 }
 
 /// Records one round of requests by these rules.
-fn recorded(record: Record, rules: &[&str]) -> Recording {
+pub(crate) fn recorded(record: Record, rules: &[&str]) -> Recording {
     let line = record.place().join("line");
     std::fs::write(&line, "\n").unwrap();
     let record = rules.iter().fold(record.budget(AMPLE), |record, rule| record.option("-e").option(rule));
@@ -153,14 +153,14 @@ fn a_field_that_the_commands_file_does_not_have_is_told() {
 }
 
 /// A program that emits a round of requests when it is told to.
-struct Rounds {
-    running: Running,
+pub(crate) struct Rounds {
+    pub(crate) running: Running,
     fifo: File,
     count: u32,
 }
 
 impl Rounds {
-    fn start(record: Record, rule: &str) -> Rounds {
+    pub(crate) fn start(record: Record, rule: &str) -> Rounds {
         let path = record.place().join("lines");
         rustix::fs::mknodat(rustix::fs::CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
         let record = record.budget(AMPLE).option("-e").option(rule);
@@ -170,27 +170,27 @@ impl Rounds {
         Rounds { running, fifo, count: 0 }
     }
 
-    fn emit(&mut self) {
+    pub(crate) fn emit(&mut self) {
         self.fifo.write_all(b"\n").unwrap();
         self.running.wait_for(&format!("done {}\n", self.count));
         self.count += 1;
     }
 
     /// Runs `dormouse rule` for the session.
-    fn rule(&self, arguments: &[&str]) -> Output {
+    pub(crate) fn rule(&self, arguments: &[&str]) -> Output {
         let session = self.running.session();
         self.running.dormouse(&[&["rule", session.to_str().unwrap()][..], arguments].concat())
     }
 
     /// Sets rules, which must succeed, and returns what the command says.
-    fn set(&self, rules: &[&str]) -> String {
+    pub(crate) fn set(&self, rules: &[&str]) -> String {
         let output = self.rule(rules);
         assert!(output.status.success(), "{rules:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     }
 
     /// Lets the program end.
-    fn end(self) -> Recording {
+    pub(crate) fn end(self) -> Recording {
         let Rounds { running, fifo, .. } = self;
         drop(fifo);
         running.wait().succeeded()
@@ -277,7 +277,7 @@ fn rejected_events_of_a_killed_program_are_counted() {
         let mut stats = Command::new(dormouse());
         let stats = stats.arg("stats").arg(&recording.dir).output().unwrap();
         let table = String::from_utf8(stats.stdout).unwrap();
-        let block = "not recorded, by the session's rules\nREJECTED  SAMPLED OUT  CLASS\n";
+        let block = "not recorded, by the session's rules\nREJECTED  SAMPLED OUT  NOT KEPT  CLASS\n";
         assert!(stats.status.success() && table.contains(block), "{table}");
     }
 }
