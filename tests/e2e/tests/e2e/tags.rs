@@ -1,7 +1,7 @@
 //! Events have the tags of their threads. The program's own fields say which these are.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use dormouse_abi::rule::value::Value as RuleValue;
@@ -227,77 +227,88 @@ fn each_session_has_its_own_tags() {
     }
 }
 
-/// Tags and texts that were set before the session began, and those of children.
-#[test]
-fn running_programs_have_the_tags_that_they_had() {
-    for rseq in ["0", "1"] {
-        let variables = [("DORMOUSE_LISTEN", "thread"), ("DORMOUSE_NO_RSEQ", rseq)];
+/// A running program that emits events when it is told to, and has set tags before.
+struct Stepping {
+    program: Program,
+    pid: String,
+    run: PathBuf,
+}
+
+impl Stepping {
+    fn start(no_rseq: &str) -> Stepping {
+        let variables = [("DORMOUSE_LISTEN", "thread"), ("DORMOUSE_NO_RSEQ", no_rseq)];
         let patience = dormouse_e2e::run::PATIENCE;
         let mut program = Program::start_with(&[TRACED, "tags-by-steps", "2", "300"], &variables, patience);
         program.wait_for_ready();
         let (pid, run) = (program.pid().to_string(), program.place().join("run"));
         program.step();
+        Stepping { program, pid, run }
+    }
+
+    /// Runs a command, which must succeed, for the program.
+    fn dormouse(&self, command: &str, arguments: &[&str]) {
+        let output = self.program.dormouse(&[&[command, self.pid.as_str()][..], arguments].concat(), &self.run);
+        assert!(output.status.success(), "{output:?}");
+    }
+
+    /// Records steps by rules, which replace one another. Returns the trace's directory.
+    fn record(&mut self, part: &str, rules: &[&str], options: &[&str]) -> PathBuf {
+        let dir = self.program.place().join(part);
+        for (number, rule) in rules.iter().enumerate() {
+            match number {
+                0 => self.dormouse("arm", &[&[rule, "-o", dir.to_str().unwrap(), "--budget", AMPLE], options].concat()),
+                _ => self.dormouse("rule", &[rule]),
+            }
+            self.program.step();
+        }
+        self.dormouse("disarm", &["*"]);
+        dir
+    }
+}
+
+/// Tags and texts that were set before the session began, and those of children.
+#[test]
+fn running_programs_have_the_tags_that_they_had() {
+    for no_rseq in ["0", "1"] {
+        let mut stepping = Stepping::start(no_rseq);
         for part in ["first", "second"] {
-            let dir = program.place().join(part);
-            let options = ["--context", "tag.early,tag.user,tag.request", "--budget", AMPLE];
-            let arm = [&["arm", &pid, "e2e:tagged*", "-o", dir.to_str().unwrap()][..], &options].concat();
-            let armed = program.dormouse(&arm, &run);
-            assert!(armed.status.success(), "{armed:?}");
-            program.step();
-            let disarmed = program.dormouse(&["disarm", &pid, "*"], &run);
-            assert!(disarmed.status.success(), "{disarmed:?}");
+            let dir = stepping.record(part, &["e2e:tagged*"], &["--context", "tag.early,tag.user,tag.request"]);
             let found = tagged(&dir, &["early", "user", "request"]);
             let is_early = |event: &Value| event["event"] == "e2e:tagged_early";
             // The program and its child have emitted one each.
             assert_eq!(count(&found, is_early), 2);
             assert_eq!(count(&found, |event| event["context"]["tag"]["early"] == "before"), 2);
-            let emitted: u64 =
-                program.stdout().lines().find_map(|line| line.strip_prefix("emitted ")?.parse().ok()).unwrap();
+            let stdout = stepping.program.stdout();
+            let emitted: u64 = stdout.lines().find_map(|line| line.strip_prefix("emitted ")?.parse().ok()).unwrap();
             assert_eq!(found.len() as u64, 2 + 2 * emitted);
         }
-        assert!(program.end().status.success());
+        assert!(stepping.program.end().status.success());
     }
 }
 
-/// A rule knows tags and texts that were set before its session began, in children too.
+/// A rule knows tags and texts that were set before its session began, in children too, and if it replaces another one.
 #[test]
 fn rules_know_tags_of_running_programs() {
-    for rseq in ["0", "1"] {
-        let variables = [("DORMOUSE_LISTEN", "thread"), ("DORMOUSE_NO_RSEQ", rseq)];
-        let patience = dormouse_e2e::run::PATIENCE;
-        let mut program = Program::start_with(&[TRACED, "tags-by-steps", "2", "300"], &variables, patience);
-        program.wait_for_ready();
-        let (pid, run) = (program.pid().to_string(), program.place().join("run"));
-        program.step();
-        for (number, condition) in [
-            "tag.early ~ \"bef*\" and tag.user == \"everybody\"",
-            "tag.early == \"before\" and tag.user == user",
-            "tag.early != \"before\" and tag.user == \"alice\"",
-        ]
-        .into_iter()
-        .enumerate()
-        {
-            let dir = program.place().join(number.to_string());
-            let rule = format!("e2e:tagged* where {condition}");
-            let armed = program.dormouse(&["arm", &pid, &rule, "-o", dir.to_str().unwrap(), "--budget", AMPLE], &run);
-            assert!(armed.status.success(), "{armed:?}");
-            program.step();
-            let disarmed = program.dormouse(&["disarm", &pid, "*"], &run);
-            assert!(disarmed.status.success(), "{disarmed:?}");
+    let conditions = [
+        "tag.early ~ \"bef*\" and tag.user == \"everybody\"",
+        "tag.early == \"before\" and tag.user == user",
+        "tag.early != \"before\" and tag.user == \"alice\"",
+    ];
+    let rules = conditions.map(|condition| format!("e2e:tagged* where {condition}"));
+    for no_rseq in ["0", "1"] {
+        let mut stepping = Stepping::start(no_rseq);
+        for (number, chosen) in [&[0][..], &[1], &[2], &[0, 2, 1], &[2, 0]].into_iter().enumerate() {
+            let rules: Vec<&str> = chosen.iter().map(|rule| rules[*rule].as_str()).collect();
+            let dir = stepping.record(&number.to_string(), &rules, &[]);
             let found = viewed(&dir, None);
-            let is_early = |(event, _): &&(Value, Value)| *event == "e2e:tagged_early";
-            let early = found.iter().filter(is_early).count();
-            if number < 2 {
-                // The program and its child have emitted one each.
-                assert_eq!((found.len(), early), (2, 2), "{condition}");
-            } else {
-                let is_alices =
-                    |(event, fields): &&(Value, Value)| *event == "e2e:tagged_text" && fields["user"] == "alice";
-                let alices = found.iter().filter(is_alices).count();
-                assert!(early == 0 && alices > 100 && found.len() == 5 * alices, "{alices} of {}", found.len());
-            }
+            let early = found.iter().filter(|(event, _)| event == "e2e:tagged_early").count();
+            let is_alices = |(event, fields): &&(Value, Value)| event == "e2e:tagged_text" && fields["user"] == "alice";
+            let alices = found.iter().filter(is_alices).count();
+            // The program and its child emit one early event each in a step; the last rule selects five of each request.
+            assert_eq!(early, 2 * chosen.iter().filter(|rule| **rule < 2).count(), "{rules:?}");
+            assert_eq!((alices > 100, found.len()), (chosen.contains(&2), early + 5 * alices), "{rules:?}");
         }
-        assert!(program.end().status.success());
+        assert!(stepping.program.end().status.success());
     }
 }
 
