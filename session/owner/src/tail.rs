@@ -38,6 +38,9 @@ const SLACK_NS: u64 = 100_000_000;
 /// The part of the budget that may wait is one half.
 const WAITING_PART: usize = 2;
 
+/// Spans are forgotten at this part of the longest window (one eighth).
+const FORGETTING_PART: u64 = 8;
+
 /// A page whose records have been seen, as far as there were any.
 #[derive(Debug, Default)]
 pub(crate) struct SeenPage {
@@ -77,6 +80,8 @@ pub(crate) struct Tails<'a> {
     streams: Vec<SeenStream>,
     /// Moment of the last look.
     looked_at: u64,
+    /// Moment of the last look after which spans were forgotten.
+    forgotten_at: u64,
     /// All events before this time are kept.
     kept_until: u64,
     /// Whether an owner before this one has forgotten which keys were open.
@@ -100,6 +105,7 @@ impl<'a> Tails<'a> {
             frequency_hz: trace.clock.first_calibration().frequency_hz,
             streams: (0..geometry.stream_count).map(|_| SeenStream::default()).collect(),
             looked_at: 0,
+            forgotten_at: 0,
             kept_until: 0,
             is_resumed: trace.ledger.restarts() > 0,
             is_over: false,
@@ -170,10 +176,20 @@ impl<'a> Tails<'a> {
         self.looked_at = moment;
         memory.used_streams().for_each(|stream| self.decide_current(stream));
         self.decide_early();
+        self.forget();
+    }
+
+    /// Forgets spans that no event needs any more. All of them are looked at, so not at every look.
+    fn forget(&mut self) {
+        let interval = (self.sampler.window() / FORGETTING_PART).max(self.ticks(SLACK_NS));
+        if self.looked_at < self.forgotten_at.saturating_add(interval) {
+            return;
+        }
+        self.forgotten_at = self.looked_at;
         let undecided = self.streams.iter().flat_map(|seen| seen.waiting.iter().chain(&seen.current));
         let oldest = undecided.filter_map(|page| page.undecided_since).min().unwrap_or(u64::MAX);
         // A key that an earlier event has opened may still be needed for one that is not committed yet.
-        self.sampler.forget_before(oldest.min(moment.saturating_sub(self.ticks(SLACK_NS))));
+        self.sampler.forget_before(oldest.min(self.looked_at.saturating_sub(self.ticks(SLACK_NS))));
     }
 
     /// Sees the records of a stream's pages.
@@ -271,13 +287,10 @@ impl<'a> Tails<'a> {
     /// If more than a part of the budget waits, has the oldest pages written.
     fn decide_early(&mut self) {
         let waiting_max = self.pages.memory.page_count_limit() as usize / WAITING_PART;
-        let unsettled = self.streams.iter().flat_map(|seen| &seen.waiting);
-        let mut ends: Vec<u64> = unsettled.filter(|page| !page.is_early).map(|page| page.end).collect();
         let waiting = self.streams.iter().map(|seen| seen.waiting.len()).sum::<usize>();
-        let excess = waiting.saturating_sub(waiting_max).min(ends.len());
-        let Some(last) = excess.checked_sub(1) else { return };
-        let (_, latest, _) = ends.select_nth_unstable(last);
-        let latest = *latest;
+        let Some(last) = waiting.saturating_sub(waiting_max).checked_sub(1) else { return };
+        let mut ends: Vec<u64> = self.streams.iter().flat_map(|seen| &seen.waiting).map(|page| page.end).collect();
+        let latest = *ends.select_nth_unstable(last).1;
         for page in self.streams.iter_mut().flat_map(|seen| &mut seen.waiting).filter(|page| page.end <= latest) {
             page.is_early = true;
         }

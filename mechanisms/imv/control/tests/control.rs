@@ -99,7 +99,7 @@ impl Drop for Steered {
 
 /// Returns the bytes of a client that asks a question: preamble and frame.
 fn question(number: u8, body: &[u8]) -> Vec<u8> {
-    let mut bytes = b"dormouse\x06\0\0\0\x03\0\0\0".to_vec();
+    let mut bytes = b"dormouse\x07\0\0\0\x03\0\0\0".to_vec();
     bytes.push(number);
     bytes.extend((body.len() as u32).to_le_bytes());
     bytes.extend(body);
@@ -268,7 +268,7 @@ fn a_thousand_clients_in_turn_leave_nothing() {
         client.write_all(&question(6, b"")).unwrap();
         let mut answer = Vec::new();
         client.read_to_end(&mut answer).unwrap();
-        assert!(answer.starts_with(b"dormouse\x06\0\0\0\x03\0\0\0\x03"), "{answer:?}");
+        assert!(answer.starts_with(b"dormouse\x07\0\0\0\x03\0\0\0\x03"), "{answer:?}");
         assert!(answer.windows(13).any(|bytes| bytes == b"steered.batch"));
     }
     assert_eq!((steered.ask("threads"), steered.ask("descriptors")), before);

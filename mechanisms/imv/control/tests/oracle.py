@@ -40,7 +40,7 @@ def text(value):
 def ask(path, message, body):
     with socket.socket(socket.AF_UNIX) as peer:
         peer.connect(path)
-        preamble = b"dormouse" + struct.pack("<II", 6, 3)
+        preamble = b"dormouse" + struct.pack("<II", 7, 3)
         peer.sendall(preamble + struct.pack("<BI", message, len(body)) + body)
         data = b"".join(iter(lambda: peer.recv(65536), b""))
     assert data[:16] == preamble
