@@ -10,7 +10,7 @@ use dormouse_e2e::run::{Record, Running, babeltrace2_count};
 use dormouse_e2e::trace::{Trace, has_joined};
 use dormouse_e2e::{Random, seed};
 use dormouse_owner::salvage;
-use dormouse_testing::{Lack, has, skip};
+use dormouse_testing::{Lack, has, is_emulated, skip, skip_part};
 use rustix::fs::{FileType, Mode};
 
 use crate::{TINY, TRACED};
@@ -44,6 +44,19 @@ fn kill_owner(mut running: Running, is_discard: bool) -> Running {
 
 pub(crate) fn pids(dir: &Path) -> Vec<u32> {
     Trace::read(dir).processes().iter().map(|process| process.vpid).collect()
+}
+
+/// Reason why no other process reads a program's memory in emulation. Whether a program writes is then only known from its
+/// own answer.
+const NO_MEMORY_IN_EMULATION: &str = "QEMU has no process_vm_readv(2)";
+
+/// Returns the record of a program that a salvage reaches: by its memory, or by its answer where that cannot be read.
+fn reachable(record: Record) -> Record {
+    if !is_emulated() {
+        return record;
+    }
+    skip_part("a program that does not listen", Lack::emulated(NO_MEMORY_IN_EMULATION));
+    record.env(dormouse_abi::environment::ENV_LISTEN, "thread")
 }
 
 fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
@@ -144,6 +157,9 @@ fn abandoned_silent() -> (Running, u32) {
 
 #[test]
 fn a_program_that_does_not_listen_is_looked_into() {
+    if is_emulated() {
+        return skip(Lack::emulated(NO_MEMORY_IN_EMULATION));
+    }
     let (mut running, pid) = abandoned_silent();
     // This process has the rights that the command has. The kernel asks for the same ones to open this file.
     if std::fs::File::open(format!("/proc/{pid}/mem")).is_err() {
@@ -183,7 +199,7 @@ fn a_program_that_may_not_be_looked_into_keeps_its_memory() {
 /// Events of programs that ended long ago are in the memory that a live one still has.
 #[test]
 fn one_that_lives_is_enough_for_all() {
-    let record = Record::new();
+    let record = reachable(Record::new());
     let end = fifo(&record);
     let script = format!("{TRACED} numbers 2 5000; exec {TRACED} hold {} 5000", end.display());
     let mut running = kill_owner(record.start(&["sh", "-c", &script]), true);
@@ -206,7 +222,7 @@ fn programs_that_never_rest_are_salvaged() {
         ("overwrite", TINY, "until"),
         ("discard", TINY, "until"),
     ] {
-        let record = Record::new().mode(mode).budget(budget);
+        let record = reachable(Record::new().mode(mode).budget(budget));
         let end = record.place().join("end");
         let mut running = record.start(&[TRACED.as_ref(), program.as_ref(), end.as_os_str(), "4".as_ref()]);
         running.wait_for("ready");
@@ -247,7 +263,8 @@ fn programs_that_never_rest_are_salvaged() {
 fn buffers_on_a_file_system_outlive_everybody() {
     for (mode, is_discard) in MODES {
         let shm = tempfile::tempdir_in("/dev/shm").unwrap();
-        let mut running = abandoned(Record::new().mode(mode).option("--buffers").option(shm.path()), is_discard);
+        let record = reachable(Record::new().mode(mode).option("--buffers").option(shm.path()));
+        let mut running = abandoned(record, is_discard);
         let pids = pids(running.dir());
         // While the program lives, the file is as good as its memory.
         let (code, json, dir) = run(&running, "salvaged-alive", &[]);
@@ -377,7 +394,7 @@ fn without_the_memory_there_is_what_reached_the_disk() {
 /// The recorder was killed in the middle of a write: the packet that is torn on disk is whole in the memory.
 #[test]
 fn a_torn_packet_is_taken_from_the_memory() {
-    let mut running = abandoned(Record::new(), true);
+    let mut running = abandoned(reachable(Record::new()), true);
     let pids = pids(running.dir());
     let (_, _, whole) = run(&running, "salvaged", &[]);
     let whole = files(&whole);

@@ -40,6 +40,16 @@ struct Entry {
     nth: u32,
 }
 
+/// The `nth` entry of section `section` with a transaction of one kind: attempts of the other kind, which another process
+/// may make fail any number of times, are not counted.
+#[derive(Debug, Clone, Copy)]
+struct Transaction {
+    section: usize,
+    nth: u32,
+    /// Whether the transaction moves the state word to another page.
+    is_switch: bool,
+}
+
 /// Point at which a process dies.
 #[derive(Debug, Clone, Copy)]
 enum Point {
@@ -47,8 +57,8 @@ enum Point {
     Outside { ip: u64, nth: u32 },
     /// Before an instruction of a section.
     Inside { entry: Entry, ip: u64 },
-    /// After `count` plain stores of a transaction. `is_switch`: the transaction moves the state word to another page.
-    Stores { entry: Entry, count: u64, is_switch: bool },
+    /// After `count` plain stores of a transaction.
+    Stores { transaction: Transaction, count: u64 },
 }
 
 /// Record of a victim's execution.
@@ -59,8 +69,8 @@ struct Discovered {
     /// Indexes in the path of instructions before which the page switch was half done.
     half: BTreeSet<usize>,
     entries: Vec<Entry>,
-    /// Transactions: number of stores, and whether it is a switch.
-    transactions: Vec<(Entry, u64, bool)>,
+    /// Transactions, with their numbers of stores.
+    transactions: Vec<(Transaction, u64)>,
 }
 
 impl Discovered {
@@ -210,6 +220,31 @@ impl Points {
         tracee.run_to(&[ip]).is_some()
     }
 
+    /// Returns the address of the transaction that a section is about to commit, and whether that is a switch. `None` if
+    /// the section commits none. The process is at the section's first instruction.
+    fn transaction(&self, tracee: &Tracee, section: usize) -> Option<(u64, bool)> {
+        let txn = machine::value(&tracee.registers(), self.sections[section].txn?);
+        let stream = self.board.stream.load(Ordering::Relaxed);
+        let state_word = (&raw const self.memory.stream(stream).state).addr() as u64;
+        Some((txn, tracee.peek(txn + LAST_TARGET) == state_word))
+    }
+
+    /// Runs to a transaction, and returns its address. `None` if the call ends before.
+    fn run_to_transaction(&self, tracee: &Tracee, wanted: Transaction) -> Option<u64> {
+        let mut left = wanted.nth;
+        loop {
+            tracee.run_to(&[self.sections[wanted.section].arm])?;
+            let (txn, is_switch) = self.transaction(tracee, wanted.section)?;
+            if is_switch == wanted.is_switch {
+                if left == 0 {
+                    return Some(txn);
+                }
+                left -= 1;
+            }
+            self.pass(tracee);
+        }
+    }
+
     /// Runs into a section to its final store and continues there, so that the kernel leads to the abort handler.
     /// Returns false if that is not reached.
     fn abort_in(&self, tracee: &Tracee, entry: Entry) -> bool {
@@ -241,12 +276,12 @@ impl Points {
                 let entry = Entry { section, nth: *nth };
                 *nth += 1;
                 found.entries.push(entry);
-                if let Some(base) = self.sections[section].txn {
-                    let txn = machine::value(&tracee.registers(), base);
-                    let stream = self.board.stream.load(Ordering::Relaxed);
-                    let state_word = (&raw const self.memory.stream(stream).state).addr() as u64;
-                    let is_switch = tracee.peek(txn + LAST_TARGET) == state_word;
-                    found.transactions.push((entry, tracee.peek(txn + STORE_COUNT), is_switch));
+                if let Some((txn, is_switch)) = self.transaction(&tracee, section) {
+                    let is_same =
+                        |(known, _): &&(Transaction, u64)| (known.section, known.is_switch) == (section, is_switch);
+                    let nth = found.transactions.iter().filter(is_same).count() as u32;
+                    let transaction = Transaction { section, nth, is_switch };
+                    found.transactions.push((transaction, tracee.peek(txn + STORE_COUNT)));
                 }
             }
             self.pass(&tracee);
@@ -270,18 +305,15 @@ impl Points {
                     self.run_to_nth(&tracee, self.sections[entry.section].arm, entry.nth)
                         && tracee.run_to(&[ip]).is_some()
                 }
-                Point::Stores { entry, count, .. } => {
-                    let section = &self.sections[entry.section];
-                    self.run_to_nth(&tracee, section.arm, entry.nth)
-                        && section.txn.is_some_and(|base| {
-                            let word = machine::value(&tracee.registers(), base) + STORE_COUNT;
-                            // After an interruption, it may be at another transaction by now, with fewer stores.
-                            let has_them = tracee.peek(word) >= count;
-                            if has_them {
-                                tracee.poke(word, count);
-                            }
-                            has_them && tracee.run_to(&[section.last()]).is_some()
-                        })
+                Point::Stores { transaction, count } => {
+                    self.run_to_transaction(&tracee, transaction).is_some_and(|txn| {
+                        // After an interruption, it may be at another transaction by now, with fewer stores.
+                        let has_them = tracee.peek(txn + STORE_COUNT) >= count;
+                        if has_them {
+                            tracee.poke(txn + STORE_COUNT, count);
+                        }
+                        has_them && tracee.run_to(&[self.sections[transaction.section].last()]).is_some()
+                    })
                 }
             };
         }
@@ -298,9 +330,9 @@ impl Points {
                     self.reached.inside += 1;
                     self.reached.section_addresses.insert(ip);
                 }
-                Point::Stores { is_switch, .. } => {
+                Point::Stores { transaction, .. } => {
                     self.reached.stores += 1;
-                    self.reached.switch += u64::from(is_switch);
+                    self.reached.switch += u64::from(transaction.is_switch);
                 }
             }
         }
@@ -360,8 +392,8 @@ impl Points {
         }
         // A victim that dies in a transaction has fewer stores to make, so it must not continue to the last one.
         let transactions = if self.is_overtaken { Vec::new() } else { found.transactions };
-        for (entry, count, is_switch) in transactions {
-            let stores: Vec<Point> = (0..=count).map(|count| Point::Stores { entry, count, is_switch }).collect();
+        for (transaction, count) in transactions {
+            let stores: Vec<Point> = (0..=count).map(|count| Point::Stores { transaction, count }).collect();
             self.die_at_each(None, &stores, TRIES_MAX);
         }
         // The last entry of each section is aborted.
