@@ -348,7 +348,8 @@ sandboxes! {
     other_user_before_exec: Enter::Exec("nobody"), ["user 65534"];
     other_user_by_setpriv: Enter::Tool(&["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]), ["user 65534"];
     /// A worker like nginx's.
-    worker_of_other_user: Enter::Main("worker"), ["user 65534"];
+    // Its listener may have begun before the change of the user, or after it.
+    worker_of_other_user: Enter::Main("worker"), ["user 65534", "where dormouse does not look"];
     /// With its capabilities it makes its socket in root's directory.
     kept_capabilities: Enter::Main("keep-capabilities"), ["user 65534", "where dormouse does not look"];
     no_new_privileges: Enter::Main("no-new-privileges"), [];
