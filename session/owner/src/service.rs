@@ -81,7 +81,8 @@ impl Shared {
         let check = |rules: RuleSet| rules.check_tails(memory.is_overwrite(), memory.tags()).map(|()| rules);
         let rules = RuleSet::parse(new).and_then(check).map_err(|error| error.to_string().replace('\n', " "))?;
         let _turn = self.rules_turn.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.trace.replace_rules(|| register.set_rules(rules.rules(), rules.text())) {
+        let (before, set) = (register.rules_text(), || register.set_rules(rules.rules(), rules.text()));
+        if !self.trace.replace_rules(&before, rules.text(), set) {
             return Err("the session has no room for these rules; join some by `*`, or leave some out".into());
         }
         // Records have the time of the last look. Readers weigh events by the rules at their time, so the record must not

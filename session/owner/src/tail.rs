@@ -130,20 +130,19 @@ impl<'a> Tails<'a> {
 
     /// Takes up the session's rules if they have changed, and binds them to the classes that there are by now.
     fn follow_rules(&mut self, register: &Register) {
+        let since = self.trace.rules_since();
         let bound = (register.rules_version(), self.trace.names_version());
-        // While rules are being replaced, the former ones hold.
-        let Some(since) = self.trace.rules_since().filter(|_| self.bound != Some(bound)) else { return };
+        if self.bound == Some(bound) {
+            return;
+        }
         if self.bound.is_none_or(|(rules, _)| rules != bound.0) {
-            let (text, version) = (register.rules_text(), register.rules_version());
-            if version != bound.0 || self.trace.rules_since() != Some(since) {
-                // They were replaced meanwhile; the next look finds the newest ones.
-                return;
-            }
-            self.sampler.set_rules(&text, since, self.frequency_hz);
+            let since = |line: &str| since.get(line).copied().unwrap_or(0);
+            self.sampler.set_rules(&register.rules_text(), since, self.frequency_hz);
             if std::mem::take(&mut self.is_resumed) {
                 self.kept_until = self.trace.clock.now().saturating_add(self.sampler.window());
             }
         }
+        drop(since);
         if self.sampler.has_tails() {
             self.metadata = Arc::new(self.trace.metadata_by_now());
             self.sampler.bind(&self.metadata);

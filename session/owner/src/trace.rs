@@ -73,7 +73,7 @@ pub(crate) struct Trace {
     /// See [`Trace::know_processes_until`]. Relaxed: independent of other data.
     known_until: AtomicU64,
     /// See [`Trace::rules_since`].
-    rules_since: AtomicU64,
+    rules_since: Mutex<BTreeMap<String, u64>>,
     inner: Mutex<Inner>,
 }
 
@@ -235,7 +235,7 @@ impl Trace {
             memory: OnceLock::new(),
             user_disk,
             known_until: AtomicU64::new(u64::MAX),
-            rules_since: AtomicU64::new(0),
+            rules_since: Mutex::default(),
             inner,
         }
     }
@@ -290,18 +290,26 @@ impl Trace {
         metadata
     }
 
-    /// Replaces the session's rules by `replace`, and notes the time since which no event is recorded by the rules before
-    /// unless its program does not follow yet.
-    pub(crate) fn replace_rules(&self, replace: impl FnOnce() -> bool) -> bool {
-        let before = self.rules_since.swap(u64::MAX, Ordering::SeqCst);
-        let is_replaced = replace();
-        self.rules_since.store(if is_replaced { self.clock.now() } else { before }, Ordering::SeqCst);
-        is_replaced
+    /// Replaces the session's rules, `before`, by others, and notes since when each of these is in force: no program
+    /// follows them earlier.
+    pub(crate) fn replace_rules(&self, before: &str, text: &str, replace: impl FnOnce() -> bool) -> bool {
+        let mut since = self.rules_since();
+        if !replace() {
+            return false;
+        }
+        let now = self.clock.now();
+        let of = |line: &str| match before.lines().any(|known| known == line) {
+            true => since.get(line).copied().unwrap_or(0),
+            false => now,
+        };
+        *since = text.lines().map(|line| (line.to_string(), of(line))).collect();
+        true
     }
 
-    /// Returns the time since which the present rules are in force; `None` while they are being replaced.
-    pub(crate) fn rules_since(&self) -> Option<u64> {
-        Some(self.rules_since.load(Ordering::SeqCst)).filter(|since| *since != u64::MAX)
+    /// Returns the times since which rules are in force, by their text; rules of the beginning are not listed. Rules are
+    /// not replaced while it is held.
+    pub(crate) fn rules_since(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
+        self.rules_since.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns a number that changes when programs enter classes or texts of tags.

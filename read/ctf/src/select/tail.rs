@@ -94,9 +94,9 @@ impl TailSampler {
         TailSampler { open_count_max: OPEN_COUNT_MAX, random: seed, ..TailSampler::default() }
     }
 
-    /// Replaces the rules, one a line, by those that are in force from a time on. Rules that stay the same still know
-    /// the keys of earlier events. No class is bound afterwards.
-    pub fn set_rules(&mut self, text: &str, since: u64, frequency_hz: u64) {
+    /// Replaces the rules, one a line. `since` returns the time from which on a line is in force. Rules that stay the same
+    /// still know the keys of earlier events. No class is bound afterwards.
+    pub fn set_rules(&mut self, text: &str, since: impl Fn(&str) -> u64, frequency_hz: u64) {
         let mut before = std::mem::take(&mut self.rules);
         self.classes.clear();
         for line in text.lines() {
@@ -105,9 +105,9 @@ impl TailSampler {
                 let rule = RuleText::parse(line).ok();
                 let window_ns = rule.as_ref().and_then(|rule| rule.tail.as_ref()).map_or(0, |tail| tail.window_ns);
                 let window = u128::from(window_ns) * u128::from(frequency_hz) / 1_000_000_000;
-                TailRule { text: line.into(), rule, since, window: window as u64, open: OpenKeys::default() }
+                TailRule { text: line.into(), rule, since: 0, window: window as u64, open: OpenKeys::default() }
             });
-            self.rules.push(rule);
+            self.rules.push(TailRule { since: since(line), ..rule });
         }
     }
 
@@ -340,7 +340,7 @@ mod tests {
     fn sampler(rules: &str, metadata: &Metadata) -> TailSampler {
         let mut sampler = TailSampler::new(7);
         // A tick is a nanosecond.
-        sampler.set_rules(rules, 0, 1_000_000_000);
+        sampler.set_rules(rules, |_| 0, 1_000_000_000);
         sampler.bind(metadata);
         sampler
     }
@@ -457,9 +457,10 @@ mod tests {
         // A tail concerns events from its beginning on, and a rule that stays knows its keys.
         let mut sampler = sampler(tail, &metadata);
         sampler.see(&all[0]);
-        sampler.set_rules(&format!("{tail}\nhttp:begun tail 1s by id keep x"), 9, 1_000_000_000);
+        let since = |line: &str| if line == tail { 0 } else { 9 };
+        sampler.set_rules(&format!("{tail}\nhttp:begun tail 1s by id keep x"), since, 1_000_000_000);
         assert_eq!((sampler.rules[0].since, sampler.rules[1].since), (0, 9));
-        sampler.set_rules("http:* tail 5ms by id keep status >= 500", 5_000_000_000, 1_000_000_000);
+        sampler.set_rules("http:* tail 5ms by id keep status >= 500", |_| 5_000_000_000, 1_000_000_000);
         sampler.bind(&metadata);
         let kept = all.iter().filter(|record| sampler.keeps(record)).count();
         assert_eq!(kept, events.iter().filter(|event| event.0 < 5_000_000_000).count());

@@ -118,6 +118,7 @@ fn served(threads: u64, requests: u64, pause: Duration) {
             }
             dormouse::event!(e2e.apart, thread);
             if id % 64 == 63 {
+                // All requests together take longer than a tail.
                 std::thread::sleep(pause);
             }
         }
